@@ -1,0 +1,60 @@
+"""The command `decor`: one short function per command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import NoReturn
+
+import decor
+from decor.errors import DecorError
+
+from . import graph, noise
+from .show import shown_progress
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with one sentence for an error instead of the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    top = _Parser(prog="decor", description="Private decentralised learning: plan the noise, and know who learns what.")
+    top.add_argument("--version", action="version", version=f"decor {decor.__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
+    for module in (noise, graph):
+        module.add_commands(commands)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command. 0: it worked; 2: bad input, said in a sentence on standard error; 130: interrupted."""
+    options = parser().parse_args(arguments)
+    warnings.showwarning = _warn
+    try:
+        with shown_progress():
+            options.run(options)
+        sys.stdout.flush()
+        return 0
+    except DecorError as problem:
+        print(f"decor: {problem}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader went away, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("decor: interrupted", file=sys.stderr)
+        return 130
+
+
+def _warn(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    print(f"decor: warning: {message}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

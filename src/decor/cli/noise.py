@@ -1,0 +1,190 @@
+"""`decor plan` and `decor account`: noise from a budget, and a budget from noise."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from typing import Any
+
+import numpy as np
+
+import decor
+from decor.errors import FragileGraphWarning, InputError
+from decor.privacy.guarantee import figure
+
+from . import options as opt
+from .show import parts, table, write_json
+
+_PLAN = """example:
+  decor plan --topology ring --users 16 --epsilon 3 --delta 1e-5 --steps 1000 --clip 1 --adversary eavesdropper"""
+_ACCOUNT = """example:
+  decor account --topology ring --users 16 --sigma-cdp 30 --sigma-cor 130 --delta 1e-5 --steps 1000 --adversary curious"""
+
+_MANY = 2000
+"""Above this many users only the adversary asked about is accounted, not the whole table."""
+
+
+def add_commands(commands: Any) -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    plan = commands.add_parser("plan", help="the noise that a budget needs", epilog=_PLAN, formatter_class=raw)
+    plan.set_defaults(run=run_plan)
+    plan.add_argument("--epsilon", type=opt.number, required=True, metavar="E", help="the most that may be spent")
+    opt.add_adversary(plan)
+    opt.add_graph(plan)
+    opt.add_exposure(plan)
+    couple = plan.add_argument_group("the couple of noises (by default the one with the least predicted error)")
+    couple.add_argument("--ratio", type=opt.number, metavar="X", help="fix sigma_cor^2 / sigma_cdp^2")
+    couple.add_argument("--sigma-cdp", type=opt.number, metavar="S", help="fix sigma_cdp")
+    couple.add_argument("--sigma-cor", type=opt.number, metavar="S", help="fix sigma_cor")
+    couple.add_argument("--edges", default="uniform", help="uniform, or optimal: noise designed for every edge")
+    plan.add_argument("--method", default="exact", help="exact, or paper: the paper's looser conversion (default: exact)")
+    plan.add_argument("--save", metavar="FILE", help="save the plan as JSON")
+    opt.add_output(plan)
+
+    account = commands.add_parser("account", help="the epsilon that a noise gives", epilog=_ACCOUNT, formatter_class=raw)
+    account.set_defaults(run=run_account)
+    account.add_argument("--plan", metavar="FILE", help="account a saved plan instead of the noise and graph given here")
+    account.add_argument("--sigma-cdp", type=opt.number, metavar="S", help="independent noise of every user")
+    account.add_argument("--sigma-cor", type=opt.number, metavar="S", help="noise of every edge")
+    account.add_argument("--method", default="exact", help="exact, or paper: the paper's looser conversion (default: exact)")
+    opt.add_adversary(account)
+    opt.add_graph(account)
+    opt.add_exposure(account)
+    opt.add_output(account)
+
+
+def run_plan(options: argparse.Namespace) -> None:
+    budget = decor.Budget(options.epsilon, options.delta)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FragileGraphWarning)
+        plan = decor.calibrate(
+            opt.topology_of(options),
+            opt.exposure_of(options),
+            decor.Adversary.parse(options.adversary),
+            budget,
+            ratio=options.ratio,
+            sigma_cdp=options.sigma_cdp,
+            sigma_cor=options.sigma_cor,
+            edges=options.edges,
+            method=options.method,
+        )
+    notes = [str(w.message) for w in caught]
+    guarantee = plan.guarantee(method=options.method)
+    if options.save:
+        plan.save(options.save)
+    if options.json:
+        write_json(_answer(plan, guarantee, notes))
+    else:
+        print(_heading(plan, guarantee, notes))
+        print(_adversaries(plan, options.delta))
+        print(_couples(plan))
+    _draw(plan, options)
+
+
+def run_account(options: argparse.Namespace) -> None:
+    if options.plan is not None:
+        if options.sigma_cdp is not None or options.sigma_cor is not None:
+            raise InputError("--plan already says the noise; drop --sigma-cdp and --sigma-cor")
+        plan = decor.NoisePlan.load(options.plan)
+    elif options.sigma_cdp is None or options.sigma_cor is None:
+        raise InputError("give --sigma-cdp and --sigma-cor (0 for none), or a saved plan with --plan FILE")
+    else:
+        adversary = decor.Adversary.parse(options.adversary)
+        topology = opt.topology_of(options)
+        plan = decor.NoisePlan(topology, opt.exposure_of(options), adversary, options.sigma_cdp, options.sigma_cor)
+    guarantee = plan.guarantee(options.delta, method=options.method)
+    if options.json:
+        write_json(_answer(plan, guarantee, []))
+    else:
+        print(_heading(plan, guarantee, []))
+        print(_adversaries(plan, options.delta))
+    _draw(plan, options)
+
+
+def _answer(plan: decor.NoisePlan, guarantee: decor.Guarantee, notes: list[str]) -> dict[str, Any]:
+    per_edge = isinstance(plan.sigma_cor, tuple)
+    return {
+        "sigma_cdp": plan.sigma_cdp,
+        "sigma_cor": plan.sigma_cor,
+        **({"edges": plan.topology.edges.tolist()} if per_edge else {}),
+        "epsilon": guarantee.epsilon,
+        "delta": guarantee.delta,
+        "adversary": str(guarantee.adversary),
+        "worst_user": guarantee.worst_user,
+        "worst_coalition": list(guarantee.worst_coalition),
+        "per_user_epsilon": guarantee.per_user.tolist(),
+        "exact": guarantee.exact,
+        "users": plan.topology.users,
+        **({"labels": list(plan.topology.labels)} if plan.topology.labels is not None else {}),
+        "unit": plan.exposure.unit,
+        "steps": plan.exposure.steps,
+        "clip": plan.exposure.clip,
+        "statement": str(guarantee),
+        "warnings": notes,
+    }
+
+
+def _heading(plan: decor.NoisePlan, guarantee: decor.Guarantee, notes: list[str]) -> str:
+    c = plan.sigma_cor
+    correlated = figure(c) if isinstance(c, float) else f"{figure(min(c))} to {figure(max(c))}"
+    each = "on every edge" if isinstance(c, float) else "by edge (--json lists them)"
+    lines = [
+        f"{plan.topology.description}; {plan.exposure.steps:,} steps, clip {plan.exposure.clip:g}",
+        f"  sigma_cdp  {figure(plan.sigma_cdp):>10}  independent noise of every user",
+        f"  sigma_cor  {correlated:>10}  noise {each}, which the neighbour's cancels",
+        "",
+        str(guarantee),
+        *(f"Warning: {note}" for note in notes),
+    ]
+    if not plan.topology.is_connected:
+        lines.append(parts(plan.topology))
+    return "\n".join(lines) + "\n"
+
+
+def _adversaries(plan: decor.NoisePlan, delta: float) -> str:
+    rows = []
+    for adversary in listed_adversaries(plan):
+        g = plan.guarantee(delta, adversary)
+        to = ", ".join(plan.topology.name(v) for v in g.worst_coalition[:8]) + (", ..." if len(g.worst_coalition) > 8 else "")
+        most = f"user {plan.topology.name(g.worst_user)}" + (f", to {to}" if to else "")
+        rows.append([str(adversary), figure(g.epsilon) if g.exact else f"<= {figure(g.epsilon)}", most])
+    return f"Who learns what (epsilon at delta {delta:g}):\n" + table(["adversary", "epsilon", "most exposed"], rows) + "\n"
+
+
+def listed_adversaries(plan: decor.NoisePlan) -> list[decor.Adversary]:
+    """Those worth a row: the paper's four, up to as many colluders as can isolate somebody; the plan's own in any case."""
+    n, q = plan.topology.users, plan.adversary.colluders
+    counts: set[int] = {0} if q is None else {0, q}
+    if n <= _MANY:
+        counts |= set(range(1, min(3, int(plan.topology.degrees.min()), n - 1) + 1))
+    return [decor.Adversary(k) for k in sorted(counts)] + [decor.Adversary.everyone()]
+
+
+def _couples(plan: decor.NoisePlan) -> str:
+    assert plan.budget is not None
+    central = decor.baselines.central(plan.topology, plan.exposure, plan.budget)
+    local = decor.baselines.local(plan.topology, plan.exposure, plan.budget)
+    best = decor.theory.average_error(central)
+    rows = [["central DP", figure(central.sigma_cdp), "0", "1"]]
+    if plan.adversary.colluders is not None and plan.topology.users <= _MANY:
+        curve = plan.couples(np.array([1.0, 10.0, 100.0, 1000.0, 10000.0]))
+        for x, s, c in zip(curve.ratio, curve.sigma_cdp, curve.sigma_cor, strict=True):
+            other = decor.NoisePlan(plan.topology, plan.exposure, plan.adversary, float(s), float(c))
+            rows.append([f"ratio {x:g}", figure(s), figure(c), figure(decor.theory.predicted_error(other) / best)])
+    c = plan.sigma_cor
+    shown = figure(c) if isinstance(c, float) else f"~{figure(float(np.sqrt(np.mean(np.square(c)))))}"
+    rows.append(["this plan", figure(plan.sigma_cdp), shown, figure(decor.theory.predicted_error(plan) / best)])
+    rows.append(["local DP", figure(local.sigma_cdp), "0", figure(decor.theory.predicted_error(local) / best)])
+    head = ["couple", "sigma_cdp", "sigma_cor", "predicted error"]
+    return "The same budget, spent otherwise (error relative to central DP, from the noise alone):\n" + table(head, rows)
+
+
+def _draw(plan: decor.NoisePlan, options: argparse.Namespace) -> None:
+    if options.plot is None:
+        return
+    from decor.results import plots
+
+    against = [(str(a), plan.guarantee(options.delta, a)) for a in listed_adversaries(plan)]
+    plots.plan_figure(plan, plan.guarantee(options.delta), against, options.plot)
+    if not options.json:
+        print(f"\nwrote {options.plot}")

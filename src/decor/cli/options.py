@@ -1,0 +1,126 @@
+"""Options that several commands share, and what they build."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+import decor
+from decor.errors import GraphError, InputError
+
+TOPOLOGIES = ("ring", "torus", "grid", "complete", "star", "path", "hypercube", "random-regular", "erdos-renyi")
+
+
+def number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
+
+
+def whole(text: str) -> int:
+    """A whole number; 1e6 is one too."""
+    try:
+        value = float(text)
+        if value != int(value):
+            raise ValueError
+        return int(text) if text.lstrip("+-").isdigit() else int(value)
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
+
+
+def records(text: str) -> int | tuple[int, ...]:
+    """One number, or one for every user, with commas."""
+    return tuple(whole(part) for part in text.split(",")) if "," in text else whole(text)
+
+
+def add_graph(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("graph")
+    group.add_argument("--topology", default="ring", metavar="NAME", help=f"{', '.join(TOPOLOGIES)} (default: ring)")
+    group.add_argument("--users", type=whole, default=None, metavar="N", help="number of users (default: 16)")
+    group.add_argument("--degree", type=whole, default=None, metavar="K", help="neighbours in random-regular (default: 4)")
+    group.add_argument("--probability", type=number, metavar="P", help="of an edge in erdos-renyi (default: 2 log(N)/N)")
+    group.add_argument("--graph-seed", type=whole, default=0, metavar="S", help="of a random graph (default: 0)")
+    group.add_argument("--graph", metavar="FILE", help="a graph of your own: edge list, .gml or .graphml")
+
+
+def add_exposure(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is exposed")
+    group.add_argument("--steps", type=whole, default=1000, metavar="T", help="training steps (default: 1000)")
+    group.add_argument("--clip", type=number, default=1.0, metavar="C", help="norm to which gradients are clipped (default: 1)")
+    group.add_argument("--unit", default="user", help="user (all data of a user) or example (one record) (default: user)")
+    group.add_argument("--batch-size", type=whole, metavar="B", help="example level: records averaged in a step")
+    group.add_argument("--records", type=records, metavar="M", help="example level: records of a user, or M1,M2,... of each")
+    group.add_argument("--sampling", help="example level: poisson (default) or fixed")
+    group.add_argument("--relation", help="example level: add-remove (default with poisson) or replace")
+
+
+def add_adversary(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--adversary",
+        default="eavesdropper",
+        metavar="WHO",
+        help="eavesdropper, curious, colluding:Q or everyone (default: eavesdropper)",
+    )
+    parser.add_argument("--delta", type=number, default=1e-5, metavar="D", help="probability given away (default: 1e-5)")
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output, and nothing else there")
+    parser.add_argument("--plot", metavar="FILE", help="draw the answer: .png, .svg or .pdf")
+
+
+def exposure_of(options: argparse.Namespace) -> decor.Exposure:
+    return decor.Exposure(
+        clip=options.clip,
+        steps=options.steps,
+        unit=options.unit,
+        batch_size=options.batch_size,
+        records=options.records,
+        sampling=options.sampling,
+        relation=options.relation,
+    )
+
+
+def topology_of(options: argparse.Namespace) -> decor.Topology:
+    if options.graph is not None:
+        topology = decor.read(options.graph)
+        if options.users is not None and options.users != topology.users:
+            raise InputError(f"--graph {options.graph} has {topology.users} users, not {options.users}; drop --users")
+        return topology
+    name = options.topology.strip().lower().replace("_", "-")
+    n = 16 if options.users is None else options.users
+    match name:
+        case "ring" | "complete" | "star" | "path":
+            built: decor.Topology = getattr(decor, name)(n)
+            return built
+        case "torus":
+            return decor.torus(*_sides("torus", n, 2))
+        case "grid":
+            return decor.grid(*_sides("grid", n, 1))
+        case "hypercube":
+            return decor.hypercube(_dimension(n))
+        case "random-regular":
+            return decor.random_regular(n, 4 if options.degree is None else options.degree, seed=options.graph_seed)
+        case "erdos-renyi":
+            usual = min(1.0, 2 * math.log(max(n, 2)) / max(n, 1))
+            return decor.erdos_renyi(n, usual if options.probability is None else options.probability, seed=options.graph_seed)
+    raise GraphError(f"unknown topology {options.topology!r}; choose one of {', '.join(TOPOLOGIES)}, or give --graph FILE")
+
+
+def _sides(name: str, users: int, least: int) -> tuple[int, int]:
+    """The most square rectangle of so many users."""
+    if users < 1:
+        raise GraphError(f"a {name} needs at least {max(least, 1) ** 2} users, not {users}")
+    rows = next(r for r in range(math.isqrt(users), 0, -1) if users % r == 0)
+    if rows < least:
+        side = max(2, round(math.sqrt(users)))
+        raise GraphError(f"{users} users do not fill a {name} of two or more rows; take {side * side} ({side} x {side})")
+    return rows, users // rows
+
+
+def _dimension(users: int) -> int:
+    if users < 1 or users & (users - 1):
+        near = 1 << max(users - 1, 1).bit_length()
+        raise GraphError(f"a hypercube has a power of two of users, not {users}; take {near}")
+    return users.bit_length() - 1

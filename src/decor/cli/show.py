@@ -1,0 +1,80 @@
+"""What a person sees in a terminal: tables, progress, and numbers that fit."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from decor import Topology, progress
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
+    """Columns as wide as they need; numbers to the right, words to the left."""
+    widths = [max(len(str(row[k])) for row in [header, *rows]) for k in range(len(header))]
+    numeric = [all(_numeric(row[k]) for row in rows) for k in range(len(header))]
+
+    def line(cells: Sequence[str]) -> str:
+        parts = [c.rjust(w) if right else c.ljust(w) for c, w, right in zip(cells, widths, numeric, strict=True)]
+        return (indent + "  ".join(parts)).rstrip()
+
+    return "\n".join([line(header), indent + "  ".join("-" * w for w in widths), *(line(row) for row in rows)])
+
+
+def parts(topology: Topology) -> str:
+    """What it means that a graph is not connected."""
+    return (
+        f"The graph has {topology.component_count} parts that never hear of each other: noise cancels, and models agree, "
+        "only within a part. Adding one edge between parts helps everybody in them."
+    )
+
+
+def _numeric(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def write_json(value: dict[str, Any]) -> None:
+    print(json.dumps(_finite(value), allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    """Infinities as the strings that JSON can hold."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return value
+
+
+@contextmanager
+def shown_progress() -> Iterator[None]:
+    """One line on standard error, when it is a terminal and the work takes more than a second."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    start = drawn = time.monotonic()
+
+    def listener(what: str, fraction: float | None) -> None:
+        nonlocal drawn
+        now = time.monotonic()
+        if now - start > 1 and now - drawn > 0.1:
+            drawn = now
+            share = "" if fraction is None else f" {fraction:4.0%}"
+            print(f"\r\x1b[K{what}{share} ({now - start:.0f} s)", end="", file=sys.stderr, flush=True)
+
+    try:
+        with progress.listening(listener):
+            yield
+    finally:
+        if drawn != start:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,25 @@
+"""Every error a person can meet. Each message says what is wrong, the value, and the way out."""
+
+
+class DecorError(Exception):
+    """Base of all errors raised on purpose by DECOR; anything else that escapes is a bug of ours."""
+
+
+class InputError(DecorError, ValueError):
+    """A value that cannot be meant: the message names it and says what to give instead."""
+
+
+class GraphError(InputError):
+    """A graph that cannot be built: self-loop, duplicate edge, unknown user, impossible degree, unreadable file."""
+
+
+class BudgetError(InputError):
+    """A privacy budget, exposure or noise that makes no sense, such as a negative epsilon or a delta outside (0, 1)."""
+
+
+class CannotBound(DecorError):
+    """The privacy of this case cannot be bounded from above, so no number is given."""
+
+
+class FragileGraphWarning(UserWarning):
+    """Against this adversary some user can be isolated, so correlated noise buys nothing for it."""

@@ -1,0 +1,84 @@
+"""Gossip weights W, how fast they reach consensus, and how much correlated noise one round leaves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .spectrum import DENSE_LIMIT, extreme_eigenvalue, laplacian_spectrum
+from .topology import Topology
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+
+def edge_weights(topology: Topology) -> NDArray[np.float64]:
+    """Metropolis weight 1 / (1 + max(deg i, deg j)) of every edge, in the order of `topology.edges`.
+
+    The paper's 1 / (deg(i) + 1) is symmetric and doubly stochastic on regular graphs only; there the two agree.
+    """
+    i, j = topology.edges.T
+    weights: NDArray[np.float64] = 1.0 / (1.0 + np.maximum(topology.degrees[i], topology.degrees[j]))
+    return weights
+
+
+def metropolis(topology: Topology) -> csr_array:
+    """W: symmetric and doubly stochastic on every graph."""
+    from scipy.sparse import coo_array
+
+    i, j = topology.edges.T
+    w = edge_weights(topology)
+    k = np.arange(topology.users)
+    rows, columns = np.r_[i, j, k], np.r_[j, i, k]
+    return coo_array((np.r_[w, w, _self_weights(topology)], (rows, columns)), shape=(topology.users,) * 2).tocsr()
+
+
+def consensus_rate(topology: Topology) -> float:
+    """p of the paper: one gossip round shrinks the squared distance to the average by 1 - p; 0 when disconnected."""
+    return consensus_rate_within_components(topology) if topology.is_connected else 0.0
+
+
+def consensus_rate_within_components(topology: Topology) -> float:
+    """As `consensus_rate`, towards the average of each component: 1 when nobody has a neighbour."""
+    if topology.edge_count == 0:
+        return 1.0
+    spectrum = laplacian_spectrum(topology)
+    if spectrum is not None:  # regular: W = I - L / (degree + 1)
+        w = 1.0 - spectrum[1:] / (1.0 + int(topology.degrees[0]))
+        return float(1.0 - np.abs(w).max() ** 2)
+    if topology.users <= DENSE_LIMIT:
+        w = np.linalg.eigvalsh(metropolis(topology).toarray())
+        return float(1.0 - np.abs(w[: topology.users - topology.component_count]).max() ** 2)
+    return float(1.0 - extreme_eigenvalue(metropolis(topology), topology.components) ** 2)
+
+
+def edge_heterogeneity(topology: Topology) -> NDArray[np.float64]:
+    """|W_i - W_j|^2 of every edge: what one gossip round leaves of that edge's noise, per unit of variance."""
+    W = metropolis(topology)
+    i, j = topology.edges.T
+    if topology.users <= DENSE_LIMIT:
+        dense = W.toarray()
+        result: NDArray[np.float64] = ((dense[i] - dense[j]) ** 2).sum(axis=1)
+        return result
+    result = np.asarray((W[i] - W[j]).power(2).sum(axis=1)).ravel()
+    return result
+
+
+def heterogeneity(topology: Topology) -> float:
+    """H_G(W) of the paper; 0 when there is no edge."""
+    return float(edge_heterogeneity(topology).mean() / 2) if topology.edge_count else 0.0
+
+
+def distance_to_average(topology: Topology) -> float:
+    """|W - J|_F^2, J averaging each component."""
+    w, diagonal = edge_weights(topology), _self_weights(topology)
+    return float(2 * (w**2).sum() + (diagonal**2).sum() - topology.component_count)
+
+
+def _self_weights(topology: Topology) -> NDArray[np.float64]:
+    w = edge_weights(topology)
+    i, j = topology.edges.T
+    taken = np.bincount(i, w, topology.users) + np.bincount(j, w, topology.users)
+    return np.asarray(1.0 - taken, dtype=np.float64)

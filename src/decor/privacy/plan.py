@@ -1,0 +1,177 @@
+"""NoisePlan: the noise, all that it derives from, and what it promises."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from decor.errors import BudgetError, InputError
+from decor.graph import families
+from decor.graph.topology import Topology
+
+from .accountant import Segment, account
+from .adversary import Adversary
+from .budget import Budget, Exposure
+from .guarantee import Guarantee
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from .calibrate import Couples
+
+_FORMAT = "decor-plan-1"
+
+
+@dataclass(frozen=True)
+class NoisePlan:
+    """Independent noise sigma_cdp at every user, and sigma_cor on every edge (one number, or one for every edge in order).
+
+    `budget` is what `calibrate` made the plan for; a plan made by hand has none.
+    """
+
+    topology: Topology
+    exposure: Exposure
+    adversary: Adversary
+    sigma_cdp: float
+    sigma_cor: float | tuple[float, ...]
+    budget: Budget | None = None
+
+    def __post_init__(self) -> None:
+        for name, kind in (("topology", Topology), ("exposure", Exposure), ("adversary", Adversary)):
+            if not isinstance(getattr(self, name), kind):
+                raise InputError(f"{name} must be a {kind.__name__}, not {getattr(self, name)!r}")
+        self.exposure.check(self.topology.users)
+        self.adversary.check(self.topology.users)
+        object.__setattr__(self, "sigma_cdp", _sigma("sigma_cdp", self.sigma_cdp))
+        if np.ndim(self.sigma_cor) == 0:
+            object.__setattr__(self, "sigma_cor", _sigma("sigma_cor", self.sigma_cor))
+            return
+        per_edge = tuple(_sigma("sigma_cor", c) for c in np.asarray(self.sigma_cor).tolist())
+        if len(per_edge) != self.topology.edge_count:
+            raise BudgetError(
+                f"sigma_cor has {len(per_edge)} numbers for {self.topology.edge_count} edges; give one for each edge"
+            )
+        object.__setattr__(self, "sigma_cor", per_edge)
+
+    def guarantee(self, delta: float | None = None, adversary: Adversary | None = None, method: str = "exact") -> Guarantee:
+        """What this noise promises at `delta` (default: the budget's), against `adversary` (default: the plan's).
+
+        Guarantee: epsilon is never below the truth.
+        """
+        return Phases((self,)).guarantee(delta, adversary, method)
+
+    def couples(self, ratios: ArrayLike | None = None) -> Couples:
+        """All couples (sigma_cdp, sigma_cor) that meet the same budget, as a curve over their ratio."""
+        from .calibrate import couples
+
+        if self.budget is None:
+            raise BudgetError("this plan was made without a budget, so it has no curve of couples; make it with calibrate()")
+        return couples(self.topology, self.exposure, self.adversary, self.budget, ratios)
+
+    def scaled(self, factor: float) -> NoisePlan:
+        """The plan with all noise multiplied."""
+        c = self.sigma_cor
+        scaled = tuple(factor * each for each in c) if isinstance(c, tuple) else factor * c
+        return replace(self, sigma_cdp=factor * self.sigma_cdp, sigma_cor=scaled)
+
+    def to_json(self) -> str:
+        budget = asdict(self.budget) if self.budget is not None else None
+        value = {
+            "format": _FORMAT,
+            "topology": _topology_out(self.topology),
+            "exposure": asdict(self.exposure),
+            "adversary": str(self.adversary),
+            "sigma_cdp": self.sigma_cdp,
+            "sigma_cor": self.sigma_cor,
+            "budget": budget,
+        }
+        return json.dumps(value, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> NoisePlan:
+        """A plan as `to_json` wrote it, checked like one made by hand."""
+        try:
+            value = json.loads(text)
+            if not isinstance(value, dict) or value.get("format") != _FORMAT:
+                raise InputError(f'not a saved plan: "format" must be "{_FORMAT}"; save plans with plan.save(path)')
+            exposure = dict(value["exposure"])
+            if isinstance(exposure.get("records"), list):
+                exposure["records"] = tuple(exposure["records"])
+            if exposure.get("unit") == "user":
+                exposure.pop("relation", None)
+            return cls(
+                _topology_in(value["topology"]),
+                Exposure(**exposure),
+                Adversary.parse(value["adversary"]),
+                value["sigma_cdp"],
+                value["sigma_cor"],
+                Budget(**value["budget"]) if value["budget"] is not None else None,
+            )
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as problem:
+            raise InputError(f"not a saved plan: {problem!r}; save plans with plan.save(path)") from None
+
+    def save(self, path: str | Path) -> None:
+        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> NoisePlan:
+        try:
+            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as problem:
+            raise InputError(f"the plan {str(path)!r} cannot be read: {problem}") from None
+
+
+@dataclass(frozen=True)
+class Phases:
+    """A run whose graph, noise or clip changes on the way: plans, each for its own number of steps, one after the other."""
+
+    plans: tuple[NoisePlan, ...]
+
+    def __init__(self, plans: Iterable[NoisePlan]) -> None:
+        object.__setattr__(self, "plans", tuple(plans))
+        if not self.plans or not all(isinstance(plan, NoisePlan) for plan in self.plans):
+            raise InputError("Phases takes one NoisePlan or more, in the order in which they are run")
+
+    def guarantee(self, delta: float | None = None, adversary: Adversary | None = None, method: str = "exact") -> Guarantee:
+        """What the whole run promises: per user first, then the worst; the colluding users are the same throughout."""
+        adversaries = {plan.adversary for plan in self.plans}
+        if adversary is None and len(adversaries) > 1:
+            raise InputError(f"the plans name different adversaries ({', '.join(map(str, adversaries))}); say adversary=...")
+        if delta is None:
+            deltas = {plan.budget.delta for plan in self.plans if plan.budget is not None}
+            if len(deltas) != 1:
+                raise BudgetError("delta is not known from a budget; say guarantee(delta=...), such as 1e-5")
+            delta = deltas.pop()
+        segments = [Segment(p.topology, p.exposure, p.sigma_cdp, p.sigma_cor) for p in self.plans]
+        return account(segments, adversary or self.plans[0].adversary, delta, method)
+
+
+def _sigma(name: str, value: Any) -> float:
+    number = float(value) if isinstance(value, int | float | np.number) and not isinstance(value, bool) else math.nan
+    if not (number >= 0 and math.isfinite(number)):
+        raise BudgetError(f"{name} must be a finite number of at least 0, not {value!r}")
+    return number
+
+
+def _topology_out(topology: Topology) -> dict[str, Any]:
+    if topology.family is not None:
+        return {"family": topology.family.name, "sizes": list(topology.family.sizes)}
+    labels = list(topology.labels) if topology.labels is not None else None
+    return {"users": topology.users, "edges": topology.edges.tolist(), "labels": labels}
+
+
+def _topology_in(value: dict[str, Any]) -> Topology:
+    if "family" in value:
+        known = ("ring", "path", "star", "complete", "hypercube", "torus", "grid")
+        if value["family"] not in known:
+            raise InputError(f"the saved plan names an unknown graph family {value['family']!r}")
+        topology = getattr(families, value["family"])(*value["sizes"])
+        assert isinstance(topology, Topology)
+        return topology
+    return families.from_edges(value["users"], value["edges"], value["labels"])

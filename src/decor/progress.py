@@ -1,0 +1,28 @@
+"""How long work tells a person that it is alive: deep code reports, whoever faces the person listens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+Listener = Callable[[str, float | None], None]
+"""Gets what is being done, and the fraction done when that is known."""
+
+_listener: ContextVar[Listener | None] = ContextVar("decor_progress", default=None)
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Within this block, reports go to `listener`; without one they go nowhere and cost nothing."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def report(what: str, done: float | None = None, total: float | None = None) -> None:
+    listener = _listener.get()
+    if listener is not None:
+        listener(what, done / total if done is not None and total else None)

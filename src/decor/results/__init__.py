@@ -1,0 +1,1 @@
+"""What an answer or a run leaves behind for people to look at."""

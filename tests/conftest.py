@@ -1,0 +1,13 @@
+import os
+import sys
+from pathlib import Path
+
+# tests/oracles.py serves several folders
+sys.path.insert(0, str(Path(__file__).parent))
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+settings.register_profile("decor", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.load_profile("decor")

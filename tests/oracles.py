@@ -57,7 +57,7 @@ def true_worst(topology, sigma_cdp, sigma_cor, colluders):
 
 def true_delta(epsilon, mu, digits=60):
     """delta of mu-GDP at epsilon, straight from its definition."""
-    with mpmath.workdps(digits + int(epsilon / 2)):
+    with mpmath.workdps(digits):
         e, m = mpmath.mpf(epsilon), mpmath.mpf(mu)
         return mpmath.ncdf(-e / m + m / 2) - mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2)
 

@@ -40,7 +40,13 @@ def read(file: str | Path) -> Topology:
 def write(topology: Topology, file: str | Path) -> None:
     """Writes what `read` reads, in the format that the file's ending says."""
     path = Path(file)
-    kind = _NETWORKX.get(path.suffix.lower())
+    try:
+        _write(topology, path, _NETWORKX.get(path.suffix.lower()))
+    except OSError as problem:
+        raise GraphError(f"the graph cannot be written to {str(path)!r}: {problem.strerror}") from None
+
+
+def _write(topology: Topology, path: Path, kind: str | None) -> None:
     if kind is not None:
         import networkx as nx
 

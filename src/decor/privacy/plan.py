@@ -117,7 +117,10 @@ class NoisePlan:
             raise InputError(f"not a saved plan: {problem!r}; save plans with plan.save(path)") from None
 
     def save(self, path: str | Path) -> None:
-        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+        try:
+            Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+        except OSError as problem:
+            raise InputError(f"the plan cannot be written to {str(path)!r}: {problem.strerror}") from None
 
     @classmethod
     def load(cls, path: str | Path) -> NoisePlan:

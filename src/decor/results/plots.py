@@ -68,7 +68,7 @@ def _couples(axis: Any, plan: NoisePlan) -> None:
     axis.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
     for way in (axis.xaxis, axis.yaxis):
         way.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    _dress(axis, "Couples that spend the same budget", "noise on every edge, sigma_cor", "noise of every user, sigma_cdp")
+    dress(axis, "Couples that spend the same budget", "noise on every edge, sigma_cor", "noise of every user, sigma_cdp")
 
 
 def _against(axis: Any, against: Sequence[tuple[str, Guarantee]], chosen: Guarantee) -> None:
@@ -84,13 +84,13 @@ def _against(axis: Any, against: Sequence[tuple[str, Guarantee]], chosen: Guaran
             text, (0 if not np.isfinite(value) else value, y), xytext=(5, 0), textcoords="offset points", va="center", color=INK
         )
     axis.margins(x=0.18)
-    _dress(axis, "Who learns what", f"epsilon of the most exposed user, delta {chosen.delta:g}", "")
+    dress(axis, "Who learns what", f"epsilon of the most exposed user, delta {chosen.delta:g}", "")
 
 
 def _graph(figure: Figure, axis: Any, topology: Topology, values: Floats, label: str, title: str) -> None:
     if topology.users > DRAWN_USERS:
         axis.hist(values[np.isfinite(values)], bins=60, color=BLUE)
-        _dress(axis, f"Everybody, against {title}", label, "users")
+        dress(axis, f"Everybody, against {title}", label, "users")
         return
     places = _places(topology)
     axis.add_collection(
@@ -152,7 +152,8 @@ def _places(topology: Topology) -> Floats:
     return np.array([placed[k] for k in range(n)])
 
 
-def _dress(axis: Any, title: str, x: str, y: str) -> None:
+def dress(axis: Any, title: str, x: str, y: str) -> None:
+    """Title, labels and a quiet grid."""
     axis.set_title(title, color=INK, fontsize=11)
     axis.set_xlabel(x, color=INK)
     axis.set_ylabel(y, color=INK)

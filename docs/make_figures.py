@@ -1,0 +1,64 @@
+"""Draws the pictures of the documentation from real answers: `make docs`."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import decor
+from decor import Adversary, Exposure, NoisePlan, theory
+from decor.results import plots
+
+FIGURES = Path(__file__).parent / "figures"
+DELTA, EXPOSURE = 1e-5, Exposure(clip=1.0, steps=1000)
+
+
+def tightness() -> None:
+    """Exact epsilon against the paper's conversion and the paper's theorem, on the same noise."""
+    figure = Figure(figsize=(12.5, 4.6), layout="constrained")
+    graphs = [decor.ring(16), decor.torus(4, 4), decor.complete(16)]
+    axes = figure.subplots(1, 3, sharey=True)
+    sigma_cor = np.geomspace(5, 2000, 60)
+    for axis, topology in zip(axes, graphs, strict=True):
+        made = [NoisePlan(topology, EXPOSURE, Adversary.eavesdropper(), 30.0, float(c)) for c in sigma_cor]
+        exact = [p.guarantee(DELTA).epsilon for p in made]
+        paper = [p.guarantee(DELTA, method="paper").epsilon for p in made]
+        theorem = [theory.epsilon_bound(p, DELTA) for p in made]
+        axis.plot(sigma_cor, theorem, color=plots.GREY, linewidth=2, linestyle=":", label="theorem of the paper")
+        axis.plot(sigma_cor, paper, color=plots.ORANGE, linewidth=2, linestyle="--", label="accountant of the paper")
+        axis.plot(sigma_cor, exact, color=plots.BLUE, linewidth=2.4, label="exact (DECOR)")
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        plots.dress(axis, repr(topology), "sigma_cor", "epsilon, delta 1e-5" if axis is axes[0] else "")
+    axes[0].legend(frameon=False)
+    figure.suptitle(
+        "The same noise, three accounts (sigma_cdp 30, 1,000 steps, clip 1, eavesdropper)", weight="bold", color=plots.INK
+    )
+    figure.savefig(FIGURES / "tightness.svg")
+
+
+def plan() -> None:
+    """The picture of `decor plan`, for a ring and for an irregular graph."""
+    import networkx as nx
+
+    budget = decor.Budget(3.0, DELTA)
+    florentine = decor.from_networkx(nx.florentine_families_graph())
+    for name, topology in (("plan-ring", decor.ring(16)), ("plan-florentine", florentine)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", decor.FragileGraphWarning)
+            made = decor.calibrate(topology, EXPOSURE, Adversary.eavesdropper(), budget)
+        against = [(str(a), made.guarantee(DELTA, a)) for a in map(Adversary.parse, ("eavesdropper", "curious", "everyone"))]
+        plots.plan_figure(made, made.guarantee(DELTA), against, FIGURES / f"{name}.svg")
+
+
+if __name__ == "__main__":
+    import matplotlib
+
+    matplotlib.rcParams["svg.hashsalt"] = "decor"  # the same picture, the same bytes
+    FIGURES.mkdir(exist_ok=True)
+    tightness()
+    plan()
+    print("\n".join(str(p.relative_to(FIGURES.parent.parent)) for p in sorted(FIGURES.iterdir())))

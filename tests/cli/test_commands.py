@@ -1,0 +1,239 @@
+"""The command as people meet it: real processes, exit codes, what is printed where."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+import decor
+from decor import Adversary, Budget, Exposure
+
+COMMAND = [str(Path(sys.executable).parent / "decor")]
+
+
+def run(*arguments, check=0, command=COMMAND, **kwargs):
+    done = subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, timeout=120, **kwargs)
+    assert done.returncode == check, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_plan_answers_as_the_library_does():
+    answer = json.loads(
+        run("plan", "--topology", "torus", "--users", 16, "--epsilon", 3, "--adversary", "curious", "--json").stdout
+    )
+    plan = decor.calibrate(decor.torus(4, 4), Exposure(1.0, 1000), Adversary.curious(), Budget(3.0, 1e-5))
+    guarantee = plan.guarantee()
+    assert answer["sigma_cdp"] == plan.sigma_cdp and answer["sigma_cor"] == plan.sigma_cor
+    assert answer["epsilon"] == guarantee.epsilon and answer["per_user_epsilon"] == guarantee.per_user.tolist()
+    assert answer["delta"] == 1e-5 and answer["adversary"] == "curious" and answer["exact"] is True
+    assert answer["worst_user"] == guarantee.worst_user and answer["worst_coalition"] == list(guarantee.worst_coalition)
+
+
+def test_account_gives_back_what_plan_was_asked_for():
+    plan = json.loads(run("plan", "--topology", "ring", "--users", 16, "--epsilon", 2.5, "--steps", 300, "--json").stdout)
+    noise = ["--sigma-cdp", plan["sigma_cdp"], "--sigma-cor", plan["sigma_cor"]]
+    account = json.loads(run("account", "--users", 16, "--steps", 300, *noise, "--delta", "1e-5", "--json").stdout)
+    assert account["epsilon"] == plan["epsilon"] and account["sigma_cdp"] == plan["sigma_cdp"]
+    assert set(plan) == set(account)
+
+
+def test_tables_are_for_people():
+    out = run("plan", "--epsilon", 3).stdout
+    for words in (
+        "sigma_cdp",
+        "sigma_cor",
+        "(3, 1e-05)-SecLDP over 1,000 steps",
+        "eavesdropper",
+        "curious",
+        "everyone",
+        "central DP",
+        "local DP",
+    ):
+        assert words in out
+    assert max(map(len, out.splitlines())) < 200
+
+
+def test_a_saved_plan_can_be_accounted(tmp_path):
+    file = tmp_path / "plan.json"
+    planned = json.loads(run("plan", "--epsilon", 1, "--edges", "optimal", "--topology", "star", "--save", file, "--json").stdout)
+    again = json.loads(run("account", "--plan", file, "--json").stdout)
+    assert again["epsilon"] == planned["epsilon"]
+    assert "drop --sigma-cdp" in run("account", "--plan", file, "--sigma-cdp", 3, check=2).stderr
+
+
+def test_noise_by_edge_comes_with_its_edges(tmp_path):
+    path = tmp_path / "ba.gml"
+    nx.write_gml(nx.barabasi_albert_graph(12, 2, seed=1), path)
+    answer = json.loads(run("plan", "--graph", path, "--epsilon", 3, "--edges", "optimal", "--json").stdout)
+    assert len(answer["sigma_cor"]) == len(answer["edges"]) == 20 and answer["epsilon"] <= 3.0
+
+
+def test_infinity_is_a_json_string():
+    answer = json.loads(run("account", "--sigma-cdp", 0, "--sigma-cor", 5, "--json").stdout)
+    assert answer["epsilon"] == "inf" and answer["per_user_epsilon"] == ["inf"] * 16
+
+
+def test_graph_tells_what_a_graph_is_worth():
+    facts = json.loads(run("graph", "--topology", "torus", "--users", 64, "--json").stdout)
+    assert facts["users"] == 64 and facts["edges"] == 128 and facts["vertex_connectivity"] == 4
+    assert facts["algebraic_connectivity"] == pytest.approx(2 - 2 * math.cos(math.pi / 4))
+    assert facts["heterogeneity"] == pytest.approx(0.12)
+    out = run("graph", "--topology", "star", "--users", 9).stdout
+    assert "H_G(W)" in out and "isolate" in out
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_pictures_are_drawn(tmp_path, ending):
+    begins = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[ending]
+    for k, arguments in enumerate(
+        [
+            ("plan", "--epsilon", 3, "--adversary", "curious", "--topology", "grid"),
+            ("account", "--sigma-cdp", 5, "--sigma-cor", 20, "--topology", "star"),
+            ("account", "--sigma-cdp", 0, "--sigma-cor", 20),
+            ("graph", "--topology", "erdos-renyi", "--users", 30, "--probability", 0.05),
+            ("graph", "--topology", "ring", "--users", 3000),
+        ]
+    ):
+        file = tmp_path / f"{k}.{ending}"
+        run(*arguments, "--plot", file)
+        assert file.read_bytes().startswith(begins) and file.stat().st_size > 5000
+
+
+def test_a_disconnected_graph_is_answered_in_words(tmp_path):
+    path = tmp_path / "two.txt"
+    path.write_text("a b\nb c\na c\nd e\ne f\nd f\n")
+    for arguments in (("plan", "--epsilon", 3), ("account", "--sigma-cdp", 5, "--sigma-cor", 9), ("graph",)):
+        assert "2 parts that never hear of each other" in run(*arguments, "--graph", path).stdout
+    assert "user a" in run("plan", "--epsilon", 3, "--graph", path).stdout, "people are called by their names"
+
+
+def test_a_fragile_graph_is_answered_with_a_warning_in_words():
+    out = run("plan", "--epsilon", 3, "--adversary", "colluding:2").stdout
+    assert "Warning: ring(16)" in out and "can isolate user 0" in out and "random_regular(16, degree=4)" in out
+    answer = json.loads(run("plan", "--epsilon", 3, "--adversary", "colluding:2", "--json").stdout)
+    assert len(answer["warnings"]) == 1 and answer["sigma_cor"] == 0
+
+
+BAD = [
+    ("plan --epsilon 0", "epsilon must be a positive finite number, not 0.0"),
+    ("plan --epsilon -1", "epsilon must be a positive"),
+    ("plan --epsilon nan", "epsilon must be a positive"),
+    ("plan --epsilon inf", "epsilon must be a positive"),
+    ("plan --epsilon three", "--epsilon: must be a number, not 'three'"),
+    ("plan", "--epsilon"),
+    ("plan --epsilon 1 --delta 0", "delta must lie strictly between 0 and 1"),
+    ("plan --epsilon 1 --delta 1", "delta must lie"),
+    ("plan --epsilon 1 --delta nan", "delta must lie"),
+    ("plan --epsilon 1 --steps 0", "steps must be a positive whole number"),
+    ("plan --epsilon 1 --steps 2.5", "--steps: must be a whole number, not '2.5'"),
+    ("plan --epsilon 1 --steps inf", "must be a whole number"),
+    ("plan --epsilon 1 --clip 0", "clip must be a positive"),
+    ("plan --epsilon 1 --clip -2", "clip must be a positive"),
+    ("plan --epsilon 1 --adversary eve", "unknown adversary 'eve'"),
+    ("plan --epsilon 1 --adversary colluding:16", "16 colluding users of 16 leave nobody"),
+    ("plan --epsilon 1 --adversary colluding:-1", "unknown adversary"),
+    ("plan --epsilon 1 --topology moebius", "unknown topology 'moebius'"),
+    ("plan --epsilon 1 --users 0", "ring takes a whole number from 3"),
+    ("plan --epsilon 1 --users -4 --topology torus", "a torus needs at least"),
+    ("plan --epsilon 1 --users 13 --topology torus", "do not fill a torus"),
+    ("plan --epsilon 1 --users 12 --topology hypercube", "power of two of users, not 12; take 16"),
+    ("plan --epsilon 1 --topology random-regular --degree 16", "at most 15 neighbours"),
+    ("plan --epsilon 1 --topology random-regular --users 5 --degree 3", "must be even"),
+    ("plan --epsilon 1 --topology erdos-renyi --probability 2", "between 0 and 1"),
+    ("plan --epsilon 1 --unit example", "needs batch_size and records"),
+    ("plan --epsilon 1 --unit example --batch-size 10 --records 5", "larger than the smallest shard"),
+    ("plan --epsilon 1 --unit galaxy", "unit must be"),
+    ("plan --epsilon 1 --ratio -1", "ratio must be a finite number"),
+    ("plan --epsilon 1 --edges golden", '"uniform" or "optimal"'),
+    ("plan --epsilon 1 --method guess", '"exact" or "paper"'),
+    ("plan --epsilon 1 --graph nowhere.txt", "there is no graph file"),
+    ("plan --epsilon 1 --plot nowhere/at/all.png", "cannot be written"),
+    ("plan --epsilon 1 --plot picture.docx", "cannot be written"),
+    ("plan --epsilon 1 --save nowhere/at/all.json", "cannot be written"),
+    ("graph --save nowhere/at/all.txt", "cannot be written"),
+    ("graph --save nowhere/at/all.gml", "cannot be written"),
+    ("account --sigma-cdp 1", "give --sigma-cdp and --sigma-cor"),
+    ("account --sigma-cdp -1 --sigma-cor 1", "sigma_cdp must be a finite number"),
+    ("account --sigma-cdp 1 --sigma-cor nan", "sigma_cor must be a finite number"),
+    ("account --plan nowhere.json", "cannot be read"),
+    ("graph --ratio nan", "--ratio must be a finite number"),
+    ("", "COMMAND"),
+    ("dance", "invalid choice"),
+    ("plan --epsilon 1 --verbosely", "unrecognized arguments"),
+]
+
+
+@pytest.mark.parametrize(("line", "said"), BAD, ids=[line or "nothing" for line, _ in BAD])
+def test_bad_input_gets_exit_code_2_and_one_sentence(line, said, capsys, tmp_path, monkeypatch):
+    from decor.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main(line.split())
+    except SystemExit as stop:  # argparse's way
+        code = stop.code
+    out, err = capsys.readouterr()
+    assert code == 2 and said in err
+    assert len(err.strip().splitlines()) == 1, err
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\x01\x02", b"\xff\xfe", b"0 0\n", b"0 1\n0 1\n", b"a b c d e\n", b"# empty\n"])
+def test_broken_graph_files_get_exit_code_2_and_one_sentence(tmp_path, content):
+    path = tmp_path / "graph.txt"
+    path.write_bytes(content)
+    done = run("plan", "--epsilon", 1, "--graph", path, check=2)
+    assert "graph.txt" in done.stderr and len(done.stderr.strip().splitlines()) == 1 and not done.stdout
+
+
+def test_json_is_alone_on_standard_output_and_errors_are_not():
+    assert json.loads(run("graph", "--json").stdout)
+    assert run("graph", "--topology", "x", "--json", check=2).stdout == ""
+
+
+@pytest.mark.parametrize("command", ["", "plan", "account", "graph"])
+def test_help_has_an_example(command):
+    out = run(*command.split(), "--help").stdout
+    assert "usage: decor" in out and (not command or "example:" in out)
+
+
+@pytest.mark.parametrize("line", ["plan", "account", "graph"])
+def test_the_example_in_the_help_works(line):
+    out = run(line, "--help").stdout
+    example = out.split("example:")[1].strip().split()
+    assert example[0] == "decor"
+    run(*[word for word in example[1:] if word not in ("--plot", "torus.png")])
+
+
+def test_python_dash_m_is_the_same_command():
+    module = run("graph", "--json", command=[sys.executable, "-m", "decor"])
+    assert module.stdout == run("graph", "--json").stdout
+    assert run("--version").stdout.strip() == f"decor {decor.__version__}"
+
+
+def test_a_reader_who_leaves_is_no_error():
+    done = subprocess.run(f"{COMMAND[0]} plan --epsilon 3 | head -1", shell=True, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == ""
+
+
+def test_progress_goes_to_a_terminal_on_standard_error_only(monkeypatch):
+    """In a real pseudo-terminal: a line that is drawn over, and cleared at the end."""
+    pty = pytest.importorskip("pty")
+    code = (
+        "import time\nfrom decor import progress\nfrom decor.cli.show import shown_progress\n"
+        "with shown_progress():\n"
+        " for k in range(14): progress.report('searching coalitions', k, 14); time.sleep(0.1)\n"
+        "print('done')"
+    )
+    main, worker = pty.openpty()
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=worker, text=True)
+    os.close(worker)
+    drawn = os.read(main, 10_000).decode()
+    assert done.stdout == "done\n" and "searching coalitions" in drawn and "%" in drawn and drawn.endswith("\x1b[K")
+    quiet = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert quiet.stderr == ""

@@ -1,0 +1,155 @@
+import math
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracles import graphs, true_worst
+
+import decor
+from decor import Adversary, Budget, Exposure, baselines, calibrate, couples
+from decor.errors import BudgetError, FragileGraphWarning, InputError
+from decor.privacy import gaussian, theory
+
+BUDGET = Budget(3.0, 1e-5)
+EXPOSURE = Exposure(1.0, 1000)
+EAVESDROPPER, CURIOUS = Adversary.eavesdropper(), Adversary.curious()
+
+adversaries = st.sampled_from([Adversary(0), Adversary(1), Adversary(2), Adversary(None)])
+budgets = st.builds(Budget, st.sampled_from([1e-3, 0.1, 1.0, 7.7, 100.0]), st.sampled_from([1e-12, 1e-5, 0.1]))
+
+
+def quiet(*args, **kwargs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FragileGraphWarning)
+        return calibrate(*args, **kwargs)
+
+
+@given(graphs(least=3, most=7), adversaries, budgets, st.floats(0.01, 10), st.integers(1, 100_000))
+def test_a_plan_accounted_again_never_exceeds_its_budget_nor_wastes_it(topology, adversary, budget, clip, steps):
+    plan = quiet(topology, Exposure(clip, steps), adversary, budget)
+    epsilon = plan.guarantee(budget.delta).epsilon
+    assert epsilon <= budget.epsilon
+    assert epsilon >= budget.epsilon * (1 - 1e-7)
+
+
+@given(
+    graphs(least=3, most=6), st.sampled_from([Adversary(0), Adversary(1), Adversary(2)]), st.sampled_from([0.0, 0.5, 30.0, 1e6])
+)
+@settings(max_examples=30)
+def test_the_couple_is_the_closed_form_over_the_true_leverage(topology, adversary, ratio):
+    plan = quiet(topology, EXPOSURE, adversary, BUDGET, ratio=ratio)
+    worst = float(max(true_worst(topology, 1.0, math.sqrt(ratio), adversary.colluders)))
+    expected = 2 * math.sqrt(1000 * worst) / gaussian.mu(3.0, 1e-5)
+    assert plan.sigma_cdp == pytest.approx(expected, rel=1e-8)
+    assert plan.sigma_cor == pytest.approx(math.sqrt(ratio) * expected, rel=1e-8)
+
+
+@pytest.mark.parametrize("topology", [decor.ring(16), decor.torus(4, 4), decor.grid(3, 5), decor.random_regular(16, 4)], ids=repr)
+@pytest.mark.parametrize("adversary", [EAVESDROPPER, CURIOUS], ids=str)
+def test_whatever_of_the_couple_is_fixed_stays_fixed(topology, adversary):
+    default = calibrate(topology, EXPOSURE, adversary, BUDGET)
+    by_s = calibrate(topology, EXPOSURE, adversary, BUDGET, sigma_cdp=default.sigma_cdp)
+    by_c = calibrate(topology, EXPOSURE, adversary, BUDGET, sigma_cor=default.sigma_cor)
+    assert by_s.sigma_cdp == default.sigma_cdp and by_s.sigma_cor == pytest.approx(default.sigma_cor, rel=1e-6)
+    assert by_c.sigma_cor == default.sigma_cor and by_c.sigma_cdp == pytest.approx(default.sigma_cdp, rel=1e-6)
+    for plan in (by_s, by_c):
+        assert plan.guarantee().epsilon <= 3.0
+
+
+def test_couples_that_cannot_be_or_need_nothing():
+    with pytest.raises(BudgetError, match="sigma_cdp 20 is too small for this budget on this graph"):
+        calibrate(decor.ring(16), EXPOSURE, EAVESDROPPER, BUDGET, sigma_cdp=20)
+    plenty = calibrate(decor.ring(16), EXPOSURE, EAVESDROPPER, BUDGET, sigma_cdp=500.0)
+    assert (plenty.sigma_cdp, plenty.sigma_cor) == (500.0, 0.0)
+    huge = calibrate(decor.ring(16), EXPOSURE, EAVESDROPPER, BUDGET, sigma_cor=1e12)
+    assert huge.sigma_cor == 1e12 and huge.sigma_cdp == pytest.approx(
+        baselines.central(decor.ring(16), EXPOSURE, BUDGET).sigma_cdp, rel=1e-6
+    )
+    nothing = calibrate(decor.ring(16), EXPOSURE, EAVESDROPPER, BUDGET, sigma_cor=0.0)
+    assert nothing.sigma_cdp == pytest.approx(baselines.local(decor.ring(16), EXPOSURE, BUDGET).sigma_cdp, rel=1e-9)
+    with pytest.raises(InputError, match="at most one"):
+        calibrate(decor.ring(16), EXPOSURE, EAVESDROPPER, BUDGET, sigma_cor=1.0, ratio=2.0)
+    for bad in (-1.0, float("nan"), float("inf"), "x"):
+        with pytest.raises(BudgetError, match="finite number"):
+            calibrate(decor.ring(16), EXPOSURE, EAVESDROPPER, BUDGET, ratio=bad)
+    with pytest.raises(InputError, match='"uniform" or "optimal"'):
+        calibrate(decor.ring(16), EXPOSURE, EAVESDROPPER, BUDGET, edges="best")
+
+
+@pytest.mark.parametrize("adversary", [EAVESDROPPER, CURIOUS], ids=str)
+def test_the_default_couple_has_the_least_predicted_error(adversary):
+    for topology in (decor.ring(16), decor.torus(4, 4), decor.star(12) if adversary == EAVESDROPPER else decor.hypercube(4)):
+        best = theory.predicted_error(calibrate(topology, EXPOSURE, adversary, BUDGET))
+        for ratio in np.geomspace(1e-3, 1e6, 40):
+            other = calibrate(topology, EXPOSURE, adversary, BUDGET, ratio=float(ratio))
+            assert best <= theory.predicted_error(other) * 1.003
+
+
+def test_every_couple_of_the_curve_spends_the_whole_budget_and_no_more():
+    for topology in (decor.ring(10), decor.grid(2, 5), decor.from_edges(6, [(0, 1), (1, 2), (0, 2), (3, 4), (4, 5), (3, 5)])):
+        for adversary in (EAVESDROPPER, CURIOUS):
+            curve = couples(topology, EXPOSURE, adversary, BUDGET)
+            assert (np.diff(curve.sigma_cdp) <= 0).all() and (np.diff(curve.sigma_cor) > 0).all()
+            for s, c in zip(curve.sigma_cdp[::4], curve.sigma_cor[::4], strict=True):
+                epsilon = decor.NoisePlan(topology, EXPOSURE, adversary, s, c).guarantee(1e-5).epsilon
+                assert 3.0 * (1 - 1e-7) <= epsilon <= 3.0 * (1 + 1e-11)
+    plan = calibrate(decor.ring(10), EXPOSURE, CURIOUS, BUDGET)
+    assert np.allclose(plan.couples([7.0]).sigma_cdp, couples(decor.ring(10), EXPOSURE, CURIOUS, BUDGET, [7.0]).sigma_cdp)
+    with pytest.raises(InputError, match="at least 0"):
+        plan.couples([-1.0])
+
+
+def test_ten_thousand_couples_are_the_single_ones():
+    for topology in (decor.ring(16), decor.random_regular(16, 4), decor.star(9)):
+        many = couples(topology, EXPOSURE, EAVESDROPPER, BUDGET, np.geomspace(1e-2, 1e6, 10_000))
+        for k in (0, 5000, 9999):
+            one = calibrate(topology, EXPOSURE, EAVESDROPPER, BUDGET, ratio=float(many.ratio[k]))
+            assert many.sigma_cdp[k] == pytest.approx(one.sigma_cdp, rel=1e-8)
+            assert many.sigma_cdp[k] >= one.sigma_cdp * (1 - 2e-12)
+
+
+def test_a_fragile_graph_is_planned_and_the_warning_says_what_would_help():
+    with pytest.warns(
+        FragileGraphWarning, match="users 1 and 15 can isolate user 0.*random_regular\\(16, degree=4\\), or plan for curious"
+    ):
+        plan = calibrate(decor.ring(16), EXPOSURE, Adversary.colluding(2), BUDGET)
+    assert plan.sigma_cor == 0 and plan.guarantee().epsilon <= 3.0
+    with pytest.warns(FragileGraphWarning, match="user 0 can isolate user 1"):
+        calibrate(decor.star(5), EXPOSURE, CURIOUS, BUDGET)
+    with pytest.warns(FragileGraphWarning, match="nobody shares a secret with user 2"):
+        calibrate(decor.from_edges(3, [(0, 1)]), EXPOSURE, EAVESDROPPER, BUDGET)
+
+
+def test_a_disconnected_graph_is_planned_by_its_smallest_part():
+    parts = decor.from_edges(9, np.concatenate([decor.ring(6).edges, decor.ring(3).edges + 6]))
+    plan = calibrate(parts, EXPOSURE, EAVESDROPPER, BUDGET, ratio=1e12)
+    local = baselines.local(parts, EXPOSURE, BUDGET).sigma_cdp
+    assert plan.sigma_cdp == pytest.approx(local / math.sqrt(3), rel=1e-6)
+    assert plan.guarantee().worst_user == 6
+
+
+def test_baselines_are_the_two_ends_and_central_dp_never_passes_for_secldp():
+    topology = decor.ring(16)
+    local, central = baselines.local(topology, EXPOSURE, BUDGET), baselines.central(topology, EXPOSURE, BUDGET)
+    assert local.sigma_cdp == pytest.approx(2 * math.sqrt(1000) / gaussian.mu(3.0, 1e-5))
+    assert central.sigma_cdp == pytest.approx(local.sigma_cdp / 4)
+    assert local.guarantee().epsilon <= 3.0 and central.guarantee().epsilon <= 3.0
+    for adversary in ("eavesdropper", "curious", "everyone"):
+        assert local.guarantee(adversary=Adversary.parse(adversary)).epsilon <= 3.0
+        assert central.guarantee(adversary=Adversary.parse(adversary)).epsilon > 10
+    said = str(central.guarantee())
+    assert "central DP, not SecLDP" in said and "nothing but the average" in said and "says nothing about the messages" in said
+    for x in (0.0, 1.0, 1e3, 1e9):
+        s = calibrate(topology, EXPOSURE, EAVESDROPPER, BUDGET, ratio=x).sigma_cdp
+        assert central.sigma_cdp * (1 - 1e-9) <= s <= local.sigma_cdp * (1 + 1e-9)
+
+
+def test_the_papers_method_needs_the_papers_noise():
+    exact = calibrate(decor.ring(16), EXPOSURE, EAVESDROPPER, BUDGET, ratio=20.0)
+    paper = calibrate(decor.ring(16), EXPOSURE, EAVESDROPPER, BUDGET, ratio=20.0, method="paper")
+    assert exact.sigma_cdp / paper.sigma_cdp == pytest.approx(0.819, abs=5e-4)
+    assert paper.guarantee(method="paper").epsilon == pytest.approx(3.0) and paper.guarantee().epsilon < 3.0
+    with pytest.raises(InputError, match='"exact" or "paper"'):
+        calibrate(decor.ring(16), EXPOSURE, EAVESDROPPER, BUDGET, method="other")

@@ -1,0 +1,66 @@
+"""The rooms of the house, enforced: who may import whom, and what importing decor must never drag in."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "decor"
+
+MAY_IMPORT = {
+    "errors": set(),
+    "progress": set(),
+    "graph": {"errors"},
+    "privacy": {"errors", "progress", "graph"},
+    "results": {"errors", "graph", "privacy"},
+    "cli": {"errors", "progress", "graph", "privacy", "results"},
+}
+FILES = sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.stem in MAY_IMPORT)
+
+
+def rooms_imported(path):
+    """Rooms of decor named in any import of the file, also inside functions."""
+    package = ["decor", *path.relative_to(SOURCE).with_suffix("").parts][:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            names = [f"{module}.{alias.name}" for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "decor":
+                yield parts[1] if len(parts) > 1 else ""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_no_room_imports_what_it_may_not(path):
+    room = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    # the public names, which `decor/__init__.py` takes from graph and privacy
+    public = {"", "baselines", "theory", "Topology"} if room in ("cli", "results") else set()
+    strangers = set(rooms_imported(path)) - MAY_IMPORT[room] - {room} - public
+    assert not strangers, f"{path.name} in {room}/ imports {strangers}"
+
+
+def test_every_room_is_known():
+    rooms = {p.stem for p in SOURCE.glob("*.py") if not p.stem.startswith("__")} | {
+        p.name for p in SOURCE.iterdir() if (p / "__init__.py").exists()
+    }
+    assert rooms == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("heavy", ["torch", "numba", "matplotlib", "dp_accounting", "networkx"])
+@pytest.mark.parametrize("what", ["import decor", "from decor.cli.main import main; main(['plan', '--epsilon', '3'])"])
+def test_the_core_starts_without(heavy, what):
+    """A plan for 16 users answers at once because none of these is loaded; torch must never be."""
+    code = f"import sys; {what}; sys.exit({heavy!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
+
+
+def test_nothing_is_ever_unpickled():
+    for path in SOURCE.rglob("*.py"):
+        assert "pickle" not in path.read_text().lower(), path

@@ -1,0 +1,55 @@
+"""Every code block of the README and the documentation runs. A page that cannot run is a bug."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.M | re.S)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda p: p.name)
+def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "__page__"}
+    for block in blocks(page, "python"):
+        exec(compile(block, page.name, "exec"), names)
+    printed = capsys.readouterr().out
+    for expected in blocks(page, "text"):
+        assert expected in printed, f"{page.name} shows what its code does not print:\n{printed}"
+
+
+COMMANDS = [(p.name, line) for p in PAGES for b in blocks(p, "sh") for line in b.splitlines() if line.startswith("decor ")]
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS, ids=lambda x: x)
+def test_the_commands_of_a_page_work(page, line, tmp_path):
+    command = shlex.split(line, comments=True)
+    done = subprocess.run([sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_pages_show_commands_and_code_at_all():
+    assert COMMANDS and any(blocks(p, "python") for p in PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_within_the_repository_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+        assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_public_name_is_in_the_notation_or_the_readme_or_explains_itself():
+    import decor
+
+    for name in decor.__all__:
+        thing = getattr(decor, name)
+        assert thing.__doc__, f"{name} has no docstring"

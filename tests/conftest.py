@@ -6,6 +6,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+# many small products: threads of BLAS that wait for each other on a busy machine cost more than they bring
+for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
 
 from hypothesis import HealthCheck, settings  # noqa: E402
 

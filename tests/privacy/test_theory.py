@@ -9,7 +9,6 @@ from oracles import graphs, true_worst
 import decor
 from decor import Adversary, Budget, Exposure, NoisePlan, theory
 from decor.errors import BudgetError
-from decor.graph import mixing
 
 
 @given(graphs(least=3, most=7), st.floats(0.5, 20), st.floats(0.0, 500), st.integers(0, 2))
@@ -63,8 +62,7 @@ def test_predicted_consensus_error_is_what_gossip_leaves_by_simulation():
         after = noise @ topology.mixing.toarray()
         measured = ((after - after.mean(axis=1, keepdims=True)) ** 2).sum(axis=1).mean() / n
         weights = theory.error_weights(topology, 1)
-        p = mixing.consensus_rate(topology)
-        assert measured == pytest.approx(p * float(weights.consensus(c**2 / s**2)) * s**2, rel=0.02)
+        assert measured == pytest.approx(float(weights.consensus(c**2 / s**2)) * s**2, rel=0.02)
         assert after.mean(axis=1).var() == pytest.approx(weights.average * s**2, rel=0.02)
 
 

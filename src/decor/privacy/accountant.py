@@ -137,6 +137,9 @@ def _subsampled(segments: Sequence[Segment], adversary: Adversary, delta: float)
     front = _least_protected(z, steps[:, 1])
     values = {user: epsilon(user, z) for user in front}
     worst = max(values, key=lambda user: values[user][0])
+    if (steps[:, :, worst] == steps[:, :, found[0].user]).all():  # of equals, the one whose coalition is known
+        worst = found[0].user
+        values[worst] = epsilon(worst, z)
     certain = all(f.exact for f in found) and (len(segments) == 1 or adversary.colluders in (0, None))
     # when users differ in rate, the worst need not be the one whose coalition is known to be attained
     known = adversary.colluders in (0, None) or worst == found[0].user or len(set(steps[0, 1])) == 1

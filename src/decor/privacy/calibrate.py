@@ -208,7 +208,7 @@ def _default_ratio(need: Need) -> float:
     error = theory.error_weights(need.topology, need.steps)
     curve = _proxy(need)
     low, high = np.log(_RATIOS)
-    points, rounds = (64, 2) if need.topology.users <= SMALL else (8, 3)
+    points, rounds = (64, 2) if need.topology.users <= SMALL else (7, 2)
     least = math.inf
     for _ in range(rounds):
         x = np.exp(np.linspace(low, high, points))

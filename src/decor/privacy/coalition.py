@@ -15,9 +15,10 @@ from functools import lru_cache
 import numpy as np
 
 from decor import progress
+from decor.errors import CannotBound
 from decor.graph.topology import Ints
 
-from . import elimination
+from . import blocks, elimination
 from .leverage import Noise, diagonal, leverages
 from .network import UNIT_ROUNDOFF, Floats, Network
 
@@ -76,7 +77,10 @@ def exposed(phases: tuple[Phase, ...], colluders: int | None) -> Exposed:
     if colluders is None or not any(p.noise.correlated for p in phases):
         return Exposed(np.full(n, total), 0, (), True)
     if colluders == 0:
-        per_user = sum(p.weight * leverages(p.noise) for p in phases)
+        try:
+            per_user = sum(p.weight * leverages(p.noise) for p in phases)
+        except CannotBound:  # too large even for sparse elimination
+            return _bounded(phases, 0)
         assert isinstance(per_user, np.ndarray)
         return Exposed(per_user, first_largest(per_user), (), True)
     alone = _union_degrees(phases) <= colluders
@@ -85,9 +89,9 @@ def exposed(phases: tuple[Phase, ...], colluders: int | None) -> Exposed:
         coalition = _padded(_union_neighbours(phases, user), user, colluders, n)
         per_user = np.full(n, total)
         if not alone.all():
-            per_user[~alone] = _searched(phases, colluders, total).per_user[~alone]
+            per_user[~alone] = _searched(phases, colluders).per_user[~alone]
         return Exposed(per_user, user, coalition, True)
-    return _searched(phases, colluders, total)
+    return _searched(phases, colluders)
 
 
 def _union_degrees(phases: Sequence[Phase]) -> Ints:
@@ -109,7 +113,7 @@ def _padded(coalition: Ints, user: int, q: int, n: int) -> tuple[int, ...]:
     return tuple(sorted(chosen + list(itertools.islice(others, q - len(chosen)))))
 
 
-def _searched(phases: Sequence[Phase], q: int, total: float) -> Exposed:
+def _searched(phases: Sequence[Phase], q: int) -> Exposed:
     n = phases[0].noise.topology.users
     alike = len(phases) == 1 and phases[0].noise.uniform and phases[0].noise.topology.vertex_transitive
     if alike and q == 1:
@@ -118,7 +122,7 @@ def _searched(phases: Sequence[Phase], q: int, total: float) -> Exposed:
     if subsets * n**3 <= ENUMERATION_LIMIT:
         return _enumerated(phases, q, alike)
     if n > DENSE_LIMIT:
-        return _bounded(n, total)
+        return _bounded(phases, q)
     return _single_deletions(phases) if q == 1 else _branched(phases, q, alike)
 
 
@@ -184,16 +188,16 @@ def _single_deletions(phases: Sequence[Phase]) -> Exposed:
     return Exposed(best, user, (int(by[user]),), exact)
 
 
-def _after_deletion(G: Floats, network: Network, v: int, N: Ints, conductance: Floats) -> Floats:
+def _after_deletion(G: Floats, network: Network, v: int, N: Ints, conductance: Floats, loose: float = 0.0) -> Floats:
     """Upper bounds on the leverages once v is deleted, from the inverse G of the whole.
 
     Deleting v adds g' M^-1 g to G, with M = diag(1/c) + 11'/s_v - G_NN over v's neighbours N and g = G_N. An entrywise error e
     of G shifts the result by at most e (1 + |M^-1 g|_1)^2 to first order, so the error is known with the result. Where v is
-    (nearly) a cut vertex M is (nearly) singular and the error too large: then the answer is computed from scratch.
+    (nearly) a cut vertex M is (nearly) singular and the error too large (more than `loose`): then it starts from scratch.
     """
     n = G.shape[0]
     ceiling = float(G.diagonal().max())
-    e = elimination.relative_error(n) * ceiling
+    e = elimination.entry_error(n) * ceiling
     if N.size == 0:
         return np.asarray(G.diagonal() + e)
     M = 1.0 / network.ground[v] - G[np.ix_(N, N)]
@@ -206,7 +210,7 @@ def _after_deletion(G: Floats, network: Network, v: int, N: Ints, conductance: F
     y = np.linalg.solve(M, g)
     error = 1.1 * e * (1.0 + np.abs(y).sum(axis=0)) ** 2
     result: Floats = G.diagonal() + (g * y).sum(axis=0) + error
-    tolerable = max(0.01 * TOLERANCE, 30 * elimination.relative_error(n))
+    tolerable = max(loose, 0.01 * TOLERANCE, 30 * elimination.entry_error(n))
     return result if (error < tolerable * result).all() else _from_scratch(network, [v])
 
 
@@ -240,6 +244,42 @@ def _searching(nodes: int) -> None:
     progress.report("searching coalitions", nodes, NODE_LIMIT)
 
 
-def _bounded(n: int, total: float) -> Exposed:
-    """Too large to search: nobody is ever worse off than alone with its own noise."""
-    return Exposed(np.full(n, total), 0, (), False)
+def _bounded(phases: Sequence[Phase], q: int) -> Exposed:
+    """Too large to search: certified upper bounds, each phase by itself."""
+    per_user = sum(p.weight * blocks.upper_bounds(p.noise.network(), q) for p in phases)
+    assert isinstance(per_user, np.ndarray)
+    return Exposed(per_user, first_largest(per_user), (), False)
+
+
+def deletions_within(network: Network, q: int, targets: Ints) -> Floats:
+    """Upper bounds on the targets' leverages against any q colluders of a network small enough for a dense inverse."""
+    if q >= network.nodes:
+        return np.asarray(1.0 / network.ground[targets])
+    if q == 0:
+        return diagonal(network)[targets]
+    G = elimination.inverse(network.dense(), network.ground)
+    if q > 1:
+        return np.array([_flow_bound(G, network, int(i), q) for i in targets])
+    neighbours, best = network.neighbour_lists(), np.zeros(targets.size)
+    for v in range(network.nodes):
+        values = _after_deletion(G, network, v, *neighbours[v], loose=1e-3)[targets]
+        best = np.maximum(best, np.where(targets == v, 0.0, values))
+    return best
+
+
+def _flow_bound(G: Floats, network: Network, i: int, q: int) -> float:
+    """Upper bound on the leverage of i without any q others, from the current that one unit injected at i sends through each.
+
+    What does not flow through the deleted ones is still a flow from i to ground; scaled back to one unit it has an energy of
+    at most R_i / (1 - sum of their currents), and the resistance is the least energy of any flow (Thomson).
+    """
+    n = network.nodes
+    error = elimination.entry_error(n) * float(G.diagonal().max())
+    a, b = network.edges.T
+    drop = G[a, i] - G[b, i]
+    into = np.where(drop > 0, b, a)
+    through = np.bincount(into, network.conductance * (np.abs(drop) + 2 * error), n)
+    through[i] = 0.0
+    rest = 1.0 - float(np.sort(through)[-q:].sum())
+    alone = 1.0 / float(network.ground[i])
+    return min(alone, (float(G[i, i]) + error) / rest) if rest > 0 else alone

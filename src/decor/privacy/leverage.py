@@ -62,7 +62,7 @@ class Noise:
 
 
 def leverages(noise: Noise) -> Floats:
-    """Upper bounds on ((I + x L)^-1)_ii of every user, above the truth by rounding alone (a relative 1e-8 at the very most).
+    """Upper bounds on ((I + x L)^-1)_ii of every user, above the truth by rounding alone (a relative 1e-6 at the very most).
 
     Guarantee: never below the truth, whatever the ratio; `CannotBound` for a graph too large for direct elimination.
     """
@@ -88,7 +88,7 @@ def diagonal(network: Network) -> Floats:
     from . import selected_inverse  # numba: a second to import
 
     values, error = selected_inverse.diagonal(network)
-    if not error < 1e-8:
+    if not error < 1e-6:
         raise CannotBound(f"rounding in a graph of {n:,} users could reach a relative {error:.1e}; use a sparser graph")
     return np.asarray(values * (1 + error))
 

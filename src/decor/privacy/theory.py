@@ -76,12 +76,12 @@ def error_weights(topology: Topology, steps: int) -> ErrorWeights:
     """The two terms through which noise hurts (Theorem summary and Lemma consensus, without the lemma's extra factor n).
 
     The average of all models collects s^2/n in every step and forgets nothing over T steps. The distance to consensus collects
-    (2 H_G(W) |E| c^2 + |W - J|_F^2 s^2) / n in every step and forgets it at rate p.
+    (2 H_G(W) |E| c^2 + |W - J|_F^2 s^2) / n in every step and forgets it at rate p, so over min(T, 1/p) steps.
     """
     n = topology.users
-    p = max(mixing.consensus_rate_within_components(topology), 1e-300)
-    slope = float(mixing.edge_heterogeneity(topology).sum()) / (n * p) if topology.edge_count else 0.0
-    return ErrorWeights(steps / n, mixing.distance_to_average(topology) / (n * p), slope)
+    memory = min(1 / max(mixing.consensus_rate_within_components(topology), 1e-300), float(steps))
+    slope = float(mixing.edge_heterogeneity(topology).sum()) * memory / n if topology.edge_count else 0.0
+    return ErrorWeights(steps / n, mixing.distance_to_average(topology) * memory / n, slope)
 
 
 def average_error(plan: NoisePlan) -> float:

@@ -1,0 +1,115 @@
+"""Example level through the front door: plans and guarantees for one record of one user."""
+
+import math
+
+import numpy as np
+import pytest
+from oracles import true_leverages
+
+import decor
+from decor import Adversary, Budget, Exposure, NoisePlan, Phases, calibrate
+from decor.errors import BudgetError
+from decor.privacy import gaussian, subsampled
+
+RING = decor.ring(16)
+EAVESDROPPER = Adversary.eavesdropper()
+
+
+def exposure(records=3750, steps=1000, **options):
+    return Exposure(1.0, steps, unit="example", batch_size=64, records=records, **options)
+
+
+def multiplier(plan, user=0, batch=64):
+    """z = b sigma_eff / C, from the definition."""
+    leverage = float(true_leverages(plan.topology, plan.sigma_cdp, plan.sigma_cor)[user])
+    return batch / math.sqrt(leverage) / plan.exposure.clip
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, 2.18), ({"relation": "replace"}, 4.03), ({"sampling": "fixed"}, 4.83)],
+    ids=["poisson add-remove", "poisson replace", "fixed replace"],
+)
+def test_a_plan_has_the_noise_multiplier_of_the_specification(options, expected):
+    plan = calibrate(RING, exposure(**options), EAVESDROPPER, Budget(1.0, 1e-5))
+    assert multiplier(plan) == pytest.approx(expected, abs=0.006)
+    assert plan.guarantee().epsilon <= 1.0
+    assert plan.guarantee().epsilon >= 0.99
+    assert "one record of one user" in str(plan.guarantee())
+
+
+def test_an_epsilon_is_that_of_the_subsampled_gaussian_with_the_leverage_of_the_graph():
+    plan = NoisePlan(decor.torus(4, 4), exposure(steps=200), Adversary.curious(), 0.02, 0.1)
+    guarantee = plan.guarantee(1e-5)
+    leverage = float(max(v for v in true_leverages(plan.topology, 0.02, 0.1, deleted=(0,)) if v is not None))
+    step = subsampled.SubsampledStep(64 / math.sqrt(leverage), 64 / 3750, "poisson", "add-remove", 200)
+    assert guarantee.epsilon == pytest.approx(subsampled.epsilon([step], 1e-5)[0], rel=1e-6)
+    assert guarantee.exact and guarantee.worst_coalition == (0,)
+
+
+def test_batches_of_everything_are_plain_gaussians():
+    plan = NoisePlan(RING, exposure(records=64, steps=50), EAVESDROPPER, 0.5, 2.0)
+    mu = math.sqrt(50) / multiplier(plan)
+    assert plan.guarantee(1e-5).epsilon == pytest.approx(float(gaussian.epsilon(mu, 1e-5)), rel=1e-9)
+    replaced = NoisePlan(RING, exposure(records=64, steps=50, relation="replace"), EAVESDROPPER, 0.5, 2.0)
+    assert replaced.guarantee(1e-5).epsilon == pytest.approx(float(gaussian.epsilon(2 * mu, 1e-5)), rel=1e-9)
+
+
+def test_the_smallest_shard_is_the_most_exposed():
+    records = [4000] * 15 + [500]
+    plan = NoisePlan(RING, exposure(records, steps=50), EAVESDROPPER, 0.02, 0.05)
+    guarantee = plan.guarantee(1e-5)
+    assert guarantee.worst_user == 15 and guarantee.per_user[15] == guarantee.epsilon > 1.5 * guarantee.per_user[0]
+    equal = NoisePlan(RING, exposure(500, steps=50), EAVESDROPPER, 0.02, 0.05).guarantee(1e-5)
+    assert guarantee.epsilon == equal.epsilon
+
+
+def test_a_plan_for_uneven_shards_protects_the_smallest_and_no_more():
+    budget = Budget(2.0, 1e-5)
+    uneven = calibrate(RING, exposure([4000] * 15 + [500], steps=50), EAVESDROPPER, budget, ratio=10.0)
+    small = calibrate(RING, exposure(500, steps=50), EAVESDROPPER, budget, ratio=10.0)
+    assert uneven.sigma_cdp == pytest.approx(small.sigma_cdp, rel=1e-6)
+    assert uneven.guarantee().epsilon <= 2.0
+    spread = calibrate(decor.star(12), exposure([500 + 100 * k for k in range(12)], steps=50), EAVESDROPPER, budget, ratio=10.0)
+    assert 1.5 < spread.guarantee().epsilon <= 2.0, "many different rates are rounded up together"
+
+
+def test_everybodys_epsilon_is_never_below_their_own():
+    topology = decor.erdos_renyi(30, 0.2, seed=5)
+    plan = NoisePlan(topology, exposure(steps=20), EAVESDROPPER, 0.02, 0.05)
+    guarantee = plan.guarantee(1e-5)
+    for user in (0, 7, guarantee.worst_user):
+        step = subsampled.SubsampledStep(multiplier(plan, user), 64 / 3750, "poisson", "add-remove", 20)
+        truth = subsampled.epsilon([step], 1e-5)[0]
+        assert truth * (1 - 1e-4) <= guarantee.per_user[user] <= truth * 1.02
+
+
+def test_phases_of_examples_compose():
+    first = NoisePlan(RING, exposure(steps=30), EAVESDROPPER, 0.02, 0.05)
+    second = NoisePlan(decor.torus(4, 4), exposure(steps=20), EAVESDROPPER, 0.03, 0.05)
+    both = Phases([first, second]).guarantee(1e-5)
+    alone = [plan.guarantee(1e-5).epsilon for plan in (first, second)]
+    assert max(alone) < both.epsilon < sum(alone) and both.steps == 50 and both.exact
+    steps = [
+        subsampled.SubsampledStep(multiplier(plan), 64 / 3750, "poisson", "add-remove", plan.exposure.steps)
+        for plan in (first, second)
+    ]
+    assert both.epsilon == pytest.approx(subsampled.epsilon(steps, 1e-5)[0], rel=1e-6)
+    curious = Phases([first, second]).guarantee(1e-5, Adversary.curious())
+    assert curious.epsilon > both.epsilon and not curious.exact, "each phase's worst coalition: an upper bound"
+
+
+def test_central_dp_of_examples():
+    central = decor.baselines.central(RING, exposure(), Budget(1.0, 1e-5))
+    local = decor.baselines.local(RING, exposure(), Budget(1.0, 1e-5))
+    assert local.sigma_cdp / central.sigma_cdp == pytest.approx(4.0)
+    assert central.guarantee().epsilon <= 1.0 < 3 < central.guarantee(adversary=EAVESDROPPER).epsilon
+
+
+def test_what_is_not_offered_is_refused():
+    plan = NoisePlan(RING, exposure(), EAVESDROPPER, 0.02, 0.05)
+    with pytest.raises(BudgetError, match="no accountant for examples"):
+        plan.guarantee(1e-5, method="paper")
+    with pytest.raises(BudgetError, match="no accountant for examples"):
+        calibrate(RING, exposure(), EAVESDROPPER, Budget(1.0, 1e-5), method="paper")
+    assert np.isinf(NoisePlan(RING, exposure(), EAVESDROPPER, 0.0, 0.05).guarantee(1e-5).epsilon)

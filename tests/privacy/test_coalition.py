@@ -133,3 +133,34 @@ def test_several_phases_by_low_rank_deletion(low_rank):
         if a is not None
     )
     assert found.exact and never_below(found.worst, best)
+
+
+@pytest.mark.parametrize("ratio", [1e-3, 1.0, 1e4, 1e10, 1e20])
+def test_several_colluders_by_branch_and_bound_are_never_below_the_truth(low_rank, ratio):
+    for topology in (decor.random_regular(9, 4, seed=1), WHEEL, BARBELL, decor.torus(3, 3)):
+        for colluders in (2, 3):
+            found = exposed(single(topology, ratio), colluders)
+            check(found, topology, ratio, colluders)
+            assert found.exact
+
+
+def test_several_phases_by_branch_and_bound_are_bounded_and_say_so(low_rank):
+    first, second = decor.random_regular(8, 4, seed=1), decor.random_regular(8, 5, seed=2)
+    found = exposed((Phase(Noise(first, 9.0), 1.0), Phase(Noise(second, 3.0), 0.5)), 2)
+    best = mpmath.mpf(0)
+    for gone in itertools.combinations(range(8), 2):
+        pairs = zip(true_leverages(first, 1.0, 3.0, gone), true_leverages(second, 1.0, mpmath.sqrt(3), gone), strict=True)
+        best = max(best, *(a + b / 2 for a, b in pairs if a is not None))
+    assert found.worst >= best * (1 - mpmath.mpf(10) ** -12)
+    assert found.worst <= best * 1.2 and found.exact == bool(found.worst <= best * (1 + 1e-7))
+
+
+def test_a_search_that_is_cut_short_is_a_bound_and_says_so(low_rank, monkeypatch):
+    topology = decor.random_regular(24, 6, seed=3)
+    whole = exposed(single(topology, 50.0), 4)
+    exposed.cache_clear()
+    monkeypatch.setattr(coalition, "SEARCH_LIMIT", -999 * 24**2 * 6)
+    cut = exposed(single(topology, 50.0), 4)
+    assert whole.exact and not cut.exact and cut.worst >= whole.worst
+    plan = decor.NoisePlan(topology, decor.Exposure(1.0, 10), decor.Adversary.colluding(4), 1.0, 50.0**0.5)
+    assert "certified upper bound" in str(plan.guarantee(1e-5)) and not plan.guarantee(1e-5).exact

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -31,8 +31,9 @@ ENUMERATION_LIMIT = 400_000_000
 DENSE_LIMIT = 5_000
 """Users up to which all deletions of one user are done on the dense inverse (20 s; 200 MB a matrix)."""
 
-NODE_LIMIT = 500_000
-"""Branches looked at before the search returns its certified bound. A count, not a time: the same call, the same answer."""
+SEARCH_LIMIT = 100_000_000_000
+"""Branches x users^2 x degree looked at before a search returns its certified bound: about a minute. A count and not a
+time, so that the same question has the same answer everywhere."""
 
 
 @dataclass(frozen=True)
@@ -225,10 +226,14 @@ def _branched(phases: Sequence[Phase], q: int, alike: bool) -> Exposed:
     """Branch and bound, phase by phase; over several phases the sum of the maxima bounds the maximum of the sum."""
     from . import branch  # numba: a second to import
 
-    found = []
-    for p in phases:
+    def searched(phase: Phase) -> branch.Worst:
         progress.report("searching coalitions (the first time also compiles, about 15 s)")
-        found.append(branch.worst_coalition(p.noise.network(), q, [0] if alike else None, NODE_LIMIT, progress=_searching))
+        topology = phase.noise.topology
+        limit = 1000 + SEARCH_LIMIT // (topology.users**2 * int(topology.degrees.max()))
+        shown = partial(progress.report, "searching coalitions", total=limit)
+        return branch.worst_coalition(phase.noise.network(), q, [0] if alike else None, limit, progress=shown)
+
+    found = [searched(p) for p in phases]
     per_user = sum(p.weight * f.per_user for p, f in zip(phases, found, strict=True))
     assert isinstance(per_user, np.ndarray)
     tried = [(sum(p.weight * _from_scratch(p.noise.network(), f.coalition) for p in phases), f.coalition) for f in found]
@@ -238,10 +243,6 @@ def _branched(phases: Sequence[Phase], q: int, alike: bool) -> Exposed:
     exact = worst <= float(np.max(attained)) * (1 + TOLERANCE)
     per_user[user] = worst
     return Exposed(per_user, user, coalition, exact)
-
-
-def _searching(nodes: int) -> None:
-    progress.report("searching coalitions", nodes, NODE_LIMIT)
 
 
 def _bounded(phases: Sequence[Phase], q: int) -> Exposed:

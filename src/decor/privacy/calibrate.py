@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,8 +25,8 @@ from . import gaussian, theory
 from .adversary import Adversary
 from .budget import Budget, Exposure
 from .coalition import Exposed, Phase, exposed
-from .leverage import SMALL, Noise, diagonal, rounded_down
-from .network import UNIT_ROUNDOFF, Floats, Network
+from .leverage import Noise, rounded_down
+from .network import UNIT_ROUNDOFF, Floats
 from .plan import NoisePlan
 
 _RATIOS = (1e-3, 1e9)
@@ -137,8 +138,16 @@ class Need:
             return np.asarray(np.sqrt(curve(ratios)))
         return np.array([self._sigma_cdp(float(x)) for x in ratios])
 
+    def sigma_cdp_squared(self, ratio: float) -> float:
+        return float((self.exposed(ratio).per_user / self.allowed).max())
+
     def _sigma_cdp(self, ratio: float) -> float:
-        return math.sqrt(float((self.exposed(ratio).per_user / self.allowed).max()))
+        return math.sqrt(self.sigma_cdp_squared(ratio))
+
+    def without(self, coalition: tuple[int, ...]) -> Need:
+        """What an eavesdropper would ask if these users were gone."""
+        left, kept = Noise(self.topology, 1.0).network().without(coalition)
+        return Need(Topology(left.nodes, left.edges), Adversary.eavesdropper(), self.steps, self.allowed[kept])
 
     def couple(self, ratio: float) -> tuple[float, float]:
         x = rounded_down(ratio) * _INSIDE
@@ -153,8 +162,6 @@ class Need:
 
 def _multipliers(exposure: Exposure, budget: Budget, users: int) -> Floats:
     """Every user's noise multiplier; above eight different rates, they are rounded up to eight."""
-    from . import subsampled
-
     rates = np.array(exposure.rates(users))
     levels = np.unique(rates)
     if levels.size > 8:
@@ -162,9 +169,16 @@ def _multipliers(exposure: Exposure, budget: Budget, users: int) -> Floats:
     found = []
     for k, rate in enumerate(levels.tolist()):
         progress.report("noise for every sampling rate", k, levels.size)
-        sampling, relation = str(exposure.sampling), str(exposure.relation)
-        found.append(subsampled.noise_multiplier(budget.epsilon, budget.delta, rate, exposure.steps, sampling, relation))
+        found.append(_multiplier(budget, rate, exposure.steps, str(exposure.sampling), str(exposure.relation)))
     return np.array(found)[np.searchsorted(levels, rates)]
+
+
+@lru_cache(maxsize=256)
+def _multiplier(budget: Budget, rate: float, steps: int, sampling: str, relation: str) -> float:
+    """Remembered, because a plan, its baselines and its couples ask for the same one."""
+    from . import subsampled
+
+    return subsampled.noise_multiplier(budget.epsilon, budget.delta, rate, steps, sampling, relation)
 
 
 def _spectral(need: Need) -> Callable[[Floats], Floats] | None:
@@ -177,7 +191,13 @@ def _spectral(need: Need) -> Callable[[Floats], Floats] | None:
     spectrum = laplacian_spectrum(topology)
     if spectrum is not None:
         least = need.allowed.min()
-        return lambda x: np.asarray((1.0 / (1.0 + np.multiply.outer(x, spectrum))).mean(axis=-1) * (1 + 1e-13) / least)
+
+        def closed(x: Floats) -> Floats:
+            parts = np.array_split(x, 1 + x.size * spectrum.size // 4_000_000)
+            means = [(1.0 / (1.0 + np.multiply.outer(part, spectrum))).mean(axis=-1) for part in parts]
+            return np.asarray(np.concatenate(means) * (1 + 1e-13) / least)
+
+        return closed
     if topology.users > DENSE_LIMIT:
         return None
     values, vectors = np.linalg.eigh(topology.laplacian.toarray())
@@ -206,35 +226,30 @@ def _default_ratio(need: Need) -> float:
         warnings.warn(_fragile(need), FragileGraphWarning, stacklevel=3)
         return 0.0
     error = theory.error_weights(need.topology, need.steps)
-    curve = _proxy(need)
-    low, high = np.log(_RATIOS)
-    points, rounds = (64, 2) if need.topology.users <= SMALL else (7, 2)
-    least = math.inf
-    for _ in range(rounds):
-        x = np.exp(np.linspace(low, high, points))
+    # against the coalition that is worst at one ratio: choosing the ratio does not need a search at every one
+    seen = need.without(need.exposed(10.0).coalition) if need.adversary.colluders else need
+    curve = _spectral(seen)
+    if curve is None:
+        return _cheaply_found(lambda x: seen.sigma_cdp_squared(x) * (error.average + float(error.consensus(x))))
+    (low, high), least = np.log(_RATIOS), math.inf
+    for _ in range(2):
+        x = np.exp(np.linspace(low, high, 64))
         predicted = curve(x) * (error.average + error.consensus(x))
         least = min(least, float(predicted.min()))
         k = int(np.argmax(predicted <= 1.001 * least))  # of all that are as good, the least correlated noise
-        low, high = np.log(x[max(k - 1, 0)]), np.log(x[min(k + 1, points - 1)])
+        low, high = np.log(x[max(k - 1, 0)]), np.log(x[min(k + 1, 63)])
     return float(x[k])
 
 
-def _proxy(need: Need) -> Callable[[Floats], Floats]:
-    """f(x) for choosing the ratio only: against the coalition that is worst at one ratio, not searched at every one."""
-    curve = _spectral(need) if need.adversary.colluders == 0 else None
-    if curve is not None:
-        return curve
-    coalition = need.exposed(10.0).coalition
-    network, _ = Noise(need.topology, 1.0).network().without(coalition)
+def _cheaply_found(predicted: Callable[[float], float]) -> float:
+    """The best ratio to within a tenth, in about a dozen evaluations, each of which may take seconds."""
+    from scipy.optimize import minimize_scalar
 
-    def slow(x: Floats) -> Floats:
-        values = []
-        for k, each in enumerate(x.tolist()):
-            progress.report("looking for the best ratio", k, x.size)
-            values.append(diagonal(Network(network.ground, network.edges, network.conductance * each)).max())
-        return np.array(values)
+    def evaluated(log_ratio: float) -> float:
+        progress.report("looking for the best ratio")
+        return predicted(math.exp(log_ratio))
 
-    return slow
+    return math.exp(minimize_scalar(evaluated, bounds=np.log(_RATIOS), method="bounded", options={"xatol": 0.1}).x)
 
 
 def _ratio_for_cdp(need: Need, sigma_cdp: float) -> float:

@@ -19,8 +19,9 @@ from decor.errors import CannotBound
 from decor.graph.topology import Ints
 
 from . import blocks, elimination
-from .leverage import Noise, diagonal, leverages
+from .leverage import SMALL, Noise, diagonal, leverages
 from .network import UNIT_ROUNDOFF, Floats, Network
+from .threads import one_thread
 
 TOLERANCE = 1e-7
 """A certified upper bound this close to a value really attained is called exact."""
@@ -73,6 +74,13 @@ def exposed(phases: tuple[Phase, ...], colluders: int | None) -> Exposed:
 
     Guarantee: `per_user` is never below the truth.
     """
+    if phases[0].noise.topology.users <= SMALL:
+        return _exposed(phases, colluders)
+    with one_thread():
+        return _exposed(phases, colluders)
+
+
+def _exposed(phases: tuple[Phase, ...], colluders: int | None) -> Exposed:
     n = phases[0].noise.topology.users
     total = sum(p.weight for p in phases)
     if colluders is None or not any(p.noise.correlated for p in phases):

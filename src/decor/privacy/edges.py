@@ -21,6 +21,7 @@ from .coalition import Phase, exposed
 from .leverage import Noise
 from .network import Floats, Ints
 from .plan import NoisePlan
+from .threads import one_thread
 
 EDGE_LIMIT = 3000
 _ROUNDS = 60
@@ -30,9 +31,14 @@ _GAP = 1e-6
 
 def optimal(plan: NoisePlan, allowed: Floats) -> NoisePlan:
     """The plan with sigma_cor chosen per edge; the uniform plan itself where that is no better, as on regular graphs."""
+    if plan.topology.edge_count > EDGE_LIMIT:
+        raise InputError(f'edges="optimal" is for up to {EDGE_LIMIT} edges, not {plan.topology.edge_count}; use edges="uniform"')
+    with one_thread():
+        return _designed(plan, allowed)
+
+
+def _designed(plan: NoisePlan, allowed: Floats) -> NoisePlan:
     topology = plan.topology
-    if topology.edge_count > EDGE_LIMIT:
-        raise InputError(f'edges="optimal" is for up to {EDGE_LIMIT} edges, not {topology.edge_count}; use edges="uniform"')
     assert isinstance(plan.sigma_cor, float)
     cost = edge_heterogeneity(topology)
     cost = np.maximum(cost, 1e-9 * max(cost.max(), 1e-9))  # noise that gossip removes at once still should not be infinite

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from decor.errors import BudgetError
 from decor.graph import mixing
@@ -67,7 +68,7 @@ class ErrorWeights:
     constant: float
     slope: float
 
-    def consensus(self, ratio: Floats) -> Floats:
+    def consensus(self, ratio: ArrayLike) -> Floats:
         return np.asarray(self.constant + self.slope * np.asarray(ratio))
 
 

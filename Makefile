@@ -21,7 +21,7 @@ docs: $(STAMP)
 	$(BIN)/python docs/make_figures.py
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/accountant.py
+	$(BIN)/python benchmarks/accountant.py | tee benchmarks/accountant.jsonl
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis plan.png
@@ -29,9 +29,11 @@ clean:
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("DECOR needs Python 3.11 or newer; say make PYTHON=python3.11 (or newer)" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing DECOR and its libraries into $(VENV): a minute or so"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	touch $@
 
 $(STAMP)-test: $(STAMP)
+	@echo "installing what the tests need"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
 	touch $@

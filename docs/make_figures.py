@@ -30,14 +30,13 @@ def tightness() -> None:
         axis.plot(sigma_cor, theorem, color=plots.GREY, linewidth=2, linestyle=":", label="theorem of the paper")
         axis.plot(sigma_cor, paper, color=plots.ORANGE, linewidth=2, linestyle="--", label="accountant of the paper")
         axis.plot(sigma_cor, exact, color=plots.BLUE, linewidth=2.4, label="exact (DECOR)")
-        axis.set_xscale("log")
-        axis.set_yscale("log")
+        plots.logarithmic(axis)
         plots.dress(axis, repr(topology), "sigma_cor", "epsilon, delta 1e-5" if axis is axes[0] else "")
     axes[0].legend(frameon=False)
     figure.suptitle(
         "The same noise, three accounts (sigma_cdp 30, 1,000 steps, clip 1, eavesdropper)", weight="bold", color=plots.INK
     )
-    figure.savefig(FIGURES / "tightness.svg")
+    figure.savefig(FIGURES / "tightness.svg", metadata={"Date": None})
 
 
 def plan() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import mpmath as mp
@@ -16,6 +17,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from decor.errors import BudgetError, CannotBound
+from decor.privacy import subsampled
 from decor.privacy.subsampled import SubsampledStep, epsilon, noise_multiplier
 
 CASES = [("poisson", "add-remove"), ("poisson", "replace"), ("fixed", "replace")]
@@ -52,6 +54,7 @@ def precise_divergence(eps: Any, rate: Any, up: Any, down: Any) -> Any:
     return max(tail(low, up) - mp.exp(eps) * tail(low, -down), 0)
 
 
+@cache
 def precise_epsilon(z: float, rate: float, case: tuple[str, str], delta: float) -> float:
     with mp.workdps(30):
         worst = 0.0
@@ -206,6 +209,7 @@ def test_opposite_records_are_the_worst_to_replace_under_poisson_sampling(eps: f
 # --- the plain Gaussian, whose epsilon is a closed form
 
 
+@cache
 def gaussian_epsilon(mu: float, delta: float) -> float:
     with mp.workdps(60):
         m = mp.mpf(mu)
@@ -240,6 +244,22 @@ def test_from_corner_to_corner_sampling_never_costs(case: tuple[str, str], z: fl
     mu = math.sqrt(steps) / z * (2 if case[1] == "replace" else 1)
     for delta in (1e-5, 1e-15):
         assert 0 <= value(z, rate, case, steps, delta, fine=False) <= 1.03 * gaussian_epsilon(mu, delta) + 1e-3
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "careless",
+    [{"_SHARE": 0.4}, {"_OUTSIDE": 0.6}, {"_COARSE_POINTS": 64}, {"_SHARE": 0.2, "_OUTSIDE": 1.5, "_COARSE_POINTS": 64}],
+)
+def test_careless_settings_cost_tightness_and_never_truth(
+    case: tuple[str, str], careless: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, setting in careless.items():
+        monkeypatch.setattr(subsampled, name, setting)
+    for fine in (True, False):
+        assert value(1.0, 0.2, case, 1, 1e-4, fine) >= precise_epsilon(1.0, 0.2, case, 1e-4)
+        mu = 2.0 if case[1] == "replace" else 1.0
+        assert value(10.0, 1.0, case, 100, 1e-4, fine) >= gaussian_epsilon(mu, 1e-4)
 
 
 # --- dp-accounting, where its rounding errors do not matter

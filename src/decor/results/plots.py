@@ -52,8 +52,6 @@ def _couples(axis: Any, plan: NoisePlan) -> None:
     central = baselines.central(plan.topology, plan.exposure, plan.budget).sigma_cdp
     local = baselines.local(plan.topology, plan.exposure, plan.budget).sigma_cdp
     axis.plot(curve.sigma_cor, curve.sigma_cdp, color=BLUE, linewidth=2.2)
-    axis.set_xscale("log")
-    axis.set_yscale("log")
     for level, name, side in ((local, "local DP", "bottom"), (central, "central DP", "top")):
         axis.axhline(level, color=GREY, linewidth=1, linestyle="--")
         axis.annotate(name, (1, level), xycoords=("axes fraction", "data"), ha="right", va=side, color=GREY, fontsize=9)
@@ -64,11 +62,18 @@ def _couples(axis: Any, plan: NoisePlan) -> None:
             "this plan", (chosen, plan.sigma_cdp), xytext=(8, 8), textcoords="offset points", color=ORANGE, weight="bold"
         )
     axis.set_ylim(central * 0.85, local * 1.25)
+    logarithmic(axis)
+    dress(axis, "Couples that spend the same budget", "noise on every edge, sigma_cor", "noise of every user, sigma_cdp")
+
+
+def logarithmic(axis: Any) -> None:
+    """Both axes logarithmic, with numbers that people read."""
+    axis.set_xscale("log")
+    axis.set_yscale("log")
     axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
     for way in (axis.xaxis, axis.yaxis):
         way.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    dress(axis, "Couples that spend the same budget", "noise on every edge, sigma_cor", "noise of every user, sigma_cdp")
 
 
 def _against(axis: Any, against: Sequence[tuple[str, Guarantee]], chosen: Guarantee) -> None:
@@ -112,10 +117,7 @@ def _graph(figure: Figure, axis: Any, topology: Topology, values: Floats, label:
         else:
             figure.colorbar(dots, ax=axis, label=label, shrink=0.8)
     if topology.users <= 64:
-        for user, place in enumerate(places):
-            axis.annotate(
-                topology.name(user), place, ha="center", va="center", fontsize=7, color=_readable(values[user], low, high)
-            )
+        _name_users(axis, topology, places, values)
     axis.set_aspect("equal")
     axis.autoscale_view()
     axis.margins(0.08)
@@ -123,11 +125,16 @@ def _graph(figure: Figure, axis: Any, topology: Topology, values: Floats, label:
     axis.set_title(f"Everybody, against {title}", color=INK, fontsize=11)
 
 
-def _readable(value: float, low: float, high: float) -> str:
-    """Black on the light end of the colours, white on the dark end."""
-    if not np.isfinite(high) or high - low <= 1e-9 * high:
-        return "white"
-    return "white" if (value - low) / (high - low) > 0.45 else "black"
+def _name_users(axis: Any, topology: Topology, places: Floats, values: Floats) -> None:
+    """Short names inside the dots, black on the light end of the colours and white on the dark end; long names below them."""
+    low, high = float(np.min(values)), float(np.max(values))
+    for user, place in enumerate(places):
+        name = topology.name(user)
+        dark = not high - low > 1e-9 * high or (values[user] - low) / (high - low) > 0.45
+        style: dict[str, Any] = {"va": "center", "color": "white" if dark else "black"}
+        if len(name) > 3:
+            style = {"va": "top", "color": INK, "xytext": (0, -11), "textcoords": "offset points"}
+        axis.annotate(name, place, ha="center", fontsize=7, **style)
 
 
 def _places(topology: Topology) -> Floats:
@@ -164,6 +171,7 @@ def dress(axis: Any, title: str, x: str, y: str) -> None:
 
 def _save(figure: Figure, path: str | Path) -> None:
     try:
-        figure.savefig(path, dpi=150)
+        # no date inside an .svg: the same answer draws the same file
+        figure.savefig(path, dpi=150, metadata={"Date": None} if str(path).lower().endswith(".svg") else None)
     except (OSError, ValueError) as problem:
         raise InputError(f"the picture {str(path)!r} cannot be written: {problem}") from None

@@ -111,6 +111,14 @@ def test_no_independent_noise_is_no_privacy():
     assert g.epsilon == math.inf and np.isinf(g.per_user).all()
 
 
+@pytest.mark.parametrize(("s", "expected"), [(1e-320, math.inf), (1e-200, math.inf), (1e200, 0.0), (1e-100, None)])
+def test_extreme_noise_is_accounted_and_does_not_overflow(s, expected):
+    for c in (0.0, s, 1.0, 1e250):
+        g = plan(decor.torus(3, 3), s, c, Adversary.curious()).guarantee(1e-5)
+        assert g.epsilon == expected if expected is not None else g.epsilon > 1e150
+        assert (g.per_user == g.epsilon).all()
+
+
 def test_no_correlated_noise_is_local_dp_against_everybody():
     for adversary in (Adversary(0), Adversary(1), Adversary(3), Adversary(None)):
         g = plan(decor.torus(3, 3), 8.0, 0.0, adversary).guarantee(1e-5)

@@ -69,8 +69,8 @@ def account(segments: Sequence[Segment], adversary: Adversary, delta: float, met
             raise InputError("all phases of a run must have the same users, the same unit of privacy and the same relation")
     if method == "paper" and first.unit == "example":
         raise BudgetError('method "paper" is for unit "user"; the paper has no accountant for examples that composes')
-    if any(s.sigma_cdp == 0 for s in segments):
-        # the sum of all messages then carries no noise at all
+    if not all(math.isfinite(_spent(s)) for s in segments):
+        # no independent noise (or next to none): the sum of all messages gives everybody away
         found = _Found(math.inf, 0, (), True, lambda: np.full(users, np.inf))
     elif first.unit == "user" or all(min(s.exposure.rates(users)) == 1 for s in segments):
         found = _gaussian(segments, adversary, delta, method)
@@ -101,8 +101,7 @@ class _Found(NamedTuple):
 
 
 def _gaussian(segments: Sequence[Segment], adversary: Adversary, delta: float, method: str) -> _Found:
-    weights = [s.exposure.shift**2 * s.exposure.steps / s.sigma_cdp**2 for s in segments]
-    found, scale = _exposed(segments, weights, adversary)
+    found, scale = _exposed(segments, [_spent(s) for s in segments], adversary)
     convert = gaussian.epsilon if method == "exact" else gaussian.paper_epsilon
 
     def mu(exposure: Any) -> Any:
@@ -112,9 +111,17 @@ def _gaussian(segments: Sequence[Segment], adversary: Adversary, delta: float, m
     return _Found(worst, found.user, found.coalition, found.exact, lambda: np.array(convert(mu(found.per_user), delta)))
 
 
+def _spent(segment: Segment) -> float:
+    """mu^2 of a user alone with its own noise; infinite without any."""
+    if segment.sigma_cdp == 0:
+        return math.inf
+    step = segment.exposure.shift / segment.sigma_cdp
+    return step * step * segment.exposure.steps
+
+
 def _exposed(segments: Sequence[Segment], weights: Sequence[float], adversary: Adversary) -> tuple[Exposed, float]:
     """Exposures in units of the heaviest weight: so the search for coalitions sees ratios alone, and its answer is reused."""
-    scale = max(weights)
+    scale = max(*weights, 1e-300)  # so little that it is free at any delta
     if adversary.average_only:
         users = segments[0].topology.users
         total = sum(weights) / scale / users

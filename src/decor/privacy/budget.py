@@ -131,6 +131,6 @@ def _positive(name: str, value: object, hint: str) -> float:
 
 
 def _whole(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise BudgetError(f"{name} must be a positive whole number, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value <= 10**15:
+        raise BudgetError(f"{name} must be a positive whole number of at most 10^15, not {value!r}")
     return int(value)

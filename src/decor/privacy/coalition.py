@@ -58,6 +58,9 @@ class Exposed:
     coalition: tuple[int, ...]
     exact: bool
 
+    def __post_init__(self) -> None:
+        self.per_user.setflags(write=False)  # answers are remembered and shared
+
     @property
     def worst(self) -> float:
         return float(self.per_user.max())

@@ -278,7 +278,7 @@ def _log_moments(laws: Sequence[_Law], orders: Floats) -> Floats:
 
 
 def _chernoff(laws: Sequence[_Law], delta: float, orders: Floats) -> tuple[float, float]:
-    """A bound on epsilon from the moments of these orders, and one that serves it.
+    """The least bound on epsilon from the moments of these orders, and an order that serves it.
 
     Delta is at most the moment times the largest (1 - e^(epsilon - loss)) e^(-order loss), plus what is beyond the grids.
     """
@@ -391,7 +391,7 @@ def _composed(phases: Sequence[_Phase], delta: float, window: _Window, spacing: 
     first = math.floor(-(below - here + _OUTSIDE) / window.downwards / spacing)
     size = next_fast_len(math.ceil(highest / spacing) - first + 1, real=True)
     tilted, error = _convolved(laws, window.tilt, spacing, first, size)
-    rounding = _ROUNDING * sum(law.phase.steps * (2 + window.tilt * law.farthest()) for law in laws)
+    rounding = _ROUNDING * (size + sum(law.phase.steps * (4 + window.tilt * law.farthest()) for law in laws))
     exponents = here - goal + rounding - window.tilt * spacing * (first + np.arange(size))
     untilt = np.exp(np.minimum(exponents, 700.0))
     budget = 1 - math.exp(-_OUTSIDE) - sum(law.phase.steps * law.beyond for law in laws) / delta
@@ -406,8 +406,8 @@ def _composed(phases: Sequence[_Phase], delta: float, window: _Window, spacing: 
 def _convolved(laws: Sequence[_Law], tilt: float, spacing: float, first: int, size: int) -> tuple[Floats, float]:
     """The tilted law of the sum of all losses on `size` points from `first` on, and a bound on the rounding error of each.
 
-    A transform errs by a rounding or two per level times the mass, which is 1: call it gamma. Its powers then err by no more than
-    the same powers with every magnitude raised by gamma, and a point by no more than the mean of that over all frequencies.
+    A transform errs by a few roundings per level, times the mass, which is 1: call that gamma. Its powers err by no more than
+    they grow when every magnitude is raised by gamma, and a point by no more than the mean of that growth over the frequencies.
     """
     gamma = 0.5 * _ROUNDING * math.log2(size)
     product = np.ones(size // 2 + 1, dtype=np.complex128)

@@ -15,7 +15,7 @@ def plans():
         NoisePlan(decor.ring(5), Exposure(1.0, 10), Adversary.curious(), 2.0, 3.0),
         NoisePlan(decor.torus(3, 4), Exposure(1.0, 10), Adversary.everyone(), 2.0, 0.0, Budget(1.0, 1e-6)),
         NoisePlan(decor.path(4), example, Adversary.colluding(2), 2.0, (1.0, 0.1, 5.0)),
-        NoisePlan(labelled, Exposure(1.0, 10), Adversary.eavesdropper(), 0.1 + 0.2, 1e-300),
+        NoisePlan(labelled, Exposure(1.0, 10), Adversary.eavesdropper(), 0.1 + 0.2, 1e-99),
         NoisePlan(decor.ring(5), Exposure(1.0, 10), Adversary(0, average_only=True), 1 / 3, 0.0),
     ]
 

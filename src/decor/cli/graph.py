@@ -7,6 +7,7 @@ from typing import Any
 
 import decor
 from decor.graph import mixing, spectrum
+from decor.privacy.adversary import Adversary
 from decor.privacy.coalition import Phase, exposed
 from decor.privacy.guarantee import figure
 from decor.privacy.leverage import Noise
@@ -103,7 +104,8 @@ def _advice(topology: decor.Topology, vertex: int | None) -> str:
     few = int(topology.degrees[least])
     if topology.users == 1:
         return "One user alone has nobody to share noise with."
-    text = f"The {few} neighbours of user {topology.name(least)} together isolate it: against {few} colluders this is local DP."
+    them, together = ("only neighbour", "isolates") if few == 1 else (f"{few} neighbours", "together isolate")
+    text = f"The {them} of user {topology.name(least)} {together} it: against {Adversary(few).sentence} this is local DP."
     if vertex is not None and vertex < few:
         text += f" Already {vertex} can cut the graph in parts, which weakens it."
     return text

@@ -26,7 +26,7 @@ class Budget:
     delta: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", _positive("epsilon", self.epsilon, "1 to 10 is usual"))
+        object.__setattr__(self, "epsilon", _positive("epsilon", self.epsilon, "1 to 10 is usual", most=1e9))
         object.__setattr__(self, "delta", checked_delta(self.delta))
 
 
@@ -123,10 +123,13 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _positive(name: str, value: object, hint: str) -> float:
+def _positive(name: str, value: object, hint: str, most: float = 1e100) -> float:
+    """Far outside what anybody means numbers would overflow on the way."""
     number = _number(value)
     if not (number > 0 and math.isfinite(number)):
         raise BudgetError(f"{name} must be a positive finite number, not {value!r}; {hint}")
+    if not 1e-100 <= number <= most:
+        raise BudgetError(f"{name} must lie between 1e-100 and {most:g}, not {value!r}; {hint}")
     return number
 
 

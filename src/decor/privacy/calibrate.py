@@ -312,4 +312,6 @@ def _fragile(need: Need) -> str:
 def _checked(name: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not (value >= 0 and math.isfinite(value)):
         raise BudgetError(f"{name} must be a finite number of at least 0, not {value!r}")
+    if value > 1e100:
+        raise BudgetError(f"{name} must be at most 1e100, not {value!r}")
     return float(value)

@@ -17,7 +17,7 @@ from .network import Floats
 
 def figure(value: float) -> str:
     """Four digits, rounded up in the last: a printed epsilon is not below the truth either."""
-    if value == 0 or not math.isfinite(value):
+    if abs(value) < 1e-290 or not math.isfinite(value):
         return f"{value:g}"
     unit = 10.0 ** (math.floor(math.log10(abs(value))) - 3)
     # what exceeds a figure by rounding alone (one part in 10^9) is that figure

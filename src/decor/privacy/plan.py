@@ -159,6 +159,8 @@ def _sigma(name: str, value: Any) -> float:
     number = float(value) if isinstance(value, int | float | np.number) and not isinstance(value, bool) else math.nan
     if not (number >= 0 and math.isfinite(number)):
         raise BudgetError(f"{name} must be a finite number of at least 0, not {value!r}")
+    if number and not 1e-100 <= number <= 1e100:  # squares would overflow
+        raise BudgetError(f"{name} must be 0 or lie between 1e-100 and 1e100, not {value!r}")
     return number
 
 

@@ -25,13 +25,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.special import ndtr, ndtri
 
 from decor.errors import BudgetError, CannotBound
 
+from .loss_law import ROUNDING, Law, Pair, Repeated
+
 Floats = NDArray[np.float64]
 
-_ROUNDING = 8 * float(np.finfo(np.float64).eps)
 _SHARE = 1e-6  # of delta, given away to the losses that are cut off
 _OUTSIDE = 24.0  # minus the log of the tilted mass that the window leaves out
 _COARSE_ERROR = 2e-3, 1e-6  # of epsilon that the first grid aims at: relative, absolute
@@ -132,152 +132,13 @@ def _rounded_up(value: float) -> float:
     return round(math.ceil(value * 10.0**digits) / 10.0**digits, digits)
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """P = (1-rate) N(0) + rate N(up) against Q = (1-rate) N(0) + rate N(-down): the loss log P/Q grows with x."""
-
-    rate: float
-    up: float
-    down: float
-
-    def loss(self, x: Floats) -> Floats:
-        return _log_mixture(self.rate, self.up, x) - _log_mixture(self.rate, self.down, -x)
-
-    def where(self, loss: Floats) -> Floats:
-        """The x of each loss; infinite beyond the losses that occur."""
-        if self.down == 0:
-            return _inverse_log_mixture(self.rate, self.up, loss)
-        if self.up == 0:
-            return -_inverse_log_mixture(self.rate, self.down, -loss)
-        # sinh(mu x - L/2) = beta sinh(L/2), where beta = (1-q)/q e^(mu^2/2) may overflow: hence the logarithms
-        half = np.abs(loss) / 2
-        with np.errstate(divide="ignore"):
-            log_beta = np.log1p(-self.rate) - math.log(self.rate) + self.up**2 / 2
-            a = log_beta + half + np.log(-np.expm1(-2 * half) / 2)
-        large, small = np.maximum(a, 0.0), np.exp(np.minimum(a, 0.0))
-        asinh = np.where(a > 0, large + np.log1p(np.sqrt(1 + np.exp(-2 * large))), np.arcsinh(small))
-        x: Floats = np.sign(loss) * (half + asinh) / self.up
-        return x
-
-    def masses(self, x: Floats) -> tuple[Floats, Floats]:
-        """P and Q of the bins between consecutive x: each a row of masses over a row of bounds on their rounding errors."""
-        still, moved_p, moved_q = (_normal_masses(x - shift) for shift in (0.0, self.up, -self.down))
-        return (1 - self.rate) * still + self.rate * moved_p, (1 - self.rate) * still + self.rate * moved_q
-
-    def below(self, x: Floats) -> Floats:
-        mass: Floats = (1 - self.rate) * ndtr(x) + self.rate * ndtr(x - self.up)
-        return mass
-
-    def above(self, x: Floats) -> Floats:
-        mass: Floats = (1 - self.rate) * ndtr(-x) + self.rate * ndtr(self.up - x)
-        return mass
-
-
-def _log_mixture(rate: float, shift: float, x: Floats) -> Floats:
-    """log(1 - rate + rate e^(shift x - shift^2/2)) without overflow."""
-    t = shift * x - shift**2 / 2
-    if rate == 1:
-        return t
-    near = np.log1p(rate * np.expm1(np.minimum(t, 1.0)))
-    return np.where(t < 1, near, math.log(rate) + t + np.log1p((1 - rate) / rate * np.exp(-np.maximum(t, 1.0))))
-
-
-def _inverse_log_mixture(rate: float, shift: float, loss: Floats) -> Floats:
-    """The x at which `_log_mixture` is the loss; minus infinity at and below log(1 - rate)."""
-    if rate == 1:
-        return loss / shift + shift / 2
-    # log(e^L - (1 - rate)) in the form that cancels least: far below zero, around it, and where e^L would overflow
-    near, far = np.minimum(loss, 1.0), np.maximum(loss, 1.0)
-    difference = np.where(loss < -0.5, np.exp(near) - (1 - rate), rate + np.expm1(near))
-    with np.errstate(divide="ignore"):
-        log_difference = np.log(np.maximum(difference, 0.0))
-    log_difference = np.where(loss > 1, far + np.log1p((rate - 1) * np.exp(-far)), log_difference)
-    return (log_difference - math.log(rate)) / shift + shift / 2
-
-
-def _normal_masses(x: Floats) -> Floats:
-    """N(0, 1) of the bins between consecutive x, from the smaller tail, over bounds on the rounding errors."""
-    t = np.clip(x, -37.0, 37.0)  # beyond, tails lose their digits to underflow; as masses of Q, zeros are safe
-    tails = ndtr(np.stack([t, -t]))
-    errors = _ROUNDING * (1 + t * t) * tails
-    right = t[:-1] > 0
-    mass = np.where(right, tails[1, :-1] - tails[1, 1:], tails[0, 1:] - tails[0, :-1])
-    return np.stack([mass, np.where(right, errors[1, :-1] + errors[1, 1:], errors[0, 1:] + errors[0, :-1])])
-
-
-@dataclass(frozen=True)
-class _Phase:
-    """A dominating pair, `steps` times: `negative` governs the losses below zero and `positive` those above."""
-
-    negative: _Pair
-    positive: _Pair
-    steps: int
-
-    def sketch(self, tail: float) -> Floats:
-        """A short, uneven grid of losses around zero; P has at most twice the mass `tail` outside it."""
-        far = -float(ndtri(tail))
-        low, high = (pair.loss(np.linspace(-far, far + pair.up, 600)) for pair in (self.negative, self.positive))
-        # one more above: where losses are bounded, rounding decides which x the last one stands for
-        return np.unique(np.concatenate([low[low < 0], np.zeros(1), high[high > 0], high[-1:] * (1 + 1e-9)]))
-
-    def law(self, grid: Floats) -> _Law:
-        """P of the loss on a grid with zero, the dots connected.
-
-        Guarantee: dominates the pair. P and Q of a bin go to its two ends, and no law on the bin with the same mass and mean of
-        e^-loss has larger divergences. Roundings add mass and raise it; mass below the grid goes to its start, above to infinity.
-        """
-        zero = int(np.searchsorted(grid, 0.0))
-        probability = np.zeros(grid.size)
-        for pair, part in ((self.negative, slice(0, zero + 1)), (self.positive, slice(zero, grid.size))):
-            ends = grid[part]
-            (p, p_error), (q, q_error) = pair.masses(pair.where(ends))
-            scale = np.exp(np.minimum(ends[:-1], 700.0))
-            p = p + p_error
-            raised = np.clip((p - (q - q_error) * scale) / -np.expm1(-np.diff(ends)), 0.0, p)
-            probability[part][1:] += raised
-            probability[part][:-1] += p - raised
-        start, left = self.negative.below(self.negative.where(grid[[0, zero]]))
-        probability[0] += start
-        probability[zero] += self.positive.below(self.positive.where(grid[[zero]]))[0] - left
-        return _Law(self, grid, probability, float(self.positive.above(self.positive.where(grid[-1:]))[0]))
-
-
-@dataclass(frozen=True)
-class _Law:
-    """P of the loss of one step of a phase; `beyond` is the probability of an infinite one."""
-
-    phase: _Phase
-    grid: Floats
-    probability: Floats
-    beyond: float
-
-    def log_moments(self, orders: Floats) -> Floats:
-        """log E e^(order loss) of one step."""
-        occurs = self.probability > 0
-        exponents = orders[:, None] * self.grid[occurs] + np.log(self.probability[occurs])
-        top = exponents.max(axis=1)
-        moments: Floats = top + np.log(np.exp(exponents - top[:, None]).sum(axis=1))
-        return moments
-
-    def farthest(self) -> float:
-        return float(np.abs(self.grid).max())
-
-    def variance(self) -> float:
-        return float(self.probability @ (self.grid - self.probability @ self.grid) ** 2)
-
-    def misplacement(self) -> float:
-        """Bound on the rounding errors of the losses at the ends of the bins."""
-        pair = self.phase.positive
-        return _ROUNDING * (1 + self.farthest() + max(pair.up, pair.down) ** 2 - 2 * math.log(pair.rate))
-
-
-def _log_moments(laws: Sequence[_Law], orders: Floats) -> Floats:
+def _log_moments(laws: Sequence[Law], orders: Floats) -> Floats:
     """log E e^(order loss) of the composition."""
     total: Floats = np.sum([law.phase.steps * law.log_moments(orders) for law in laws], axis=0)
     return total
 
 
-def _chernoff(laws: Sequence[_Law], delta: float, orders: Floats) -> tuple[float, float]:
+def _chernoff(laws: Sequence[Law], delta: float, orders: Floats) -> tuple[float, float]:
     """The least bound on epsilon from the moments of these orders, and an order that serves it.
 
     Delta is at most the moment times the largest (1 - e^(epsilon - loss)) e^(-order loss), plus what is beyond the grids.
@@ -289,13 +150,13 @@ def _chernoff(laws: Sequence[_Law], delta: float, orders: Floats) -> tuple[float
     return float(bounds.min()) + sum(law.phase.steps * law.misplacement() for law in laws), order
 
 
-def _directions(phases: Sequence[SubsampledStep]) -> list[list[_Phase]]:
+def _directions(phases: Sequence[SubsampledStep]) -> list[list[Repeated]]:
     """The compositions of which the worst counts."""
 
-    def phase(step: SubsampledStep, negative: tuple[int, int], positive: tuple[int, int]) -> _Phase:
+    def phase(step: SubsampledStep, negative: tuple[int, int], positive: tuple[int, int]) -> Repeated:
         mu = 1 / step.noise_multiplier
-        below, above = (_Pair(step.rate, up * mu, down * mu) for up, down in (negative, positive))
-        return _Phase(below, above, step.steps)
+        below, above = (Pair(step.rate, up * mu, down * mu) for up, down in (negative, positive))
+        return Repeated(below, above, step.steps)
 
     if all(step.relation == "add-remove" for step in phases):
         return [[phase(step, way, way) for step in phases] for way in ((1, 0), (0, 1))]
@@ -316,7 +177,7 @@ class _Window:
     steps: int
 
     @classmethod
-    def around(cls, phases: Sequence[_Phase], delta: float) -> _Window:
+    def around(cls, phases: Sequence[Repeated], delta: float) -> _Window:
         steps = sum(phase.steps for phase in phases)
         laws = [phase.law(phase.sketch(_SHARE * delta / steps)) for phase in phases]
         # a loss that hardly varies would ask for orders that overflow
@@ -362,7 +223,7 @@ def _epsilon(phases: Sequence[SubsampledStep], delta: float, fine: bool) -> tupl
     return value, tight
 
 
-def _refined(phases: Sequence[_Phase], delta: float, window: _Window, spacing: float, found: float) -> tuple[float, bool]:
+def _refined(phases: Sequence[Repeated], delta: float, window: _Window, spacing: float, found: float) -> tuple[float, bool]:
     """Epsilon on finer grids until it settles, roundings outweigh the grid or memory ends; and whether it is tight."""
     doubt = math.inf
     while spacing * _MOST_POINTS >= 4 * window.span and doubt > max(3e-4 * found, 3e-5):
@@ -375,7 +236,7 @@ def _refined(phases: Sequence[_Phase], delta: float, window: _Window, spacing: f
     return found, doubt <= max(1e-3 * found, 1e-4)
 
 
-def _composed(phases: Sequence[_Phase], delta: float, window: _Window, spacing: float) -> tuple[float, float]:
+def _composed(phases: Sequence[Repeated], delta: float, window: _Window, spacing: float) -> tuple[float, float]:
     """Epsilon of the composition on a grid of that spacing, and how much of it is owed to bounds on roundings.
 
     Guarantee: never below the truth. Losses that wrap around add to the mass in the window; those above it are given e^-24 of
@@ -391,7 +252,7 @@ def _composed(phases: Sequence[_Phase], delta: float, window: _Window, spacing: 
     first = math.floor(-(below - here + _OUTSIDE) / window.downwards / spacing)
     size = next_fast_len(math.ceil(highest / spacing) - first + 1, real=True)
     tilted, error = _convolved(laws, window.tilt, spacing, first, size)
-    rounding = _ROUNDING * (size + sum(law.phase.steps * (4 + window.tilt * law.farthest()) for law in laws))
+    rounding = ROUNDING * (size + sum(law.phase.steps * (4 + window.tilt * law.farthest()) for law in laws))
     exponents = here - goal + rounding - window.tilt * spacing * (first + np.arange(size))
     untilt = np.exp(np.minimum(exponents, 700.0))
     budget = 1 - math.exp(-_OUTSIDE) - sum(law.phase.steps * law.beyond for law in laws) / delta
@@ -403,13 +264,13 @@ def _composed(phases: Sequence[_Phase], delta: float, window: _Window, spacing: 
     return found, found - bare if bare > spacing * first else found
 
 
-def _convolved(laws: Sequence[_Law], tilt: float, spacing: float, first: int, size: int) -> tuple[Floats, float]:
+def _convolved(laws: Sequence[Law], tilt: float, spacing: float, first: int, size: int) -> tuple[Floats, float]:
     """The tilted law of the sum of all losses on `size` points from `first` on, and a bound on the rounding error of each.
 
     A transform errs by a few roundings per level, times the mass, which is 1: call that gamma. Its powers err by no more than
     they grow when every magnitude is raised by gamma, and a point by no more than the mean of that growth over the frequencies.
     """
-    gamma = 0.5 * _ROUNDING * math.log2(size)
+    gamma = 0.5 * ROUNDING * math.log2(size)
     product = np.ones(size // 2 + 1, dtype=np.complex128)
     log_bound = np.zeros(product.size)
     start = 0
@@ -418,7 +279,7 @@ def _convolved(laws: Sequence[_Law], tilt: float, spacing: float, first: int, si
         folded = np.pad(weight, (0, -weight.size % size)).reshape(-1, size).sum(axis=0)
         transform = rfft(folded)
         product *= transform**law.phase.steps
-        log_bound += law.phase.steps * np.log(np.abs(transform) * (1 + _ROUNDING) + gamma)
+        log_bound += law.phase.steps * np.log(np.abs(transform) * (1 + ROUNDING) + gamma)
         start += law.phase.steps * round(law.grid[0] / spacing)
     magnitude = np.abs(product)
     error = 2 * float(np.sum(np.exp(log_bound) - magnitude + gamma * magnitude)) / size

@@ -65,6 +65,18 @@ def test_a_saved_plan_can_be_accounted(tmp_path):
     again = json.loads(run("account", "--plan", file, "--json").stdout)
     assert again["epsilon"] == planned["epsilon"]
     assert "drop --sigma-cdp" in run("account", "--plan", file, "--sigma-cdp", 3, check=2).stderr
+    for other in ("--steps", "--users", "--clip", "--graph", "--unit", "--records"):
+        assert f"drop {other}" in run("account", "--plan", file, other, 9, check=2).stderr
+
+
+def test_a_saved_plan_is_accounted_at_its_own_delta_against_whom_one_likes(tmp_path):
+    file = tmp_path / "plan.json"
+    run("plan", "--epsilon", 1, "--delta", "1e-9", "--save", file)
+    own = json.loads(run("account", "--plan", file, "--json").stdout)
+    assert own["delta"] == 1e-9 and 0.999 < own["epsilon"] <= 1.0 and own["adversary"] == "eavesdropper"
+    other = json.loads(run("account", "--plan", file, "--adversary", "everyone", "--delta", "1e-5", "--json").stdout)
+    assert other["delta"] == 1e-5 and other["adversary"] == "everyone"
+    assert other["epsilon"] == decor.NoisePlan.load(file).guarantee(1e-5, Adversary.everyone()).epsilon > 1.5
 
 
 def test_noise_by_edge_comes_with_its_edges(tmp_path):
@@ -140,7 +152,7 @@ BAD = [
     ("plan --epsilon 1 --adversary colluding:-1", "unknown adversary"),
     ("plan --epsilon 1 --topology moebius", "unknown topology 'moebius'"),
     ("plan --epsilon 1 --users 0", "ring takes a whole number from 3"),
-    ("plan --epsilon 1 --users -4 --topology torus", "a torus needs at least"),
+    ("plan --epsilon 1 --users -4 --topology torus", "a torus needs 4 to"),
     ("plan --epsilon 1 --users 13 --topology torus", "do not fill a torus"),
     ("plan --epsilon 1 --users 12 --topology hypercube", "power of two of users, not 12; take 16"),
     ("plan --epsilon 1 --topology random-regular --degree 16", "at most 15 neighbours"),
@@ -166,6 +178,8 @@ BAD = [
     ("account --sigma-cdp 1", "give --sigma-cdp and --sigma-cor"),
     ("account --sigma-cdp -1 --sigma-cor 1", "sigma_cdp must be a finite number"),
     ("account --sigma-cdp 1 --sigma-cor nan", "sigma_cor must be a finite number"),
+    ("plan --epsilon 1 --adversary colluding:" + 5000 * "9", "unknown adversary"),
+    ("graph --topology torus --users 1000000000000000003", "to 100,000,000 users"),
     ("account --plan nowhere.json", "cannot be read"),
     ("graph --ratio nan", "--ratio must be a finite number"),
     ("", "COMMAND"),

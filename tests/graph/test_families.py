@@ -93,3 +93,13 @@ def test_networkx_graphs_come_in_and_go_out_unchanged():
 def test_networkx_graphs_that_are_no_federation_are_refused(graph, said):
     with pytest.raises(GraphError, match=said):
         decor.from_networkx(graph)
+
+
+def test_dense_random_regular_graphs_are_drawn_by_their_complement():
+    dense = decor.random_regular(60, 57, seed=1)
+    assert set(dense.degrees.tolist()) == {57} and dense != decor.random_regular(60, 57, seed=2)
+
+
+def test_a_list_is_no_networkx_graph():
+    with pytest.raises(GraphError, match="from_edges"):
+        decor.from_networkx([(0, 1)])

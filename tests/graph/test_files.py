@@ -79,3 +79,23 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
 def test_a_name_that_an_edge_list_cannot_hold_is_refused(tmp_path):
     with pytest.raises(GraphError, match="'San Carlo'"):
         decor.write(decor.from_edges(2, [(0, 1)], labels=["San Carlo", "b"]), tmp_path / "g.txt")
+
+
+def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path):
+    """Found by review: it made one user two, and everybody looked better protected than they were."""
+    path = tmp_path / "bom.txt"
+    path.write_bytes(b"\xef\xbb\xbf0 1\n1 2\n0 2\n")
+    assert decor.read(path) == decor.from_edges(3, [(0, 1), (1, 2), (0, 2)])
+
+
+def test_users_whose_names_look_alike_are_not_merged(tmp_path):
+    path = tmp_path / "alike.gml"
+    path.write_text('graph [ node [ id 0 label 1 ] node [ id 1 label "1" ] node [ id 2 label 2 ] edge [ source 0 target 2 ] ]')
+    with pytest.raises(GraphError, match="two users are called '1'"):
+        decor.read(path)
+
+
+def test_what_is_no_path_is_refused():
+    for nonsense in (None, "a\0b"):
+        with pytest.raises(GraphError, match="not the path of a graph file"):
+            decor.read(nonsense)

@@ -206,3 +206,36 @@ def test_printed_figures_are_rounded_up():
         "0",
         "inf",
     ]
+
+
+def test_phases_must_mean_the_same_people():
+    """Found by review: the same graph read from two files may number its users differently."""
+    first = decor.from_edges(4, [(0, 1), (1, 2), (0, 2)], labels=["a", "b", "c", "x"])
+    second = decor.from_edges(4, [(1, 2), (2, 3), (1, 3)], labels=["x", "a", "b", "c"])
+    with pytest.raises(InputError, match="name their users differently"):
+        Phases([plan(first), plan(second)]).guarantee(1e-5)
+    assert Phases([plan(first), plan(first)]).guarantee(1e-5).epsilon > plan(first).guarantee(1e-5).epsilon
+
+
+def test_phases_must_protect_the_same_thing():
+    example = Exposure(1.0, 10, unit="example", batch_size=8, records=100)
+    replace = Exposure(1.0, 10, unit="example", batch_size=8, records=100, relation="replace")
+    made = [NoisePlan(decor.ring(5), exposure, EAVESDROPPER, 1.0, 2.0) for exposure in (Exposure(1.0, 10), example, replace)]
+    for a, b in ((0, 1), (1, 2), (0, 2)):
+        with pytest.raises(InputError, match="the same unit of privacy and the same relation"):
+            Phases([made[a], made[b]]).guarantee(1e-5)
+
+
+def test_things_of_the_wrong_kind_are_refused_by_name():
+    with pytest.raises(InputError, match="adversary must be an Adversary"):
+        plan(decor.ring(5)).guarantee(1e-5, adversary="curious")
+    with pytest.raises(InputError, match="one NoisePlan or more"):
+        Phases(None)
+    with pytest.raises(InputError, match="budget must be a Budget"):
+        NoisePlan(decor.ring(5), Exposure(1.0, 10), EAVESDROPPER, 1.0, 2.0, budget=3)
+    for sigma in (10**400, "x", [[1.0], [2.0, 3.0]]):
+        with pytest.raises(BudgetError):
+            plan(decor.ring(5), 1.0, sigma)
+    for clip in (10**400, 1e300):
+        with pytest.raises(BudgetError, match="clip"):
+            Exposure(clip, 1)

@@ -31,7 +31,7 @@ def test_a_plan_accounted_again_never_exceeds_its_budget_nor_wastes_it(topology,
     plan = quiet(topology, Exposure(clip, steps), adversary, budget)
     epsilon = plan.guarantee(budget.delta).epsilon
     assert epsilon <= budget.epsilon
-    assert epsilon >= budget.epsilon * (1 - 1e-7)
+    assert epsilon >= budget.epsilon * (1 - 1e-6)
 
 
 @given(
@@ -97,7 +97,7 @@ def test_every_couple_of_the_curve_spends_the_whole_budget_and_no_more():
                 assert 3.0 * (1 - 1e-7) <= epsilon <= 3.0 * (1 + 1e-11)
     plan = calibrate(decor.ring(10), EXPOSURE, CURIOUS, BUDGET)
     assert np.allclose(plan.couples([7.0]).sigma_cdp, couples(decor.ring(10), EXPOSURE, CURIOUS, BUDGET, [7.0]).sigma_cdp)
-    with pytest.raises(InputError, match="at least 0"):
+    with pytest.raises(InputError, match="numbers from 0"):
         plan.couples([-1.0])
 
 
@@ -153,3 +153,35 @@ def test_the_papers_method_needs_the_papers_noise():
     assert paper.guarantee(method="paper").epsilon == pytest.approx(3.0) and paper.guarantee().epsilon < 3.0
     with pytest.raises(InputError, match='"exact" or "paper"'):
         calibrate(decor.ring(16), EXPOSURE, EAVESDROPPER, BUDGET, method="other")
+
+
+def test_what_rounding_takes_away_is_given_back():
+    """The last word has the accountant: a plan a little short of noise comes back with a little more."""
+    from decor.privacy.calibrate import _within
+
+    plan = calibrate(decor.ring(8), EXPOSURE, CURIOUS, BUDGET)
+    for short in (1e-6, 1e-3):
+        lacking = plan.scaled(1 - short)
+        assert lacking.guarantee().epsilon > 3.0
+        mended = _within(lacking, BUDGET, "exact")
+        assert mended.guarantee().epsilon <= 3.0 and mended.sigma_cdp <= plan.sigma_cdp * (1 + 4 * short)
+
+
+def test_central_dp_spends_its_whole_budget_on_the_average():
+    for topology in (decor.ring(16), decor.star(5)):
+        central = baselines.central(topology, EXPOSURE, BUDGET)
+        assert 3.0 * (1 - 1e-6) < central.guarantee().epsilon <= 3.0
+
+
+def test_things_of_the_wrong_kind_are_refused():
+    for arguments in (
+        ("ring", EXPOSURE, CURIOUS, BUDGET),
+        (decor.ring(4), 1, CURIOUS, BUDGET),
+        (decor.ring(4), EXPOSURE, "x", BUDGET),
+    ):
+        with pytest.raises(InputError, match="is needed, not"):
+            calibrate(*arguments)
+    with pytest.raises(InputError, match="leave nobody"):
+        couples(decor.ring(4), EXPOSURE, Adversary.colluding(9), BUDGET)
+    with pytest.raises(InputError, match="ratios must be numbers"):
+        couples(decor.ring(4), EXPOSURE, CURIOUS, BUDGET, "x")

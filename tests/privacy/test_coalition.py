@@ -164,3 +164,43 @@ def test_a_search_that_is_cut_short_is_a_bound_and_says_so(low_rank, monkeypatch
     assert whole.exact and not cut.exact and cut.worst >= whole.worst
     plan = decor.NoisePlan(topology, decor.Exposure(1.0, 10), decor.Adversary.colluding(4), 1.0, 50.0**0.5)
     assert "certified upper bound" in str(plan.guarantee(1e-5)) and not plan.guarantee(1e-5).exact
+
+
+def test_weak_edges_beside_strong_ones_do_not_fool_the_low_rank_deletion(low_rank):
+    """Found by review: entries of M that differ by 20 orders hid that it was singular, and epsilon came out a quarter too low."""
+    strong = 494312331.08178586
+    edges = {
+        (0, 1): strong,
+        (0, 2): strong * 2.1134486039263822,
+        (0, 3): 0.00018279495676318166,
+        (1, 4): 0.0,
+        (2, 5): 0.0,
+        (3, 149): 10.0,
+    }
+    edges |= {(i, i + 1): 10.0 for i in range(3, 149)}
+    topology = decor.from_edges(150, list(edges))
+    sigma = [edges[tuple(edge)] for edge in topology.edges.tolist()]
+    plan = decor.NoisePlan(topology, decor.Exposure(1.0, 100), decor.Adversary.curious(), 10.0, sigma)
+    everyone = plan.guarantee(1e-5, decor.Adversary.everyone()).epsilon
+    guarantee = plan.guarantee(1e-5)
+    assert guarantee.epsilon == pytest.approx(everyone, rel=1e-6) and guarantee.worst_coalition == (0,)
+
+
+def test_low_rank_deletion_is_never_below_starting_from_scratch_on_any_weights():
+    rng = np.random.default_rng(7)
+    for _ in range(400):
+        n, density, spread = int(rng.integers(4, 14)), rng.uniform(0.2, 0.8), rng.uniform(0, 25)
+        edges = [pair for pair in itertools.combinations(range(n), 2) if rng.random() < density]
+        weights = 10.0 ** rng.uniform(-spread, spread, len(edges)) * (rng.random(len(edges)) > 0.1)
+        noise = Noise(decor.from_edges(n, edges), tuple(weights.tolist()))
+        found = coalition._single_deletions((Phase(noise, 1.0),))
+        truth = np.max([coalition._from_scratch(noise.network(), [v]) for v in range(n)], axis=0)
+        assert (found.per_user >= truth * (1 - 1e-12)).all() and found.exact
+
+
+@pytest.mark.parametrize("colluders", [1, 2])
+def test_noise_by_edge_on_a_ring_makes_users_differ(colluders):
+    weights = (1.0, 50.0, 3.0, 0.01, 700.0, 9.0)
+    check(exposed(single(decor.ring(6), weights), colluders), decor.ring(6), weights, colluders)
+    complete = tuple(float(10 ** (k % 4)) for k in range(10))
+    check(exposed(single(decor.complete(5), complete), colluders), decor.complete(5), complete, colluders)

@@ -82,3 +82,11 @@ def test_noise_designed_against_a_curious_user_holds_against_every_one():
 def test_too_many_edges_are_refused():
     with pytest.raises(InputError, match="up to 3000 edges"):
         calibrate(decor.complete(90), EXPOSURE, EAVESDROPPER, BUDGET, edges="optimal")
+
+
+def test_nothing_to_design_and_nothing_to_compute_with_leave_uniform_noise():
+    alone = calibrate(decor.path(1), EXPOSURE, EAVESDROPPER, BUDGET, ratio=1.0, edges="optimal")
+    assert isinstance(alone.sigma_cor, float) and alone.guarantee().epsilon <= 3.0
+    for topology, ratio in ((decor.path(8), 1e17), (decor.star(5), 1e30)):
+        extreme = calibrate(topology, EXPOSURE, EAVESDROPPER, BUDGET, ratio=ratio, edges="optimal")
+        assert extreme.guarantee().epsilon <= 3.0

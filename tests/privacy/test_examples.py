@@ -113,3 +113,12 @@ def test_what_is_not_offered_is_refused():
     with pytest.raises(BudgetError, match="no accountant for examples"):
         calibrate(RING, exposure(), EAVESDROPPER, Budget(1.0, 1e-5), method="paper")
     assert np.isinf(NoisePlan(RING, exposure(), EAVESDROPPER, 0.0, 0.05).guarantee(1e-5).epsilon)
+
+
+def test_a_bound_that_nobody_is_known_to_attain_is_not_called_exact():
+    fixed = NoisePlan(RING, exposure(sampling="fixed"), EAVESDROPPER, 0.05, 0.1).guarantee(1e-5)
+    assert not fixed.exact and "certified upper bound" in str(fixed)
+    # the user with the highest rate is not the one whose coalition is known to be attained
+    records = [4000] * 11 + [300]
+    uneven = NoisePlan(decor.grid(3, 4), exposure(records, steps=20), Adversary.curious(), 0.02, 0.05).guarantee(1e-5)
+    assert uneven.worst_user == 11 and not uneven.exact

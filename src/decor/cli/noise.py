@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,13 +55,14 @@ def add_commands(commands: Any) -> None:
 
 
 def run_plan(options: argparse.Namespace) -> None:
+    options.delta = opt.DELTA if options.delta is None else options.delta
     budget = decor.Budget(options.epsilon, options.delta)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FragileGraphWarning)
         plan = decor.calibrate(
             opt.topology_of(options),
             opt.exposure_of(options),
-            decor.Adversary.parse(options.adversary),
+            opt.adversary_of(options),
             budget,
             ratio=options.ratio,
             sigma_cdp=options.sigma_cdp,
@@ -83,15 +85,18 @@ def run_plan(options: argparse.Namespace) -> None:
 
 def run_account(options: argparse.Namespace) -> None:
     if options.plan is not None:
-        if options.sigma_cdp is not None or options.sigma_cor is not None:
-            raise InputError("--plan already says the noise; drop --sigma-cdp and --sigma-cor")
+        opt.refuse_beside_plan(options)
         plan = decor.NoisePlan.load(options.plan)
+        if options.adversary is not None:
+            plan = replace(plan, adversary=opt.adversary_of(options))
+        if options.delta is None and plan.budget is not None:
+            options.delta = plan.budget.delta
     elif options.sigma_cdp is None or options.sigma_cor is None:
         raise InputError("give --sigma-cdp and --sigma-cor (0 for none), or a saved plan with --plan FILE")
     else:
-        adversary = decor.Adversary.parse(options.adversary)
-        topology = opt.topology_of(options)
-        plan = decor.NoisePlan(topology, opt.exposure_of(options), adversary, options.sigma_cdp, options.sigma_cor)
+        exposure, adversary = opt.exposure_of(options), opt.adversary_of(options)
+        plan = decor.NoisePlan(opt.topology_of(options), exposure, adversary, options.sigma_cdp, options.sigma_cor)
+    options.delta = opt.DELTA if options.delta is None else options.delta
     guarantee = plan.guarantee(options.delta, method=options.method)
     if options.json:
         write_json(_answer(plan, guarantee, []))
@@ -126,7 +131,7 @@ def _answer(plan: decor.NoisePlan, guarantee: decor.Guarantee, notes: list[str])
 
 def _heading(plan: decor.NoisePlan, guarantee: decor.Guarantee, notes: list[str]) -> str:
     c = plan.sigma_cor
-    correlated = figure(c) if isinstance(c, float) else f"{figure(min(c))} to {figure(max(c))}"
+    correlated = figure(c) if isinstance(c, float) else f"{figure(min(c, default=0.0))} to {figure(max(c, default=0.0))}"
     each = "on every edge" if isinstance(c, float) else "by edge (--json lists them)"
     lines = [
         f"{plan.topology.description}; {plan.exposure.steps:,} steps, clip {plan.exposure.clip:g}",

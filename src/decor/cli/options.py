@@ -7,7 +7,9 @@ import math
 
 import decor
 from decor.errors import GraphError, InputError
+from decor.graph.topology import MAX_USERS
 
+DELTA = 1e-5
 TOPOLOGIES = ("ring", "torus", "grid", "complete", "star", "path", "hypercube", "random-regular", "erdos-renyi")
 
 
@@ -36,19 +38,19 @@ def records(text: str) -> int | tuple[int, ...]:
 
 def add_graph(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("graph")
-    group.add_argument("--topology", default="ring", metavar="NAME", help=f"{', '.join(TOPOLOGIES)} (default: ring)")
-    group.add_argument("--users", type=whole, default=None, metavar="N", help="number of users (default: 16)")
-    group.add_argument("--degree", type=whole, default=None, metavar="K", help="neighbours in random-regular (default: 4)")
+    group.add_argument("--topology", metavar="NAME", help=f"{', '.join(TOPOLOGIES)} (default: ring)")
+    group.add_argument("--users", type=whole, metavar="N", help="number of users (default: 16)")
+    group.add_argument("--degree", type=whole, metavar="K", help="neighbours in random-regular (default: 4)")
     group.add_argument("--probability", type=number, metavar="P", help="of an edge in erdos-renyi (default: 2 log(N)/N)")
-    group.add_argument("--graph-seed", type=whole, default=0, metavar="S", help="of a random graph (default: 0)")
+    group.add_argument("--graph-seed", type=whole, metavar="S", help="of a random graph (default: 0)")
     group.add_argument("--graph", metavar="FILE", help="a graph of your own: edge list, .gml or .graphml")
 
 
 def add_exposure(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is exposed")
-    group.add_argument("--steps", type=whole, default=1000, metavar="T", help="training steps (default: 1000)")
-    group.add_argument("--clip", type=number, default=1.0, metavar="C", help="norm to which gradients are clipped (default: 1)")
-    group.add_argument("--unit", default="user", help="user (all data of a user) or example (one record) (default: user)")
+    group.add_argument("--steps", type=whole, metavar="T", help="training steps (default: 1000)")
+    group.add_argument("--clip", type=number, metavar="C", help="norm to which gradients are clipped (default: 1)")
+    group.add_argument("--unit", help="user (all data of a user) or example (one record) (default: user)")
     group.add_argument("--batch-size", type=whole, metavar="B", help="example level: records averaged in a step")
     group.add_argument("--records", type=records, metavar="M", help="example level: records of a user, or M1,M2,... of each")
     group.add_argument("--sampling", help="example level: poisson (default) or fixed")
@@ -56,13 +58,9 @@ def add_exposure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_adversary(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--adversary",
-        default="eavesdropper",
-        metavar="WHO",
-        help="eavesdropper, curious, colluding:Q or everyone (default: eavesdropper)",
-    )
-    parser.add_argument("--delta", type=number, default=1e-5, metavar="D", help="probability given away (default: 1e-5)")
+    who = "eavesdropper, curious, colluding:Q or everyone (default: eavesdropper)"
+    parser.add_argument("--adversary", metavar="WHO", help=who)
+    parser.add_argument("--delta", type=number, metavar="D", help=f"probability given away (default: {DELTA:g})")
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
@@ -70,16 +68,28 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", metavar="FILE", help="draw the answer: .png, .svg or .pdf")
 
 
+def adversary_of(options: argparse.Namespace) -> decor.Adversary:
+    return decor.Adversary.parse("eavesdropper" if options.adversary is None else options.adversary)
+
+
 def exposure_of(options: argparse.Namespace) -> decor.Exposure:
     return decor.Exposure(
-        clip=options.clip,
-        steps=options.steps,
-        unit=options.unit,
+        clip=1.0 if options.clip is None else options.clip,
+        steps=1000 if options.steps is None else options.steps,
+        unit="user" if options.unit is None else options.unit,
         batch_size=options.batch_size,
         records=options.records,
         sampling=options.sampling,
         relation=options.relation,
     )
+
+
+def refuse_beside_plan(options: argparse.Namespace) -> None:
+    """A saved plan says what is exposed, on which graph and with which noise: nothing else may seem to say it."""
+    said = ("topology", "users", "degree", "probability", "graph_seed", "graph", "steps", "clip", "unit", "batch_size")
+    for name in (*said, "records", "sampling", "relation", "sigma_cdp", "sigma_cor"):
+        if getattr(options, name) is not None:
+            raise InputError(f"--plan already says the {name.replace('_', ' ')}; drop --{name.replace('_', '-')}")
 
 
 def topology_of(options: argparse.Namespace) -> decor.Topology:
@@ -88,7 +98,8 @@ def topology_of(options: argparse.Namespace) -> decor.Topology:
         if options.users is not None and options.users != topology.users:
             raise InputError(f"--graph {options.graph} has {topology.users} users, not {options.users}; drop --users")
         return topology
-    name = options.topology.strip().lower().replace("_", "-")
+    name = (options.topology or "ring").strip().lower().replace("_", "-")
+    seed = options.graph_seed or 0
     n = 16 if options.users is None else options.users
     match name:
         case "ring" | "complete" | "star" | "path":
@@ -101,17 +112,17 @@ def topology_of(options: argparse.Namespace) -> decor.Topology:
         case "hypercube":
             return decor.hypercube(_dimension(n))
         case "random-regular":
-            return decor.random_regular(n, 4 if options.degree is None else options.degree, seed=options.graph_seed)
+            return decor.random_regular(n, 4 if options.degree is None else options.degree, seed=seed)
         case "erdos-renyi":
             usual = min(1.0, 2 * math.log(max(n, 2)) / max(n, 1))
-            return decor.erdos_renyi(n, usual if options.probability is None else options.probability, seed=options.graph_seed)
+            return decor.erdos_renyi(n, usual if options.probability is None else options.probability, seed=seed)
     raise GraphError(f"unknown topology {options.topology!r}; choose one of {', '.join(TOPOLOGIES)}, or give --graph FILE")
 
 
 def _sides(name: str, users: int, least: int) -> tuple[int, int]:
     """The most square rectangle of so many users."""
-    if users < 1:
-        raise GraphError(f"a {name} needs at least {max(least, 1) ** 2} users, not {users}")
+    if not 1 <= users <= MAX_USERS:
+        raise GraphError(f"a {name} needs {max(least, 1) ** 2} to {MAX_USERS:,} users, not {users}")
     rows = next(r for r in range(math.isqrt(users), 0, -1) if users % r == 0)
     if rows < least:
         side = max(2, round(math.sqrt(users)))

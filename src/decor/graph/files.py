@@ -20,9 +20,9 @@ def read(file: str | Path) -> Topology:
     An edge list has a line for every edge: two user names with a blank, tab or comma between them. A third column (a
     weight) is not read. A line with one name is a user without neighbours. `#` starts a comment.
     """
-    path = Path(file)
     try:
-        text = path.read_text(encoding="utf-8")
+        path = Path(file)
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise GraphError(f"there is no graph file {str(path)!r}; give the path of an edge list, GML or GraphML file") from None
     except IsADirectoryError:
@@ -31,6 +31,8 @@ def read(file: str | Path) -> Topology:
         raise GraphError(f"the graph file {str(path)!r} cannot be read: {problem.strerror}") from None
     except UnicodeDecodeError:
         raise GraphError(f"{str(path)!r} is not a text file; give an edge list, GML or GraphML file") from None
+    except (TypeError, ValueError):
+        raise GraphError(f"{file!r} is not the path of a graph file") from None
     if not text.strip():
         raise GraphError(f"the graph file {str(path)!r} is empty; write one edge a line, such as: 0 1")
     kind = _NETWORKX.get(path.suffix.lower())
@@ -108,6 +110,6 @@ def _read_networkx(text: str, kind: str, path: str) -> Topology:
         graph = nx.parse_gml(text) if kind == "gml" else nx.parse_graphml(text)
     except Exception as problem:  # networkx's readers fail in as many ways as there are broken files
         raise GraphError(f"{path!r} is not a {kind} file that networkx can read: {problem}") from None
-    if all(_plain(str(node)) for node in graph.nodes()):
+    if all(_plain(str(node)) for node in graph.nodes()) and len({str(node) for node in graph.nodes()}) == len(graph):
         graph = nx.relabel_nodes(graph, {node: int(node) for node in graph.nodes()})
     return from_networkx(graph)

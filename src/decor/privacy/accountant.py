@@ -58,6 +58,8 @@ def account(segments: Sequence[Segment], adversary: Adversary, delta: float, met
     Guarantee: epsilon is never below the truth. `method="paper"` converts as the paper does (looser, for comparison).
     """
     delta = checked_delta(delta)
+    if not isinstance(adversary, Adversary):
+        raise InputError(f"adversary must be an Adversary, such as Adversary.curious(), not {adversary!r}")
     if method not in ("exact", "paper"):
         raise InputError(f'method must be "exact" or "paper", not {method!r}')
     first = segments[0].exposure
@@ -65,6 +67,8 @@ def account(segments: Sequence[Segment], adversary: Adversary, delta: float, met
     adversary.check(users)
     for s in segments:
         s.exposure.check(users)
+        if s.topology.labels != segments[0].topology.labels:
+            raise InputError("the phases of a run name their users differently; give all graphs the same users in the same order")
         if s.topology.users != users or (s.exposure.unit, s.exposure.relation) != (first.unit, first.relation):
             raise InputError("all phases of a run must have the same users, the same unit of privacy and the same relation")
     if method == "paper" and first.unit == "example":
@@ -148,6 +152,8 @@ def _subsampled(segments: Sequence[Segment], adversary: Adversary, delta: float)
         worst = found[0].user
         values[worst] = epsilon(worst, z)
     certain = all(f.exact for f in found) and (len(segments) == 1 or adversary.colluders in (0, None))
+    # nobody is known to attain what dominates both directions of fixed-size sampling
+    certain = certain and all(s.exposure.sampling != "fixed" for s in segments)
     # when users differ in rate, the worst need not be the one whose coalition is known to be attained
     known = adversary.colluders in (0, None) or worst == found[0].user or len(set(steps[0, 1])) == 1
     coalition = found[0].coalition if worst == found[0].user else ()

@@ -48,11 +48,11 @@ class Adversary:
     @classmethod
     def parse(cls, text: str) -> Adversary:
         """From eavesdropper, curious, colluding:Q or everyone."""
-        word, _, number = text.strip().lower().partition(":")
+        word, _, number = str(text).strip().lower().partition(":")
         plain = {"eavesdropper": cls(0), "curious": cls(1), "everyone": cls(None), "average-only": cls(0, True)}
         if word in plain and not number:
             return plain[word]
-        if word == "colluding" and number.isascii() and number.isdigit():
+        if word == "colluding" and number.isascii() and number.isdigit() and len(number) < 10:
             return cls(int(number))
         raise InputError(
             f"unknown adversary {text!r}; choose eavesdropper, curious, colluding:Q (such as colluding:2) or everyone"

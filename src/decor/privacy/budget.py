@@ -120,7 +120,10 @@ class Exposure:
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
         return math.nan
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _positive(name: str, value: object, hint: str, most: float = 1e100) -> float:

@@ -66,7 +66,6 @@ def calibrate(
         raise InputError(f'edges must be "uniform" or "optimal", not {edges!r}')
     if sum(given is not None for given in (ratio, sigma_cdp, sigma_cor)) > 1:
         raise InputError("give at most one of ratio, sigma_cdp and sigma_cor: each of them fixes the couple")
-    adversary.check(topology.users)
     need = Need.of(topology, exposure, adversary, budget, method)
     if ratio is not None:
         x = _checked("ratio", ratio)
@@ -79,7 +78,7 @@ def calibrate(
     s, c = need.couple(x)
     # what was given stays what it is: both replacements only add noise
     plan = NoisePlan(topology, exposure, adversary, max(s, sigma_cdp or 0.0), max(c, sigma_cor or 0.0), budget)
-    if edges == "optimal" and c > 0:
+    if edges == "optimal" and c > 0 and topology.edge_count:
         from .edges import optimal
 
         progress.report("designing the noise of every edge")
@@ -92,9 +91,12 @@ def couples(
 ) -> Couples:
     """The curve of couples over `ratios` (by default 25 from 0.1 to a million)."""
     need = Need.of(topology, exposure, adversary, budget)
-    x = np.atleast_1d(np.asarray(np.geomspace(0.1, 1e6, 25) if ratios is None else ratios, dtype=np.float64))
-    if not ((x >= 0).all() and np.isfinite(x).all()):
-        raise InputError("ratios must be finite numbers of at least 0")
+    try:
+        x = np.atleast_1d(np.asarray(np.geomspace(0.1, 1e6, 25) if ratios is None else ratios, dtype=np.float64))
+    except (ValueError, TypeError):
+        x = np.array([np.nan])
+    if not ((x >= 0).all() and (x <= 1e100).all()):
+        raise InputError(f"ratios must be numbers from 0 to 1e100, not {ratios!r}")
     s = need.sigma_cdp(x)
     return Couples(x, s, np.sqrt(x) * s)
 
@@ -110,8 +112,12 @@ class Need:
 
     @classmethod
     def of(cls, topology: Topology, exposure: Exposure, adversary: Adversary, budget: Budget, method: str = "exact") -> Need:
+        for given, kind in ((topology, Topology), (exposure, Exposure), (adversary, Adversary), (budget, Budget)):
+            if not isinstance(given, kind):
+                raise InputError(f"a {kind.__name__} is needed, not {given!r}")
         users = topology.users
         exposure.check(users)
+        adversary.check(users)
         if exposure.unit == "user" or min(exposure.rates(users)) == 1:
             if method not in ("exact", "paper"):
                 raise InputError(f'method must be "exact" or "paper", not {method!r}')
@@ -123,7 +129,7 @@ class Need:
             allowed = (exposure.batch_size / (exposure.clip * z)) ** 2
         else:
             raise BudgetError('method "paper" is for unit "user"; the paper has no accountant for examples that composes')
-        return cls(topology, adversary, exposure.steps, allowed * (1 - 1e-11))
+        return cls(topology, adversary, exposure.steps, allowed * (1 - 1e-9))
 
     def exposed(self, ratio: float) -> Exposed:
         if self.adversary.average_only:
@@ -285,7 +291,7 @@ def _bisect(enough: Callable[[float], bool], low: float, high: float) -> tuple[f
 def _within(plan: NoisePlan, budget: Budget, method: str) -> NoisePlan:
     """The plan itself, or (rounding) the next larger one that is within the budget when accounted again."""
     more = 1e-12
-    while plan.guarantee(budget.delta, method=method).epsilon > budget.epsilon:
+    while not plan.guarantee(budget.delta, method=method).epsilon <= budget.epsilon:
         plan = plan.scaled(1 + more)
         more *= 4
     return plan

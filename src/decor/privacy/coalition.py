@@ -204,23 +204,27 @@ def _after_deletion(G: Floats, network: Network, v: int, N: Ints, conductance: F
     """Upper bounds on the leverages once v is deleted, from the inverse G of the whole.
 
     Deleting v adds g' M^-1 g to G, with M = diag(1/c) + 11'/s_v - G_NN over v's neighbours N and g = G_N. An entrywise error e
-    of G shifts the result by at most e (1 + |M^-1 g|_1)^2 to first order, so the error is known with the result. Where v is
-    (nearly) a cut vertex M is (nearly) singular and the error too large (more than `loose`): then it starts from scratch.
+    of G shifts the result by at most e (1 + |M^-1 g|_1)^2 to first order, so the error is known with the result. M is scaled to
+    a unit diagonal first: weak edges make its entries differ by many orders. Where v is (nearly) a cut vertex M is (nearly)
+    singular and the error too large (more than `loose`): then it starts from scratch.
     """
     n = G.shape[0]
-    ceiling = float(G.diagonal().max())
-    e = elimination.entry_error(n) * ceiling
+    e = elimination.entry_error(n) * float(G.diagonal().max())
     if N.size == 0:
         return np.asarray(G.diagonal() + e)
     M = 1.0 / network.ground[v] - G[np.ix_(N, N)]
     M[np.diag_indices_from(M)] += 1.0 / conductance
-    e += 8 * UNIT_ROUNDOFF * N.size * (1.0 / network.ground[v])
-    least = float(np.linalg.eigvalsh(M)[0])
-    if not N.size * e < 0.01 * least:
+    e += 8 * UNIT_ROUNDOFF / network.ground[v]
+    if not M.diagonal().min() > 0:
         return _from_scratch(network, [v])
-    g = G[N]
+    scale = 1.0 / np.sqrt(M.diagonal())
+    M *= np.multiply.outer(scale, scale)
+    rounding = 16 * UNIT_ROUNDOFF * N.size  # of forming, scaling and solving, against a unit diagonal
+    if not e * float(scale @ scale) + rounding * N.size < 0.01 * float(np.linalg.eigvalsh(M)[0]):
+        return _from_scratch(network, [v])
+    g = scale[:, None] * G[N]
     y = np.linalg.solve(M, g)
-    error = 1.1 * e * (1.0 + np.abs(y).sum(axis=0)) ** 2
+    error = 1.1 * (e * (1.0 + scale @ np.abs(y)) ** 2 + rounding * np.abs(y).sum(axis=0) ** 2)
     result: Floats = G.diagonal() + (g * y).sum(axis=0) + error
     tolerable = max(loose, 0.01 * TOLERANCE, 30 * elimination.entry_error(n))
     return result if (error < tolerable * result).all() else _from_scratch(network, [v])

@@ -33,8 +33,11 @@ def optimal(plan: NoisePlan, allowed: Floats) -> NoisePlan:
     """The plan with sigma_cor chosen per edge; the uniform plan itself where that is no better, as on regular graphs."""
     if plan.topology.edge_count > EDGE_LIMIT:
         raise InputError(f'edges="optimal" is for up to {EDGE_LIMIT} edges, not {plan.topology.edge_count}; use edges="uniform"')
-    with one_thread():
-        return _designed(plan, allowed)
+    try:
+        with one_thread():
+            return _designed(plan, allowed)
+    except np.linalg.LinAlgError:  # ratios so extreme that the program loses its digits: uniform noise is still right
+        return plan
 
 
 def _designed(plan: NoisePlan, allowed: Floats) -> NoisePlan:

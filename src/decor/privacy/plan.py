@@ -49,10 +49,13 @@ class NoisePlan:
         self.exposure.check(self.topology.users)
         self.adversary.check(self.topology.users)
         object.__setattr__(self, "sigma_cdp", _sigma("sigma_cdp", self.sigma_cdp))
-        if np.ndim(self.sigma_cor) == 0:
-            object.__setattr__(self, "sigma_cor", _sigma("sigma_cor", self.sigma_cor))
+        if self.budget is not None and not isinstance(self.budget, Budget):
+            raise InputError(f"budget must be a Budget, not {self.budget!r}")
+        given: Any = self.sigma_cor.tolist() if isinstance(self.sigma_cor, np.ndarray) else self.sigma_cor
+        if not isinstance(given, list | tuple):
+            object.__setattr__(self, "sigma_cor", _sigma("sigma_cor", given))
             return
-        per_edge = tuple(_sigma("sigma_cor", c) for c in np.asarray(self.sigma_cor).tolist())
+        per_edge = tuple(_sigma("sigma_cor", c) for c in given)
         if len(per_edge) != self.topology.edge_count:
             raise BudgetError(
                 f"sigma_cor has {len(per_edge)} numbers for {self.topology.edge_count} edges; give one for each edge"
@@ -137,7 +140,7 @@ class Phases:
     plans: tuple[NoisePlan, ...]
 
     def __init__(self, plans: Iterable[NoisePlan]) -> None:
-        object.__setattr__(self, "plans", tuple(plans))
+        object.__setattr__(self, "plans", tuple(plans) if isinstance(plans, Iterable) else ())
         if not self.plans or not all(isinstance(plan, NoisePlan) for plan in self.plans):
             raise InputError("Phases takes one NoisePlan or more, in the order in which they are run")
 
@@ -156,7 +159,10 @@ class Phases:
 
 
 def _sigma(name: str, value: Any) -> float:
-    number = float(value) if isinstance(value, int | float | np.number) and not isinstance(value, bool) else math.nan
+    try:
+        number = float(value) if isinstance(value, int | float | np.number) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        number = math.inf
     if not (number >= 0 and math.isfinite(number)):
         raise BudgetError(f"{name} must be a finite number of at least 0, not {value!r}")
     if number and not 1e-100 <= number <= 1e100:  # squares would overflow

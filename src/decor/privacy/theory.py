@@ -14,7 +14,7 @@ from decor.graph import mixing
 from decor.graph.spectrum import algebraic_connectivity
 from decor.graph.topology import Topology
 
-from .budget import Budget, Exposure
+from .budget import Budget, Exposure, checked_delta
 from .network import Floats
 from .plan import NoisePlan
 
@@ -26,6 +26,8 @@ def step_epsilon_bound(
 
     `connectivity` is a_q(G) or any lower bound of it; without it, it is computed by taking every subset in turn.
     """
+    if not sigma_cdp > 0:
+        return math.inf
     n = topology.users - colluders
     a = algebraic_connectivity(topology, colluders) if connectivity is None else connectivity
     s2, c2 = sigma_cdp**2, sigma_cor**2
@@ -39,6 +41,7 @@ def leverage_bound(topology: Topology, sigma_cdp: float, sigma_cor: float, collu
 
 def epsilon_bound(plan: NoisePlan, delta: float) -> float:
     """Theorem privacy composed over the plan's steps and converted as in the paper: never below the exact epsilon."""
+    delta = checked_delta(delta)
     if not isinstance(plan.sigma_cor, float) or plan.adversary.colluders is None or plan.exposure.unit != "user":
         raise BudgetError("the paper's theorem is for one sigma_cor on all edges, user level, and adversaries I to III")
     step = step_epsilon_bound(plan.topology, plan.exposure.clip, plan.sigma_cdp, plan.sigma_cor, plan.adversary.colluders)

@@ -16,6 +16,7 @@ from decor import baselines
 from decor.errors import InputError
 from decor.graph.topology import Topology
 from decor.privacy.guarantee import Guarantee
+from decor.privacy.guarantee import figure as rounded_up
 from decor.privacy.network import Floats
 from decor.privacy.plan import NoisePlan
 
@@ -84,7 +85,7 @@ def _against(axis: Any, against: Sequence[tuple[str, Guarantee]], chosen: Guaran
     axis.barh(place, np.nan_to_num(finite), color=colours, height=0.62)
     axis.set_yticks(place, [name for name, _ in against])
     for y, (_, g), value in zip(place, against, values, strict=True):
-        text = f"{value:.3g}" if g.exact else f"≤ {value:.3g}"
+        text = rounded_up(value) if g.exact else f"≤ {rounded_up(value)}"
         axis.annotate(
             text, (0 if not np.isfinite(value) else value, y), xytext=(5, 0), textcoords="offset points", va="center", color=INK
         )
@@ -112,7 +113,13 @@ def _graph(figure: Figure, axis: Any, topology: Topology, values: Floats, label:
         dots = axis.scatter(*places.T, c=values, s=size, cmap=COLOURS, norm=norm, edgecolors="white", linewidths=1, zorder=2)
         if alike:
             axis.annotate(
-                f"everybody: {high:.3g}", (0.5, 0.5), xycoords="axes fraction", ha="center", va="center", color=INK, fontsize=12
+                f"everybody: {rounded_up(high)}",
+                (0.5, 0.5),
+                xycoords="axes fraction",
+                ha="center",
+                va="center",
+                color=INK,
+                fontsize=12,
             )
         else:
             figure.colorbar(dots, ax=axis, label=label, shrink=0.8)

@@ -88,18 +88,18 @@ def _eliminate(K: Floats, g: Floats, d: Floats, start: int, stop: int) -> None:
 
 
 def batched_diagonal(conductance: Floats, ground: Floats) -> Floats:
-    """Diagonals of many small inverses at once: `conductance` is (batch, n, n), `ground` (batch, n).
+    """Diagonals of small inverses, of one or of a batch at once: `conductance` is (..., n, n), `ground` (..., n).
 
     Guarantee: the same relative error as `inverse`.
     """
-    batch, n = ground.shape
+    n = ground.shape[-1]
     # One array [conductance | ground | inverse factor], so that eliminating a node is one addition to all rows below it.
-    A = np.concatenate([conductance, ground[:, :, None], np.broadcast_to(np.eye(n), (batch, n, n))], axis=2)
-    d = np.empty((batch, n))
+    A = np.concatenate([conductance, ground[..., None], np.broadcast_to(np.eye(n), conductance.shape)], axis=-1)
+    d = np.empty(ground.shape)
     for j in range(n):
-        below = A[:, j + 1 :, j]
-        d[:, j] = A[:, j, n] + below.sum(axis=1)
-        share = below / d[:, j, None]
-        A[:, j + 1 :, j + 1 :] += share[:, :, None] * A[:, j, None, j + 1 :]
-    diagonal: Floats = (A[:, :, n + 1 :] ** 2 / d[:, :, None]).sum(axis=1)
+        row, below = A[..., j : j + 1, j + 1 :], A[..., j + 1 :, j : j + 1]
+        total = row[..., n - j - 1 : n - j] + np.add.reduce(below, axis=-2, keepdims=True)
+        A[..., j + 1 :, j + 1 :] += below / total * row
+        d[..., j : j + 1] = total[..., 0]
+    diagonal: Floats = (A[..., n + 1 :] ** 2 / d[..., None]).sum(axis=-2)
     return diagonal

@@ -48,18 +48,24 @@ def epsilon(mu: ArrayLike, delta: float) -> Floats:
     if mus.ndim == 0:
         return np.float64(_epsilon_of(float(mus), delta))  # type: ignore[return-value]
     distinct, where = np.unique(mus, return_inverse=True)
-    found = np.full(distinct.shape, np.inf)
-    small, finite = distinct <= _free(delta), np.isfinite(distinct)
-    found[small] = 0.0
-    rest = finite & ~small
-    found[rest] = _newton(distinct[rest], delta)
+    with np.errstate(over="ignore"):
+        found = np.asarray(_coarse(distinct, delta), dtype=np.float64)
+    free = distinct <= _free(delta)
+    usual = (distinct <= _MOST_MU) & ~free
+    found[usual] = _newton(np.maximum(distinct[usual], _LEAST_MU), delta)
+    found[free] = 0.0
     return found[where].reshape(mus.shape)
 
 
 def _epsilon_of(mu: float, delta: float) -> float:
     if mu <= _free(delta):
         return 0.0
-    return float(_newton(mu, delta)) if math.isfinite(mu) else math.inf
+    return float(_newton(max(mu, _LEAST_MU), delta)) if mu <= _MOST_MU else _coarse(mu, delta)
+
+
+def _coarse(mu: Any, delta: float) -> Any:
+    """The RDP conversion, never below the truth."""
+    return mu * (mu / 2 + math.sqrt(-2 * math.log(delta))) * (1 + _SLACK)
 
 
 def _free(delta: float) -> float:
@@ -70,19 +76,17 @@ def _free(delta: float) -> float:
 def _newton(mu: Any, delta: float) -> Any:
     """log delta is concave in epsilon, so Newton's steps from above come down to the root and stay above it."""
     target = math.log(min(delta, 1 - 1e-12))
-    with np.errstate(over="ignore"):
-        coarse = mu * (mu / 2 + math.sqrt(-2 * target))  # the RDP conversion, never below the truth
-    given, mu = mu, np.clip(mu, _LEAST_MU, _MOST_MU)
-    value = mu * mu / 2 + mu * math.sqrt(-2 * target)
+    value = mu * mu / 2 + mu * math.sqrt(-2 * target)  # the RDP conversion again
     for _ in range(100):
         excess = log_delta(value, mu) - target
         x = value / mu + mu / 2
         slope = np.exp(target + excess + (x - mu) ** 2 / 2) * 2 / erfcx(x * _ROOT_HALF)  # delta / (e^eps Phi(-x))
         step = excess * slope
         value = value + step
-        if np.all(step > -1e-13 * value):
+        settled = step > -1e-13 * value
+        if settled.all() if settled.ndim else settled:
             break
-    return np.where(given > _MOST_MU, coarse, np.maximum(value, 0.0)) * (1 + _SLACK) + _LEAST_SLACK
+    return np.maximum(value, 0.0) * (1 + _SLACK) + _LEAST_SLACK
 
 
 def mu(epsilon: float, delta: float) -> float:

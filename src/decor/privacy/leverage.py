@@ -51,14 +51,16 @@ class Noise:
 
     @property
     def correlated(self) -> bool:
-        return self.topology.edge_count > 0 and bool(np.any(self.ratio))
+        most = self.ratio if isinstance(self.ratio, float) else max(self.ratio, default=0.0)
+        return self.topology.edge_count > 0 and most > 0
 
     def network(self) -> Network:
         """Unit ground; edges without noise are left out."""
-        edges = self.topology.edges
+        edges, ground = self.topology.edges, np.ones(self.topology.users)
+        if isinstance(self.ratio, float) and self.ratio > 0:
+            return Network(ground, edges, np.full(edges.shape[0], self.ratio))
         x = np.broadcast_to(np.asarray(self.ratio, dtype=np.float64), (edges.shape[0],))
-        there = x > 0
-        return Network(np.ones(self.topology.users), edges[there], x[there])
+        return Network(ground, edges[x > 0], x[x > 0])
 
 
 def leverages(noise: Noise) -> Floats:
@@ -79,7 +81,7 @@ def diagonal(network: Network) -> Floats:
     if network.edges.size == 0:
         return np.asarray(1.0 / network.ground)
     if n <= SMALL:
-        values = elimination.batched_diagonal(network.dense()[None], network.ground[None])[0]
+        values = elimination.batched_diagonal(network.dense(), network.ground)
         return np.asarray(values * (1 + elimination.relative_error(n)))
     if n <= DENSE:
         values = elimination.inverse(network.dense(), network.ground).diagonal()

@@ -2,6 +2,7 @@
 
     python benchmarks/accountant.py            # all rows, one JSON object a line
     python benchmarks/accountant.py ring       # rows whose name contains "ring"
+    python benchmarks/accountant.py --table benchmarks/accountant.jsonl      # the table of docs/benchmarks.md
 
 Every row calls what users call. A row's first call (numba compiles once a machine) and imports are not counted, but
 measured beside it as `first_seconds`. `reach` is the target that the project set itself.
@@ -146,7 +147,25 @@ def shell() -> None:
     print(json.dumps(row), flush=True)
 
 
+def table(rows: list[dict]) -> str:
+    """The rows as they stand in docs/benchmarks.md."""
+    lines = ["| what | CPU seconds | reach | first call | peak memory, MB |", "|---|---|---|---|---|"]
+    for row in rows:
+        if "ratio" in row:
+            lines.append(f"| {row['what']} | {row['cpu_seconds']} ({row['ratio']}x Python with its libraries) | 2x | | |")
+            continue
+        reach = "" if row["reach"] is None else row["reach"]
+        lines.append(
+            f"| {row['what']} | {row['cpu_seconds']:.4g} | {reach} | {row['first_seconds']:.3g} | {row['peak_memory_mb']} |"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["--table"]:
+        with open(sys.argv[2], encoding="utf-8") as file:
+            print(table([json.loads(line) for line in file]))
+        return
     if sys.argv[1:2] == ["--one"]:
         one(sys.argv[2])
         return

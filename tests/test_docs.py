@@ -53,3 +53,9 @@ def test_every_public_name_is_in_the_notation_or_the_readme_or_explains_itself()
     for name in decor.__all__:
         thing = getattr(decor, name)
         assert thing.__doc__, f"{name} has no docstring"
+
+
+def test_the_benchmark_page_shows_what_was_measured():
+    script, measured = ROOT / "benchmarks" / "accountant.py", ROOT / "benchmarks" / "accountant.jsonl"
+    table = subprocess.run([sys.executable, script, "--table", measured], capture_output=True, text=True, check=True).stdout
+    assert table.strip() in (ROOT / "docs" / "benchmarks.md").read_text()

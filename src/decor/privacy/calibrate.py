@@ -11,29 +11,23 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from decor import progress
 from decor.errors import BudgetError, FragileGraphWarning, InputError
-from decor.graph.spectrum import DENSE_LIMIT, laplacian_spectrum
 from decor.graph.topology import Topology
 
-from . import gaussian, theory
+from . import theory
 from .adversary import Adversary
 from .budget import Budget, Exposure
-from .coalition import Exposed, Phase, exposed
-from .leverage import Noise, rounded_down
-from .network import UNIT_ROUNDOFF, Floats
+from .need import Need, curve_of
+from .network import Floats
 from .plan import NoisePlan
 
 _RATIOS = (1e-3, 1e9)
 """Ratios among which the default looks."""
-
-_INSIDE = 1 + 2.0**-43
-"""Puts a ratio inside its 40-bit interval, so that scaling a couple does not move it into the next one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,128 +95,6 @@ def couples(
     return Couples(x, s, np.sqrt(x) * s)
 
 
-@dataclass(frozen=True, eq=False)
-class Need:
-    """What the budget asks: user i's leverage (Sigma^-1)_ii against the adversary may be at most allowed[i]."""
-
-    topology: Topology
-    adversary: Adversary
-    steps: int
-    allowed: Floats
-
-    @classmethod
-    def of(cls, topology: Topology, exposure: Exposure, adversary: Adversary, budget: Budget, method: str = "exact") -> Need:
-        for given, kind in ((topology, Topology), (exposure, Exposure), (adversary, Adversary), (budget, Budget)):
-            if not isinstance(given, kind):
-                raise InputError(f"a {kind.__name__} is needed, not {given!r}")
-        users = topology.users
-        exposure.check(users)
-        adversary.check(users)
-        if exposure.unit == "user" or min(exposure.rates(users)) == 1:
-            if method not in ("exact", "paper"):
-                raise InputError(f'method must be "exact" or "paper", not {method!r}')
-            mu = (gaussian.mu if method == "exact" else gaussian.paper_mu)(budget.epsilon, budget.delta)
-            allowed = np.full(users, (mu / exposure.shift) ** 2 / exposure.steps)
-        elif method == "exact":
-            z = _multipliers(exposure, budget, users)
-            assert exposure.batch_size is not None
-            allowed = (exposure.batch_size / (exposure.clip * z)) ** 2
-        else:
-            raise BudgetError('method "paper" is for unit "user"; the paper has no accountant for examples that composes')
-        return cls(topology, adversary, exposure.steps, allowed * (1 - 1e-9))
-
-    def exposed(self, ratio: float) -> Exposed:
-        if self.adversary.average_only:
-            users = self.topology.users
-            return Exposed(np.full(users, 1 / users), 0, (), True)
-        return exposed((Phase(Noise(self.topology, float(ratio)), 1.0),), self.adversary.colluders)
-
-    def sigma_cdp(self, ratios: Floats) -> Floats:
-        """The smallest sigma_cdp at every ratio, certified."""
-        curve = _spectral(self) if self.adversary.colluders == 0 and not self.adversary.average_only else None
-        if curve is not None:
-            return np.asarray(np.sqrt(curve(ratios)))
-        return np.array([self._sigma_cdp(float(x)) for x in ratios])
-
-    def sigma_cdp_squared(self, ratio: float) -> float:
-        return float((self.exposed(ratio).per_user / self.allowed).max())
-
-    def _sigma_cdp(self, ratio: float) -> float:
-        return math.sqrt(self.sigma_cdp_squared(ratio))
-
-    def without(self, coalition: tuple[int, ...]) -> Need:
-        """What an eavesdropper would ask if these users were gone."""
-        left, kept = Noise(self.topology, 1.0).network().without(coalition)
-        return Need(Topology(left.nodes, left.edges), Adversary.eavesdropper(), self.steps, self.allowed[kept])
-
-    def couple(self, ratio: float) -> tuple[float, float]:
-        x = rounded_down(ratio) * _INSIDE
-        s = self._sigma_cdp(x)
-        return s, math.sqrt(x) * s
-
-    @property
-    def local(self) -> float:
-        """sigma_cdp of local DP: what no correlated noise at all would need."""
-        return float(1 / np.sqrt(self.allowed.min()))
-
-
-def _multipliers(exposure: Exposure, budget: Budget, users: int) -> Floats:
-    """Every user's noise multiplier; above eight different rates, they are rounded up to eight."""
-    rates = np.array(exposure.rates(users))
-    levels = np.unique(rates)
-    if levels.size > 8:
-        levels = np.unique(np.quantile(levels, np.linspace(0, 1, 9)[1:], method="higher"))
-    found = []
-    for k, rate in enumerate(levels.tolist()):
-        progress.report("noise for every sampling rate", k, levels.size)
-        found.append(_multiplier(budget, rate, exposure.steps, str(exposure.sampling), str(exposure.relation)))
-    return np.array(found)[np.searchsorted(levels, rates)]
-
-
-@lru_cache(maxsize=256)
-def _multiplier(budget: Budget, rate: float, steps: int, sampling: str, relation: str) -> float:
-    """Remembered, because a plan, its baselines and its couples ask for the same one."""
-    from . import subsampled
-
-    return subsampled.noise_multiplier(budget.epsilon, budget.delta, rate, steps, sampling, relation)
-
-
-def _spectral(need: Need) -> Callable[[Floats], Floats] | None:
-    """max_i f_i(x) / allowed_i for many x at once, from the eigenvectors of L; None where that could not be certified.
-
-    An eigendecomposition is right for a matrix within n u |L| of L, which moves f by a relative n u |L| / lambda_2 at most;
-    the null space is known exactly. The result is raised by (generously) that much.
-    """
-    topology = need.topology
-    spectrum = laplacian_spectrum(topology)
-    if spectrum is not None:
-        least = need.allowed.min()
-
-        def closed(x: Floats) -> Floats:
-            parts = np.array_split(x, 1 + x.size * spectrum.size // 4_000_000)
-            means = [(1.0 / (1.0 + np.multiply.outer(part, spectrum))).mean(axis=-1) for part in parts]
-            return np.asarray(np.concatenate(means) * (1 + 1e-13) / least)
-
-        return closed
-    if topology.users > DENSE_LIMIT:
-        return None
-    values, vectors = np.linalg.eigh(topology.laplacian.toarray())
-    zero = topology.component_count
-    sizes = np.bincount(topology.components)[topology.components]
-    if zero == topology.users:
-        return lambda x: np.full(np.shape(x), 1.0 / need.allowed.min())
-    error = 64 * topology.users * UNIT_ROUNDOFF * values[-1] / values[zero]
-    if not 0 <= error < 1e-9:
-        return None
-    weights = (vectors[:, zero:] ** 2 / need.allowed[:, None]).T
-
-    def curve(x: Floats) -> Floats:
-        shrunk = 1.0 / (1.0 + np.multiply.outer(x, values[zero:]))
-        return np.asarray((shrunk @ weights + 1.0 / (sizes * need.allowed)).max(axis=-1) * (1 + error))
-
-    return curve
-
-
 def _default_ratio(need: Need) -> float:
     """The ratio of least predicted error; zero, with a warning, where correlated noise cannot help the worst user."""
     if need.adversary.colluders is None or need.topology.edge_count == 0 or need.adversary.average_only:
@@ -234,7 +106,7 @@ def _default_ratio(need: Need) -> float:
     error = theory.error_weights(need.topology, need.steps)
     # against the coalition that is worst at one ratio: choosing the ratio does not need a search at every one
     seen = need.without(need.exposed(10.0).coalition) if need.adversary.colluders else need
-    curve = _spectral(seen)
+    curve = curve_of(seen)
     if curve is None:
         return _cheaply_found(lambda x: seen.sigma_cdp_squared(x) * (error.average + float(error.consensus(x))))
     (low, high), least = np.log(_RATIOS), math.inf
@@ -262,12 +134,12 @@ def _ratio_for_cdp(need: Need, sigma_cdp: float) -> float:
     """The smallest ratio at which sigma_cdp is enough."""
     if sigma_cdp >= need.local:
         return 0.0
-    if need._sigma_cdp(_RATIOS[1]) > sigma_cdp:
+    if need.sigma_at(_RATIOS[1]) > sigma_cdp:
         raise BudgetError(
             f"sigma_cdp {sigma_cdp:g} is too small for this budget on this graph, however large sigma_cor: "
-            f"it takes more than {need._sigma_cdp(_RATIOS[1]):.6g}; raise it, or the budget"
+            f"it takes more than {need.sigma_at(_RATIOS[1]):.6g}; raise it, or the budget"
         )
-    return _bisect(lambda x: need._sigma_cdp(x) <= sigma_cdp, 1e-12, _RATIOS[1])[1]
+    return _bisect(lambda x: need.sigma_at(x) <= sigma_cdp, 1e-12, _RATIOS[1])[1]
 
 
 def _ratio_for_cor(need: Need, sigma_cor: float) -> float:

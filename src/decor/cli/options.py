@@ -69,7 +69,12 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def adversary_of(options: argparse.Namespace) -> decor.Adversary:
-    return decor.Adversary.parse("eavesdropper" if options.adversary is None else options.adversary)
+    adversary = decor.Adversary.parse("eavesdropper" if options.adversary is None else options.adversary)
+    if adversary.average_only:
+        raise InputError(
+            "who sees the average alone is no adversary of DECOR; compare with central DP in the table of decor plan"
+        )
+    return adversary
 
 
 def exposure_of(options: argparse.Namespace) -> decor.Exposure:
@@ -93,6 +98,7 @@ def refuse_beside_plan(options: argparse.Namespace) -> None:
 
 
 def topology_of(options: argparse.Namespace) -> decor.Topology:
+    _refuse_unused(options)
     if options.graph is not None:
         topology = decor.read(options.graph)
         if options.users is not None and options.users != topology.users:
@@ -117,6 +123,17 @@ def topology_of(options: argparse.Namespace) -> decor.Topology:
             usual = min(1.0, 2 * math.log(max(n, 2)) / max(n, 1))
             return decor.erdos_renyi(n, usual if options.probability is None else options.probability, seed=seed)
     raise GraphError(f"unknown topology {options.topology!r}; choose one of {', '.join(TOPOLOGIES)}, or give --graph FILE")
+
+
+def _refuse_unused(options: argparse.Namespace) -> None:
+    """An option that would change nothing was meant to change something."""
+    name = "--graph" if options.graph is not None else (options.topology or "ring")
+    used = {"random-regular": ("degree", "graph_seed"), "erdos-renyi": ("probability", "graph_seed")}.get(
+        name.replace("_", "-"), ()
+    )
+    for other in ("degree", "probability", "graph_seed", *(["topology"] if name == "--graph" else [])):
+        if getattr(options, other) is not None and other not in used:
+            raise InputError(f"--{other.replace('_', '-')} does not apply to {name}; drop it")
 
 
 def _sides(name: str, users: int, least: int) -> tuple[int, int]:

@@ -30,7 +30,9 @@ _FORMAT = "decor-plan-1"
 
 @dataclass(frozen=True)
 class NoisePlan:
-    """Independent noise sigma_cdp at every user, and sigma_cor on every edge (one number, or one for every edge in order).
+    """Independent noise sigma_cdp at every user, and sigma_cor on every edge.
+
+    sigma_cor is one number, or one for every edge in the order of `topology.edges` (which is sorted, whatever was given).
 
     `budget` is what `calibrate` made the plan for; a plan made by hand has none.
     """

@@ -55,6 +55,16 @@ def test_every_public_name_is_in_the_notation_or_the_readme_or_explains_itself()
         assert thing.__doc__, f"{name} has no docstring"
 
 
+def test_the_pictures_of_the_documentation_can_be_drawn_again(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import make_figures
+
+    monkeypatch.setattr(make_figures, "FIGURES", tmp_path)
+    make_figures.tightness()
+    make_figures.plan()
+    assert {p.name for p in tmp_path.iterdir()} == {p.name for p in (ROOT / "docs" / "figures").iterdir()}
+
+
 def test_the_benchmark_page_shows_what_was_measured():
     script, measured = ROOT / "benchmarks" / "accountant.py", ROOT / "benchmarks" / "accountant.jsonl"
     table = subprocess.run([sys.executable, script, "--table", measured], capture_output=True, text=True, check=True).stdout

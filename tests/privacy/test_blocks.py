@@ -3,7 +3,7 @@ import pytest
 
 import decor
 from decor.errors import CannotBound
-from decor.privacy import blocks, coalition
+from decor.privacy import blocks, coalition, deletion, leverage
 from decor.privacy.coalition import Phase, exposed
 from decor.privacy.leverage import Noise, leverages
 
@@ -39,7 +39,7 @@ def test_the_flow_bound_is_never_below_the_worst_coalition(ratio):
     for topology in (decor.grid(3, 4), decor.random_regular(12, 4, seed=2), decor.complete(7)):
         noise = Noise(decor.from_edges(topology.users, topology.edges), ratio)
         for colluders in (2, 3):
-            bound = coalition.deletions_within(noise.network(), colluders, np.arange(topology.users))
+            bound = deletion.bounds_within(noise.network(), colluders, np.arange(topology.users))
             assert (bound >= exposed((Phase(noise, 1.0),), colluders).per_user * (1 - 1e-9)).all()
             assert ratio > 100 or topology.users != 7 or (bound < 1).all(), "and it does say something"
 
@@ -63,11 +63,14 @@ def test_what_is_too_large_to_search_is_bounded_and_says_so(pieces, monkeypatch)
 
 
 def test_a_graph_beyond_elimination_is_bounded_and_says_so(pieces, monkeypatch):
-    def too_large(network):
-        raise CannotBound("too large")
+    from decor.privacy import elimination_order
 
     topology = decor.random_regular(70, 4, seed=3)
-    monkeypatch.setattr(coalition, "leverages", too_large)
+    monkeypatch.setattr(leverage, "SMALL", 0)
+    monkeypatch.setattr(leverage, "DENSE", 40)  # pieces are dense, the whole is not
+    monkeypatch.setattr(elimination_order, "CORE_LIMIT", 5)
+    with pytest.raises(CannotBound):
+        leverages(Noise(topology, 5.0))
     exposed.cache_clear()
     plan = decor.NoisePlan(topology, decor.Exposure(1.0, 10), decor.Adversary.eavesdropper(), 1.0, 5.0**0.5)
     guarantee = plan.guarantee(1e-5)

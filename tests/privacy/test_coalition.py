@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from oracles import graphs, never_below, true_leverages, true_worst
 
 import decor
-from decor.privacy import coalition
+from decor.privacy import coalition, deletion
 from decor.privacy.coalition import Phase, exposed
 from decor.privacy.leverage import Noise
 
@@ -73,8 +73,9 @@ def test_low_rank_deletion_of_weighted_edges_is_never_below_the_truth(low_rank):
 def test_low_rank_really_avoids_starting_from_scratch_where_it_may(low_rank, monkeypatch):
     """Otherwise the figures above would only show that elimination is right."""
     calls = []
-    scratch = coalition._from_scratch
-    monkeypatch.setattr(coalition, "_from_scratch", lambda *args: calls.append(args) or scratch(*args))
+    scratch = deletion.from_scratch
+    for module in (coalition, deletion):
+        monkeypatch.setattr(module, "from_scratch", lambda *args: calls.append(args) or scratch(*args))
     exposed(single(decor.erdos_renyi(40, 0.3, seed=1), 10.0), 1)
     assert len(calls) == 1, "only the winner"
     calls.clear()
@@ -194,7 +195,7 @@ def test_low_rank_deletion_is_never_below_starting_from_scratch_on_any_weights()
         weights = 10.0 ** rng.uniform(-spread, spread, len(edges)) * (rng.random(len(edges)) > 0.1)
         noise = Noise(decor.from_edges(n, edges), tuple(weights.tolist()))
         found = coalition._single_deletions((Phase(noise, 1.0),))
-        truth = np.max([coalition._from_scratch(noise.network(), [v]) for v in range(n)], axis=0)
+        truth = np.max([deletion.from_scratch(noise.network(), [v]) for v in range(n)], axis=0)
         assert (found.per_user >= truth * (1 - 1e-12)).all() and found.exact
 
 

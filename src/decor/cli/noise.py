@@ -78,7 +78,7 @@ def run_plan(options: argparse.Namespace) -> None:
         write_json(_answer(plan, guarantee, notes))
     else:
         print(_heading(plan, guarantee, notes))
-        print(_adversaries(plan, options.delta))
+        print(_adversaries(plan, options.delta, options.method))
         print(_couples(plan))
     _draw(plan, options)
 
@@ -102,7 +102,7 @@ def run_account(options: argparse.Namespace) -> None:
         write_json(_answer(plan, guarantee, []))
     else:
         print(_heading(plan, guarantee, []))
-        print(_adversaries(plan, options.delta))
+        print(_adversaries(plan, options.delta, options.method))
     _draw(plan, options)
 
 
@@ -146,10 +146,10 @@ def _heading(plan: decor.NoisePlan, guarantee: decor.Guarantee, notes: list[str]
     return "\n".join(lines) + "\n"
 
 
-def _adversaries(plan: decor.NoisePlan, delta: float) -> str:
+def _adversaries(plan: decor.NoisePlan, delta: float, method: str) -> str:
     rows = []
     for adversary in listed_adversaries(plan):
-        g = plan.guarantee(delta, adversary)
+        g = plan.guarantee(delta, adversary, method)
         to = ", ".join(plan.topology.name(v) for v in g.worst_coalition[:8]) + (", ..." if len(g.worst_coalition) > 8 else "")
         most = f"user {plan.topology.name(g.worst_user)}" + (f", to {to}" if to else "")
         rows.append([str(adversary), figure(g.epsilon) if g.exact else f"<= {figure(g.epsilon)}", most])
@@ -189,7 +189,7 @@ def _draw(plan: decor.NoisePlan, options: argparse.Namespace) -> None:
         return
     from decor.results import plots
 
-    against = [(str(a), plan.guarantee(options.delta, a)) for a in listed_adversaries(plan)]
-    plots.plan_figure(plan, plan.guarantee(options.delta), against, options.plot)
+    against = [(str(a), plan.guarantee(options.delta, a, options.method)) for a in listed_adversaries(plan)]
+    plots.plan_figure(plan, plan.guarantee(options.delta, method=options.method), against, options.plot)
     if not options.json:
         print(f"\nwrote {options.plot}")

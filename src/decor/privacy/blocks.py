@@ -12,6 +12,7 @@ import numpy as np
 
 from decor import progress
 
+from .deletion import bounds_within
 from .network import Floats, Ints, Network
 
 _CORE, _PIECE = 60, 400
@@ -20,8 +21,6 @@ _CORE, _PIECE = 60, 400
 
 def upper_bounds(network: Network, colluders: int) -> Floats:
     """For every user an upper bound on its worst leverage against so many colluders."""
-    from .coalition import deletions_within  # the same search, on a graph that is small enough
-
     neighbours = [list_.tolist() for list_, _ in network.neighbour_lists()]
     bounds = np.zeros(network.nodes)
     answered = np.zeros(network.nodes, dtype=bool)
@@ -32,7 +31,7 @@ def upper_bounds(network: Network, colluders: int) -> Floats:
         targets = [u for u in _around([seed], neighbours, _CORE) if not answered[u]]
         piece = np.array(sorted(_around(targets, neighbours, _PIECE)), dtype=np.int64)
         place = np.searchsorted(piece, targets)
-        bounds[targets] = deletions_within(_piece(network, piece), colluders, place)
+        bounds[targets] = bounds_within(_piece(network, piece), colluders, place)
         answered[targets] = True
     return bounds
 

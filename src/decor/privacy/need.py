@@ -39,12 +39,12 @@ class Need:
         for given, kind in ((topology, Topology), (exposure, Exposure), (adversary, Adversary), (budget, Budget)):
             if not isinstance(given, kind):
                 raise InputError(f"a {kind.__name__} is needed, not {given!r}")
+        if method not in ("exact", "paper"):
+            raise InputError(f'method must be "exact" or "paper", not {method!r}')
         users = topology.users
         exposure.check(users)
         adversary.check(users)
         if exposure.unit == "user" or min(exposure.rates(users)) == 1:
-            if method not in ("exact", "paper"):
-                raise InputError(f'method must be "exact" or "paper", not {method!r}')
             mu = (gaussian.mu if method == "exact" else gaussian.paper_mu)(budget.epsilon, budget.delta)
             allowed = np.full(users, (mu / exposure.shift) ** 2 / exposure.steps)
         elif method == "exact":

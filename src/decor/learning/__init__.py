@@ -1,0 +1,1 @@
+"""Models, data and gradients. This room knows no noise and no graph."""

@@ -1,0 +1,141 @@
+"""Which records every user takes in a step: all, a fixed number without replacement, or each one independently (Poisson).
+
+What is drawn is a function of (seed, step, user): a resumed run takes the records that the uninterrupted one would have taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decor.errors import InputError
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Records by row of the users' joint data, [users * seeds, width], with the weight that each has in the gradient.
+
+    Weights are one number, or a tensor like `rows` where rows are padded (with the row after the last, and weight zero).
+    """
+
+    rows: Tensor
+    weights: float | Tensor
+
+
+class Batches:
+    """Draws the batches of all users and seeds together."""
+
+    def __init__(self, records: Sequence[int], size: int | None, sampling: str, seeds: Sequence[int]) -> None:
+        self.records = np.asarray(records, dtype=np.int64)
+        self.starts = np.concatenate([[0], np.cumsum(self.records)[:-1]])
+        self.seeds = np.array(seeds, dtype=np.uint64)
+        self.size, self.sampling = size, "all" if size is None else sampling
+        self.null = int(self.records.sum())
+        small = np.flatnonzero(self.records < (size or 0))
+        if len(small):
+            i = int(small[0])
+            raise InputError(
+                f"batch_size {size} is larger than the shard of user {i}, {self.records[i]} records; lower it, or leave it out"
+            )
+        if size is None:
+            self._all = self._everything()
+        else:
+            wide = size if sampling == "fixed" else int(min(self.records.max(), size + 12 * np.sqrt(size) + 32))
+            self._rows = np.empty((len(self.records) * len(self.seeds), wide), dtype=np.int64)
+            self._counts = np.empty(len(self._rows), dtype=np.int64)
+            self._scratch = np.arange(self.records.max(), dtype=np.int64)
+            self._batch = Batch(torch.from_numpy(self._rows), 1.0 / size)
+
+    def draw(self, step: int) -> Batch:
+        """The batches of a step, valid until the next are drawn."""
+        if self.size is None:
+            return self._all
+        if self.sampling == "fixed":
+            _fixed(self._rows, self._scratch, self.starts, self.records, self.seeds, step)
+            return self._batch
+        rates = self.size / self.records
+        while not _poisson(self._rows, self._counts, self.starts, self.records, rates, self.seeds, step, self.null):
+            # rarer than once in 10^30 steps; drawn again with room, because leaving a record out would change the law
+            self._rows = np.empty((len(self._rows), 2 * self._rows.shape[1]), dtype=np.int64)
+        wide = max(1, int(self._counts.max()))
+        rows = torch.from_numpy(self._rows[:, :wide])
+        # by the expected size, never the realised one: dividing by what one record can change would leak it
+        return Batch(rows, torch.from_numpy(np.arange(wide) < self._counts[:, None]).double() / self.size)
+
+    def _everything(self) -> Batch:
+        wide = int(self.records.max())
+        inside = np.arange(wide) < self.records[:, None]
+        rows = np.where(inside, self.starts[:, None] + np.arange(wide), self.null)
+        weights = np.where(inside, 1.0 / self.records[:, None], 0.0)
+        alike = bool(inside.all())
+        return Batch(torch.from_numpy(rows), 1.0 / wide if alike else torch.from_numpy(weights))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _mixed(x: np.uint64) -> np.uint64:
+    """A bijection of 64 bits in which every bit depends on all (splitmix64's finisher)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _start(seed: np.uint64, step: int, user: int) -> np.uint64:
+    # another constant than the noise's generator knows: batches and noise are independent
+    start: np.uint64 = _mixed(_mixed(_mixed(seed ^ np.uint64(0x6A09E667F3BCC909)) + np.uint64(step)) + np.uint64(user))
+    return start
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _fixed(rows: Array, scratch: Array, starts: Array, records: Array, seeds: Array, step: int) -> None:
+    """Fisher and Yates' shuffle stopped after the batch, and undone: every subset is equally likely, and nothing is kept."""
+    b, some = rows.shape[1], len(seeds)
+    swapped = np.empty(b, dtype=np.int64)
+    for u in range(len(records)):
+        for s in range(some):
+            state = _start(seeds[s], step, u)
+            out = rows[u * some + s]
+            for k in range(b):
+                state = np.uint64(state + np.uint64(0x9E3779B97F4A7C15))
+                j = k + np.int64(np.float64(_mixed(state) >> np.uint64(11)) * 2.0**-53 * (records[u] - k))
+                swapped[k] = j
+                scratch[k], scratch[j] = scratch[j], scratch[k]
+                out[k] = starts[u] + scratch[k]
+            for k in range(b - 1, -1, -1):
+                scratch[k], scratch[swapped[k]] = scratch[swapped[k]], scratch[k]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _poisson(rows: Array, counts: Array, starts: Array, records: Array, rates: Array, seeds: Array, step: int, null: int) -> bool:
+    """Every record with its user's rate, independently, by the geometric gaps between those taken; False if they do not fit."""
+    some = len(seeds)
+    for u in range(len(records)):
+        sure = rates[u] >= 1.0
+        scale = 1.0 if sure else 1.0 / np.log1p(-rates[u])
+        for s in range(some):
+            state = _start(seeds[s], step, u)
+            out = rows[u * some + s]
+            count, at = 0, -1
+            while True:
+                state = np.uint64(state + np.uint64(0x9E3779B97F4A7C15))
+                uniform = (np.float64(_mixed(state) >> np.uint64(11)) + 0.5) * 2.0**-53
+                gap = 0.0 if sure else np.floor(np.log(uniform) * scale)
+                if gap >= records[u] - 1 - at:
+                    break
+                at += 1 + int(gap)
+                if count == len(out):
+                    return False
+                out[count] = starts[u] + at
+                count += 1
+            counts[u * some + s] = count
+            out[count:] = null
+    return True

@@ -1,0 +1,73 @@
+"""a9a: census records, 123 yes-or-no features, and whether the income is above 50,000 dollars a year."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decor.errors import InputError
+
+from . import files
+
+FEATURES = 123
+
+Arrays = tuple[NDArray[np.float32], NDArray[np.int64]]
+
+
+def load() -> tuple[Arrays, Arrays]:
+    """(training rows, test rows), each (X, y): X dense, y 1 for an income above 50,000 and 0 else.
+
+    The last feature is 0 in every test row: the published test file does not have it.
+    """
+    train, where = files.read("a9a", "a9a")
+    test, there = files.read("a9a", "a9a.t")
+    return parse(train, str(where)), parse(test, str(there))
+
+
+def parse(text: bytes, where: str, features: int = FEATURES) -> Arrays:
+    """Rows in LIBSVM's format: a label -1 or +1, then `index:value` for what is not 0, indices from 1."""
+    bytes_ = np.frombuffer(text + b"\n", dtype=np.uint8)
+    colon, newline = bytes_ == ord(":"), bytes_ == ord("\n")
+    gap = np.isin(bytes_, np.frombuffer(b" \t\r\n\v\f:", dtype=np.uint8))
+    start = np.flatnonzero(~gap & np.concatenate(([True], gap[:-1])))
+    end = np.flatnonzero(gap & np.concatenate(([False], ~gap[:-1])))
+    line = np.cumsum(newline)[start]
+    first = np.concatenate(([True], line[1:] != line[:-1]))[: len(line)]
+    row = np.cumsum(first) - 1
+    place = np.arange(len(row)) - np.flatnonzero(first)[row]
+    is_index = place % 2 == 1
+    # an index is what a colon follows at once, each row ends with a value, and there is no other colon
+    wrong = (is_index != colon[end]) | (is_index & np.concatenate((first[1:], [True]))[: len(row)])
+    if wrong.any():
+        raise _problem(where, int(line[np.argmax(wrong)]), "it is not `label index:value ...`")
+    if len(row) == 0 or colon.sum() != is_index.sum():
+        raise InputError(f"{where!r} holds no rows in LIBSVM's format; fetch the file again")
+    numbers = _numbers(text, where)
+    _check(numbers, place, line, where, features)
+    X = np.zeros((int(row[-1]) + 1, features), dtype=np.float32)
+    X[row[is_index], numbers[is_index].astype(np.int64) - 1] = numbers[(place > 0) & ~is_index]
+    return X, (numbers[first] > 0).astype(np.int64)
+
+
+def _numbers(text: bytes, where: str) -> NDArray[np.float64]:
+    try:
+        return np.array(text.replace(b":", b" ").split()).astype(np.float64)
+    except ValueError as problem:
+        raise InputError(f"{where!r} holds something that is no number: {problem}; fetch the file again") from None
+
+
+def _check(numbers: NDArray[np.float64], place: NDArray[np.int64], line: NDArray[np.int64], where: str, features: int) -> None:
+    label, index = place == 0, place % 2 == 1
+    wrong_index = index & ~((numbers >= 1) & (numbers <= features) & (numbers == np.floor(numbers)))
+    for wrong, what in (
+        (label & (np.abs(numbers) != 1), "a label is -1 or +1"),
+        (wrong_index, f"an index is a whole number from 1 to {features}"),
+        (~np.isfinite(numbers), "a value is a finite number"),
+    ):
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            raise _problem(where, int(line[at]), f"{what}, not {numbers[at]:g}")
+
+
+def _problem(where: str, line: int, what: str) -> InputError:
+    return InputError(f"line {line + 1} of {where!r} cannot be read: {what}; fetch the file again")

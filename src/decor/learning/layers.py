@@ -1,0 +1,131 @@
+"""The fast path for stacks of dense layers: all users, seeds and settings together, with gradients written out by hand.
+
+Clipping single records never builds their gradients: a record's gradient of a dense layer is the outer product of what went
+in, h, and what flows back, g, so that its norm is |h| |g|; scaling g by the clip factor before the one product with all h is
+then the same as clipping every record and adding up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from .batches import Batch
+from .clip import Blocks, add_clipped
+from .records import Records
+from .stack import Stack
+from .task import Task
+
+_REPEATED = 20_000
+"""Numbers of a first layer up to which settings share a product with repeated records; above, each takes its own turn."""
+
+
+class Layers:
+    """Multinomial regression and MLPs; a block [users, seeds, settings, inputs + 1, outputs] for every layer."""
+
+    def __init__(self, task: Task, stack: Stack, dtype: torch.dtype) -> None:
+        self.stack, self.dtype, self.bias = stack, dtype, stack.bias
+        self.data = Records(task, stack.loss, stack.layers[-1][1].out_features, self.bias[0], dtype)
+
+    def initial(self) -> Blocks:
+        return self.stack.initial(self.dtype)
+
+    def state(self, blocks: Blocks) -> dict[str, Tensor]:
+        return self.stack.state(blocks)
+
+    def blocks(self, state: dict[str, Tensor]) -> Blocks:
+        return self.stack.blocks(state, self.dtype)
+
+    def mean(self, models: Blocks, batch: Batch, users: slice) -> Blocks:
+        """Some users' weighted mean gradients."""
+        rows, weights = self.data.taken(batch, models[0], users)
+        found = [torch.empty_like(block[users]) for block in models]
+        for group, to, W, A, y, some in self._groups(found, [block[users] for block in models], rows):
+            into, back = self._passes(W, A, y)
+            scale = weights if isinstance(weights, float) else 1.0
+            for k, (h, g) in enumerate(zip(into, back, strict=True)):
+                if isinstance(weights, Tensor):
+                    g.mul_(weights.repeat_interleave(some, 0).unsqueeze(-1))
+                self._outer(to[k], k, h, g, scale, 0.0)
+            del group
+        return found
+
+    def add_means(self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor) -> None:
+        """to[users] += alpha * clipped mean gradient."""
+        add_clipped([block[users] for block in to], self.mean(models, batch, users), clip, alpha)
+
+    def add_records(self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor) -> None:
+        """to[users] += alpha * sum of weighted gradients of single records, each clipped first."""
+        rows, weights = self.data.taken(batch, models[0], users)
+        B, b = rows.shape
+        limits, rates = (_by_model(value, B, models[0][users]) for value in (clip, alpha))  # [B, count]
+        first = self.data.square.index_select(0, rows.reshape(-1)).view(B, b)
+        for group, target, W, A, y, some in self._groups([t[users] for t in to], [m[users] for m in models], rows):
+            into, back = self._passes(W, A, y)
+            squares = first.repeat_interleave(some, 0) * back[0].square().sum(-1)
+            for k in range(1, len(back)):
+                squares.add_(into[k].square().sum(-1).add_(float(self.bias[k])).mul_(back[k].square().sum(-1)))
+            limit, rate = (value[:, group].reshape(-1, 1) for value in (limits, rates))
+            # a gradient of zero gives infinity, which the clamp makes one
+            factor = squares.rsqrt_().mul_(limit).clamp_(max=1.0).mul_(rate)
+            factor.mul_(weights if isinstance(weights, float) else weights.repeat_interleave(some, 0))
+            for k, (h, g) in enumerate(zip(into, back, strict=True)):
+                self._outer(target[k], k, h, g.mul_(factor.unsqueeze(-1)), 1.0, 1.0)
+
+    def evaluate(self, blocks: Blocks) -> dict[str, Tensor]:
+        return self.data.metrics(blocks, lambda models, X: self._forward(models, X.expand(len(models[0]), *X.shape))[-1])
+
+    def _groups(self, to: Blocks, models: Blocks, rows: Tensor) -> Iterator[tuple[slice, Blocks, Blocks, Tensor, Tensor, int]]:
+        """Settings that are worked on together: which, their targets and models [B * some, inputs + 1, outputs], and records."""
+        B = len(rows)
+        A, y = self.data.gathered(rows)
+        count = models[0].shape[0] * models[0].shape[1] * models[0].shape[2] // B
+        some = count if models[0].shape[-1] * models[0].shape[-2] <= _REPEATED else 1
+        for first in range(0, count, some):
+            group = slice(first, first + some)
+            sides = [[block.view(B, count, *block.shape[3:])[:, group].flatten(0, 1) for block in side] for side in (to, models)]
+            if some > 1:
+                yield group, sides[0], sides[1], A.repeat_interleave(some, 0), y.repeat_interleave(some, 0), some
+            else:
+                yield group, sides[0], sides[1], A, y, 1
+
+    def _passes(self, W: Blocks, A: Tensor, y: Tensor) -> tuple[Blocks, Blocks]:
+        """What goes into every layer, and what flows back out of it."""
+        *into, output = self._forward(W, A)
+        back = [self.data.derivative(output, y)]
+        for k in range(len(W) - 1, 0, -1):
+            h = into[k]
+            g = torch.bmm(back[0], W[k][:, : h.shape[-1]].transpose(1, 2))
+            if self.stack.activations[k - 1] is nn.ReLU:
+                g = torch.ops.aten.threshold_backward(g, h, 0)
+            else:
+                g.mul_(1 - h * h)
+            back.insert(0, g)
+        return into, back
+
+    def _forward(self, W: Blocks, A: Tensor) -> Blocks:
+        """The inputs of every layer, and the last output."""
+        into = [A]
+        h = torch.bmm(A, W[0])
+        for k in range(1, len(W)):
+            h = h.relu_() if self.stack.activations[k - 1] is nn.ReLU else h.tanh_()
+            into.append(h)
+            weight = W[k][:, : h.shape[-1]]
+            h = torch.baddbmm(W[k][:, -1:], h, weight) if self.bias[k] else torch.bmm(h, weight)
+        return [*into, h]
+
+    def _outer(self, to: Tensor, k: int, h: Tensor, g: Tensor, alpha: float, beta: float) -> None:
+        """to = beta to + alpha [h, 1]' g for all models; the first layer's h has its ones already."""
+        to[:, : h.shape[-1]].baddbmm_(h.transpose(1, 2), g, beta=beta, alpha=alpha)
+        if k and self.bias[k]:
+            if beta:
+                to[:, -1].add_(g.sum(1), alpha=alpha)
+            else:
+                torch.mul(g.sum(1), alpha, out=to[:, -1])
+
+
+def _by_model(value: Tensor, B: int, block: Tensor) -> Tensor:
+    """[seeds, settings] as [B, settings that share records], for B groups of models."""
+    return value.reshape(1, -1).expand(B, -1) if B == len(block) else value.repeat(len(block), 1)

@@ -1,0 +1,74 @@
+"""The fast path for linear models with one output: all settings of a seed are one product with that seed's records."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .batches import Batch
+from .clip import Blocks, add_clipped
+from .records import Records
+from .stack import Stack
+from .task import Task
+
+
+class Linear:
+    """Logistic and linear regression; one block [users, seeds, settings, inputs + 1, 1]."""
+
+    def __init__(self, task: Task, stack: Stack, dtype: torch.dtype) -> None:
+        self.stack, self.dtype = stack, dtype
+        self.data = Records(task, stack.loss, 1, stack.bias[0], dtype)
+
+    @staticmethod
+    def takes(stack: Stack) -> bool:
+        return len(stack.layers) == 1 and stack.layers[0][1].out_features == 1 and stack.loss != "classes"
+
+    def initial(self) -> Blocks:
+        return self.stack.initial(self.dtype)
+
+    def state(self, blocks: Blocks) -> dict[str, Tensor]:
+        return self.stack.state(blocks)
+
+    def blocks(self, state: dict[str, Tensor]) -> Blocks:
+        return self.stack.blocks(state, self.dtype)
+
+    def mean(self, models: Blocks, batch: Batch, users: slice) -> Blocks:
+        """Some users' weighted mean gradients."""
+        x = models[0][users]
+        rows, weights = self.data.taken(batch, models[0], users)
+        A, e = self._derivatives(x, rows)
+        if isinstance(weights, Tensor):
+            e = e.mul_(weights.unsqueeze(-1))
+            return [torch.bmm(e.transpose(1, 2), A).view(x.shape)]
+        # beta = 0 ignores what the output held
+        found = torch.empty_like(x)
+        found.view(len(A), -1, A.shape[-1]).baddbmm_(e.transpose(1, 2), A, beta=0.0, alpha=weights)
+        return [found]
+
+    def add_means(self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor) -> None:
+        """to[users] += alpha * clipped mean gradient."""
+        add_clipped([to[0][users]], self.mean(models, batch, users), clip, alpha)
+
+    def add_records(self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor) -> None:
+        """to[users] += alpha * sum of weighted gradients of single records, each clipped first."""
+        x = models[0][users]
+        rows, weights = self.data.taken(batch, models[0], users)
+        A, e = self._derivatives(x, rows)  # [B, b, count]
+        size = self.data.square.index_select(0, rows.reshape(-1)).view(*rows.shape, 1).sqrt_()
+        limit, rate = (_by_group(value, len(rows), x) for value in (clip, alpha))  # [B or 1, 1, count]
+        # e times the clip factor min(1, limit / (|e| |a|)); a null gradient stays null
+        e = torch.minimum(e.abs(), limit / size).mul_(e.sign_()).mul_(rate)
+        e.mul_(weights if isinstance(weights, float) else weights.unsqueeze(-1))
+        to[0][users].view(len(A), -1, A.shape[-1]).baddbmm_(e.transpose(1, 2), A)
+
+    def evaluate(self, blocks: Blocks) -> dict[str, Tensor]:
+        return self.data.metrics(blocks, lambda models, X: (X @ models[0].squeeze(-1).T).T.unsqueeze(-1))
+
+    def _derivatives(self, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        A, y = self.data.gathered(rows)
+        return A, self.data.derivative(torch.bmm(A, x.view(len(A), -1, A.shape[-1]).transpose(1, 2)), y)
+
+
+def _by_group(value: Tensor, B: int, block: Tensor) -> Tensor:
+    """[seeds, settings] for every one of the B groups of models that share their records."""
+    return value.reshape(1, 1, -1) if B == len(block) else value.repeat(len(block), 1).unsqueeze(1)

@@ -1,0 +1,110 @@
+"""Linear models with squared loss and full gradients: everything about a user's data is one small matrix and one vector."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from . import losses
+from .batches import Batch
+from .clip import Blocks
+from .task import Task
+
+
+class Quadratic:
+    """Gradients H x - h of users who hold mean over records of |A x - b|^2 / 2, with H = mean A'A and h = mean A'b."""
+
+    def __init__(self, task: Task, dtype: torch.dtype) -> None:
+        assert isinstance(task.model, nn.Linear)
+        self.layer, self.dtype = task.model, dtype
+        features, per_record = task.model.in_features, int(task.shards[0][0][0].numel()) // task.model.in_features
+        found = []
+        for X, y in task.shards:
+            A, b = X.double().reshape(-1, features), y.double().reshape(-1, 1)
+            A = torch.cat([A, torch.ones(len(A), 1, dtype=torch.float64)], 1) if self.layer.bias is not None else A
+            m = len(A) / per_record
+            found.append((A.T @ A / m, A.T @ b / m, b.square().sum() / m))
+        self.H64, self.h64, self.b64 = (torch.stack(part) for part in zip(*found, strict=True))
+        self.H, self.h = self.H64.to(dtype), self.h64.transpose(1, 2).to(dtype)
+        self.optimum = None if task.optimum is None else task.optimum.double().reshape(-1)
+
+    @staticmethod
+    def takes(task: Task, batch_size: int | None) -> bool:
+        plain = type(task.model) is nn.Linear and task.model.out_features == 1 and task.loss is losses.squared
+        return plain and batch_size is None and all(p.requires_grad for p in task.model.parameters())
+
+    def initial(self) -> Blocks:
+        bias = [self.layer.bias.detach()[:, None]] if self.layer.bias is not None else []
+        return [torch.cat([self.layer.weight.detach(), *bias], 1).to(self.dtype)]
+
+    def state(self, blocks: Blocks) -> dict[str, Tensor]:
+        if self.layer.bias is None:
+            return {"weight": blocks[0].contiguous()}
+        return {"weight": blocks[0][..., :-1].contiguous(), "bias": blocks[0][..., -1].contiguous()}
+
+    def blocks(self, state: dict[str, Tensor]) -> Blocks:
+        bias = [state["bias"].unsqueeze(-1)] if self.layer.bias is not None else []
+        return [torch.cat([state["weight"], *bias], -1).to(self.dtype)]
+
+    def mean(self, models: Blocks, batch: Batch, users: slice) -> Blocks:
+        x = models[0][users]
+        flat = x.view(len(x), -1, x.shape[-1])
+        return [torch.baddbmm(self.h[users], flat, self.H[users], alpha=1.0, beta=-1.0).view(x.shape)]
+
+    def add_means(self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor) -> None:
+        """to[users] += alpha * clipped gradient."""
+        x, out = models[0][users], to[0][users]
+        flat, target = (block.view(len(x), -1, x.shape[-1]).numpy() for block in (x, out))
+        H, h = self.H[users].numpy(), self.h[users].numpy()
+        _add_clipped(target, flat, H, h, clip.reshape(-1).numpy(), alpha.reshape(-1).numpy())
+
+    def add_records(self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor) -> None:
+        raise NotImplementedError("records are not kept apart here; the engine takes another path at example level")
+
+    def evaluate(self, blocks: Blocks) -> dict[str, Tensor]:
+        x = blocks[0].double().flatten(1)
+        Hx = torch.einsum("nij,rj->rni", self.H64, x)
+        loss = ((Hx * x[:, None]).sum(-1) / 2 - (x @ self.h64.squeeze(-1).T) + self.b64 / 2).mean(1)
+        return {"loss": loss}
+
+
+_TILE = 128
+"""Settings worked on side by side: long loops over them fill vector registers, whatever the dimension."""
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
+def _add_clipped(
+    to: NDArray[Any], models: NDArray[Any], H: NDArray[Any], h: NDArray[Any], clip: NDArray[Any], alpha: NDArray[Any]
+) -> None:
+    users, count, d = models.shape
+    x, g, factor = np.zeros((d, _TILE), to.dtype), np.empty((d, _TILE), to.dtype), np.empty(_TILE, to.dtype)
+    for u in range(users):
+        for first in range(0, count, _TILE):
+            some = min(_TILE, count - first)
+            for k in range(some):
+                for j in range(d):
+                    x[j, k] = models[u, first + k, j]
+            for k in range(some):
+                factor[k] = 0
+            for i in range(d):
+                row, start = g[i], h[u, 0, i]
+                for k in range(some):
+                    row[k] = -start
+                for j in range(d):
+                    weight, column = H[u, i, j], x[j]
+                    for k in range(some):
+                        row[k] += weight * column[k]
+                for k in range(some):
+                    factor[k] += row[k] * row[k]
+            for k in range(some):
+                limit = clip[first + k]
+                shrunk = limit / np.sqrt(factor[k]) if not factor[k] <= limit * limit else to.dtype.type(1)
+                factor[k] = alpha[first + k] * shrunk
+            for k in range(some):
+                for i in range(d):
+                    to[u, first + k, i] += factor[k] * g[i, k]

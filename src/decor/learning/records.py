@@ -1,0 +1,104 @@
+"""All users' data in one table, and how models are measured on it: what the fast paths share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .batches import Batch
+from .clip import Blocks
+from .task import Task
+
+Forward = Callable[[Blocks, Tensor], Tensor]
+"""(blocks [count, inputs, outputs], rows) -> outputs [count, rows, outputs]."""
+
+
+class Records:
+    """Records as rows [features, 1] (the one only if the first layer has a bias), with a null record after the last."""
+
+    def __init__(self, task: Task, loss: str, outputs: int, bias: bool, dtype: torch.dtype) -> None:
+        self.loss, self.outputs, self.bias, self.dtype = loss, outputs, bias, dtype
+        X = self._rows(torch.cat([X.flatten(1) for X, _ in task.shards]))
+        X = torch.cat([X, torch.zeros_like(X[:1])])
+        self.square = X.square().sum(1)
+        # small whole numbers, such as indicators, are kept as bytes: most of a step on little models is fetching its records
+        small = X.to(torch.uint8)
+        self.X = small if bool((small == X).all()) else X
+        y = self._targets(torch.cat([y for _, y in task.shards]))
+        self.y = torch.cat([y, y[:1]])
+        self.test = None if task.test is None else (self._rows(task.test[0].flatten(1)), self._targets(task.test[1]))
+        # every user counts the same, as in the objective, whatever the size of its shard
+        self.share = torch.cat([torch.full((m,), 1 / (m * task.users), dtype=torch.float64) for m in task.records])
+
+    def taken(self, batch: Batch, block: Tensor, users: slice) -> tuple[Tensor, float | Tensor]:
+        """Rows and weights of some users' batches, [B, b]: B is those users, or those users times the seeds."""
+        per = len(batch.rows) // len(block)
+        inside = slice(users.start * per, users.stop * per)
+        weights = batch.weights
+        return batch.rows[inside], weights if isinstance(weights, float) else weights[inside].to(self.dtype)
+
+    def gathered(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Records [B, b, columns] and targets [B, b, outputs]."""
+        flat = rows.reshape(-1)
+        return self.X.index_select(0, flat).to(self.dtype).view(*rows.shape, -1), self.y.index_select(0, flat).view(
+            *rows.shape, -1
+        )
+
+    def derivative(self, output: Tensor, target: Tensor) -> Tensor:
+        """Of every record's loss by the last layer's output; overwrites the output."""
+        if self.loss == "logistic":
+            output.sigmoid_()
+        elif self.loss == "classes":
+            output = torch.softmax(output, -1)
+        return output.sub_(target)
+
+    def metrics(self, blocks: Blocks, forward: Forward) -> dict[str, Tensor]:
+        """Training loss of `count` models, and on public data test loss and accuracy."""
+        count, wide = len(blocks[0]), max(block.shape[-1] + block.shape[-2] for block in blocks)
+        found = {"loss": torch.zeros(count, dtype=torch.float64)}
+        for part in pieces(len(self.share), count * wide):
+            each = self._losses(forward(blocks, self.X[:-1][part].to(self.dtype)), self.y[:-1][part])
+            found["loss"] += each.double() @ self.share[part]
+        if self.test is not None:
+            X, target = self.test
+            found["test_loss"] = torch.zeros_like(found["loss"])
+            right = torch.zeros_like(found["loss"])
+            for part in pieces(len(X), count * wide):
+                output = forward(blocks, X[part])
+                found["test_loss"] += self._losses(output, target[part]).double().sum(1) / len(X)
+                right += self._right(output, target[part]).double().sum(1) / len(X)
+            if self.loss != "squared":
+                found["accuracy"] = right
+        return found
+
+    def _losses(self, output: Tensor, target: Tensor) -> Tensor:
+        """Every record's loss, [count, records]."""
+        if self.loss == "logistic":
+            return (functional.softplus(output) - output * target).squeeze(-1)
+        if self.loss == "classes":
+            return torch.logsumexp(output, -1) - (output * target).sum(-1)
+        return (output - target).square().sum(-1) / 2
+
+    def _right(self, output: Tensor, target: Tensor) -> Tensor:
+        if self.loss == "logistic":
+            return ((output > 0) == (target > 0.5)).squeeze(-1)
+        return output.argmax(-1) == target.argmax(-1)
+
+    def _targets(self, y: Tensor) -> Tensor:
+        """What the loss compares with: one number a record, or one for every output."""
+        if self.loss == "classes" and not y.is_floating_point():
+            y = functional.one_hot(y.long(), self.outputs)
+        return y.to(self.dtype).reshape(len(y), -1)
+
+    def _rows(self, X: Tensor) -> Tensor:
+        X = X.to(self.dtype)
+        return torch.cat([X, X.new_ones((len(X), 1))], 1) if self.bias else X
+
+
+def pieces(records: int, each: int) -> list[slice]:
+    """Parts of the data small enough that what is computed of them stays within a few ten megabytes."""
+    size = max(1, min(records, 8_000_000 // each))
+    return [slice(k, min(k + size, records)) for k in range(0, records, size)]

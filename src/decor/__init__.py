@@ -1,9 +1,21 @@
 """DECOR: private decentralised learning, with noise that cancels between neighbours.
 
-Importing this never imports torch.
+Importing this never imports torch: what trains (`Task`, `train`, `tasks`, ...) is loaded when it is first named.
 """
 
-from .errors import BudgetError, CannotBound, DecorError, FragileGraphWarning, GraphError, InputError
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from .errors import (
+    BudgetError,
+    CannotBound,
+    DecorError,
+    DivergenceWarning,
+    FragileGraphWarning,
+    GraphError,
+    InputError,
+    MissingExtra,
+)
 from .graph import (
     Topology,
     complete,
@@ -34,7 +46,50 @@ from .privacy import (
     theory,
 )
 
+if TYPE_CHECKING:
+    from .engines.sweep import Sweep, Tuned, sweep, tune
+    from .engines.training import train
+    from .engines.vectorised import Vectorised
+    from .learning import losses, models, schedule, shards, tasks
+    from .learning.task import Task
+    from .results.run import Run
+
 __version__ = "0.1.0"
+
+_TRAINING = {
+    "Run": "results.run",
+    "Sweep": "engines.sweep",
+    "Task": "learning.task",
+    "Tuned": "engines.sweep",
+    "Vectorised": "engines.vectorised",
+    "losses": "learning",
+    "models": "learning",
+    "schedule": "learning",
+    "shards": "learning",
+    "sweep": "engines.sweep",
+    "tasks": "learning",
+    "train": "engines.training",
+    "tune": "engines.sweep",
+}
+"""Public names that need torch, and where they are."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _TRAINING:
+        raise AttributeError(f"module 'decor' has no attribute {name!r}")
+    try:
+        room = import_module(f".{_TRAINING[name]}", __name__)
+        found = import_module(f".{name}", room.__name__) if _TRAINING[name] == "learning" else getattr(room, name)
+    except ModuleNotFoundError as problem:
+        if problem.name in ("torch", "safetensors"):
+            raise MissingExtra(f"decor.{name} needs {problem.name}: pip install 'decor-dp[train]'", name=problem.name) from None
+        raise
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 __all__ = [
     "Adversary",
@@ -43,14 +98,21 @@ __all__ = [
     "CannotBound",
     "Couples",
     "DecorError",
+    "DivergenceWarning",
     "Exposure",
     "FragileGraphWarning",
     "GraphError",
     "Guarantee",
     "InputError",
+    "MissingExtra",
     "NoisePlan",
     "Phases",
+    "Run",
+    "Sweep",
+    "Task",
     "Topology",
+    "Tuned",
+    "Vectorised",
     "baselines",
     "calibrate",
     "complete",
@@ -60,12 +122,20 @@ __all__ = [
     "from_networkx",
     "grid",
     "hypercube",
+    "losses",
+    "models",
     "path",
     "random_regular",
     "read",
     "ring",
+    "schedule",
+    "shards",
     "star",
+    "sweep",
+    "tasks",
     "theory",
     "torus",
+    "train",
+    "tune",
     "write",
 ]

@@ -17,9 +17,17 @@ class BudgetError(InputError):
     """A privacy budget, exposure or noise that makes no sense, such as a negative epsilon or a delta outside (0, 1)."""
 
 
+class MissingExtra(DecorError, ImportError):
+    """Something that is installed on request only, such as torch; the message says how."""
+
+
 class CannotBound(DecorError):
     """The privacy of this case cannot be bounded from above, so no number is given."""
 
 
 class FragileGraphWarning(UserWarning):
     """Against this adversary some user can be isolated, so correlated noise buys nothing for it."""
+
+
+class DivergenceWarning(UserWarning):
+    """A training whose models are no longer finite: it has stopped, and what it spent is spent."""

@@ -26,3 +26,14 @@ def report(what: str, done: float | None = None, total: float | None = None) -> 
     listener = _listener.get()
     if listener is not None:
         listener(what, done / total if done is not None and total else None)
+
+
+@contextmanager
+def share(first: float, last: float) -> Iterator[None]:
+    """Within this block, what is reported as whole counts as the share from `first` to `last` of the work outside."""
+    outer = _listener.get()
+    if outer is None:
+        yield
+        return
+    with listening(lambda what, fraction: outer(what, first + (last - first) * (fraction or 0.0))):
+        yield

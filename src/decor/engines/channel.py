@@ -1,0 +1,229 @@
+"""Between users: the noise that goes into their messages, and the gossip that comes after.
+
+A channel works on blocks [users, seeds, settings, ...] of all users' numbers. `noise` adds alpha times a step's noise, made by
+n Gaussians a coordinate; settings of one seed share those Gaussians, each scaled by its own plan. `mix` takes the rounds of
+gossip. Small graphs are dense matrices, large ones are sparse, and complete ones (and central DP's server) are averages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decor.errors import InputError
+from decor.graph.gossip import Gossip
+from decor.graph.topology import Topology
+from decor.learning.clip import Blocks
+from decor.noise import root
+from decor.noise.gaussians import fill_rows
+from decor.privacy.plan import NoisePlan
+
+from . import rows
+
+DENSE = 64
+"""Users up to which matrices are dense: about where a dense product costs what a sparse one and its Gaussians do."""
+
+
+class NoiseSource(Protocol):
+    """Somebody else's noise, such as the peers' edge streams: everybody's total noise of one step, [users, parameters]."""
+
+    def draw(self, plan: NoisePlan, seed: int, step: int, parameters: int) -> Any: ...
+
+
+class Channel(Protocol):
+    def noise(self, to: Blocks, alpha: Tensor, step: int) -> None:
+        """to += alpha * noise; alpha is [seeds, settings]."""
+        ...
+
+    def mix(self, blocks: Blocks, gossip: Gossip) -> Blocks:
+        """The blocks after the rounds; the old ones may have been overwritten."""
+        ...
+
+
+def channel(plans: Sequence[NoisePlan], seeds: Sequence[int], dtype: torch.dtype, source: NoiseSource | None) -> Channel:
+    """The cheapest channel for plans on one graph; plan r is the noise of setting r."""
+    topology, central = plans[0].topology, plans[0].adversary.average_only
+    mixing = mixer(topology, central, dtype)
+    if source is not None:
+        return _Outside(mixing, source, tuple(plans), tuple(seeds))
+    users = topology.users
+    if all(not np.any(plan.sigma_cor) and not plan.sigma_cdp for plan in plans):
+        return _Silent(mixing)
+    if users <= DENSE:
+        return _Dense(mixing, plans, seeds, dtype)
+    return _Sparse(mixing, plans, seeds)
+
+
+def alike(plan: NoisePlan) -> tuple[Any, ...]:
+    """Plans with equal keys can share a tensor: same graph, same eigenvectors of the noise, same way to gossip."""
+    c = np.asarray(plan.sigma_cor)
+    pattern = () if c.ndim == 0 else tuple((c / max(c.max(initial=0.0), 1e-300)).tolist())
+    return (plan.topology.digest, plan.adversary.average_only, pattern)
+
+
+class Mixer(Protocol):
+    def mix(self, blocks: Blocks, gossip: Gossip) -> Blocks: ...
+
+
+def mixer(topology: Topology, central: bool, dtype: torch.dtype) -> Mixer:
+    complete = topology.edge_count == topology.users * (topology.users - 1) // 2 and topology.users > 1
+    if central or complete:
+        return _Average()
+    return _Matrix(topology, dtype) if topology.users <= DENSE else _Rounds(topology)
+
+
+class _Average:
+    """A server, or a complete graph, in any number of rounds."""
+
+    def mix(self, blocks: Blocks, gossip: Gossip) -> Blocks:
+        if gossip.rounds:
+            for block in blocks:
+                block.copy_(block.mean(0, keepdim=True).expand_as(block))
+        return blocks
+
+
+class _Matrix:
+    """All rounds as one dense matrix."""
+
+    def __init__(self, topology: Topology, dtype: torch.dtype) -> None:
+        self.topology, self.dtype = topology, dtype
+        self.matrices: dict[Gossip, Tensor] = {}
+        self.spare: Blocks = []
+
+    def mix(self, blocks: Blocks, gossip: Gossip) -> Blocks:
+        if not gossip.rounds:
+            return blocks
+        P = self.matrices.get(gossip)
+        if P is None:
+            P = self.matrices[gossip] = torch.from_numpy(gossip.matrix(self.topology)).to(self.dtype)
+        if not self.spare:
+            self.spare = [torch.empty_like(block) for block in blocks]
+        n = len(P)
+        for block, other in zip(blocks, self.spare, strict=True):
+            torch.mm(P, block.view(n, -1), out=other.view(n, -1))
+        blocks, self.spare = self.spare, blocks
+        return blocks
+
+
+class _Rounds:
+    """Round by round on the sparse matrix, a few columns at a time and in place."""
+
+    def __init__(self, topology: Topology) -> None:
+        W = topology.mixing
+        self.W = (W.indptr.astype(np.int64), W.indices.astype(np.int64), W.data.astype(np.float64))
+        self.topology = topology
+
+    def mix(self, blocks: Blocks, gossip: Gossip) -> Blocks:
+        if gossip.rounds:
+            steps = np.array(gossip.steps(self.topology))
+            for block in blocks:
+                rows.gossip(block.view(len(block), -1).numpy(), *self.W, steps)
+        return blocks
+
+
+@dataclass(frozen=True)
+class _Silent:
+    """No noise at all."""
+
+    mixing: Mixer
+
+    def noise(self, to: Blocks, alpha: Tensor, step: int) -> None:
+        pass
+
+    def mix(self, blocks: Blocks, gossip: Gossip) -> Blocks:
+        return self.mixing.mix(blocks, gossip)
+
+
+class _Dense:
+    """Eigenvectors of the Laplacian: Sigma^(1/2) = U diag(scale), with everything but the scale shared by all settings."""
+
+    def __init__(self, mixing: Mixer, plans: Sequence[NoisePlan], seeds: Sequence[int], dtype: torch.dtype) -> None:
+        self.mixing, self.dtype = mixing, dtype
+        self.seeds = np.array(seeds, dtype=np.uint64)
+        topology = plans[0].topology
+        cors = np.stack([np.broadcast_to(np.asarray(plan.sigma_cor, dtype=np.float64), topology.edge_count) for plan in plans])
+        tops = cors.max(axis=1, initial=0.0)
+        pattern = cors[tops.argmax()] / max(tops.max(initial=0.0), 1e-300)
+        values, vectors = root.eigenvectors(topology.users, topology.edges, pattern**2)
+        s = np.array([plan.sigma_cdp for plan in plans])
+        scale = np.sqrt(s**2 + tops**2 * values[:, None])  # [users, settings]
+        self.U = torch.from_numpy(vectors).to(dtype)
+        self.scale = torch.from_numpy(scale).to(dtype).unsqueeze(1)  # [users, 1, settings]
+        self.drawn: list[Tensor] = []
+
+    def noise(self, to: Blocks, alpha: Tensor, step: int) -> None:
+        scale = (self.scale * alpha).unsqueeze(-1)  # [users, seeds, settings, 1]
+        n, seeds, settings, _ = scale.shape
+        if not self.drawn:
+            self.drawn = [torch.empty(n, seeds, block[0, 0, 0].numel()) for block in to]
+        for k, (block, Z) in enumerate(zip(to, self.drawn, strict=True)):
+            fill_rows(Z.numpy(), self.seeds, k, step)
+            flat = block.view(n, -1)
+            if seeds * settings == 1:
+                flat.addmm_(self.U * scale.view(1, n), Z.view(n, -1).to(self.dtype))
+            else:
+                flat.addmm_(self.U, (Z.unsqueeze(2).to(self.dtype) * scale).view(n, -1))
+
+    def mix(self, blocks: Blocks, gossip: Gossip) -> Blocks:
+        return self.mixing.mix(blocks, gossip)
+
+
+class _Sparse:
+    """A sparse root for every setting, and one row of Gaussians at a time; complete graphs in closed form."""
+
+    def __init__(self, mixing: Mixer, plans: Sequence[NoisePlan], seeds: Sequence[int]) -> None:
+        self.mixing, self.seeds = mixing, tuple(seeds)
+        topology = plans[0].topology
+        self.closed = isinstance(mixing, _Average) and not plans[0].adversary.average_only
+        self.users = topology.users
+        self.plans = tuple(plans)
+        self.roots = []
+        for plan in plans:
+            c = np.broadcast_to(np.asarray(plan.sigma_cor, dtype=np.float64), topology.edge_count)
+            if self.closed and not isinstance(plan.sigma_cor, float):
+                raise InputError("noise that differs by edge is not offered on complete graphs of this size; use one sigma_cor")
+            self.roots.append(None if self.closed else root.sparse(topology.users, topology.edges, plan.sigma_cdp, c))
+
+    def noise(self, to: Blocks, alpha: Tensor, step: int) -> None:
+        for k, block in enumerate(to):
+            for s, seed in enumerate(self.seeds):
+                for r, factor in enumerate(self.roots):
+                    target = block[:, s, r].flatten(1).numpy()
+                    rate = float(alpha[s, r])
+                    if factor is None:
+                        plan = self.plans[r]
+                        c = plan.sigma_cor
+                        assert isinstance(c, float)
+                        apart = float(np.sqrt(plan.sigma_cdp**2 + self.users * c**2))
+                        rows.add_complete(target, rate * apart, rate * plan.sigma_cdp, np.uint64(seed), k, step)
+                    else:
+                        rows.add_columns(target, *factor, rate, np.uint64(seed), k, step)
+
+    def mix(self, blocks: Blocks, gossip: Gossip) -> Blocks:
+        return self.mixing.mix(blocks, gossip)
+
+
+@dataclass(frozen=True)
+class _Outside:
+    """Noise from somebody else."""
+
+    mixing: Mixer
+    source: NoiseSource
+    plans: tuple[NoisePlan, ...]
+    seeds: tuple[int, ...]
+
+    def noise(self, to: Blocks, alpha: Tensor, step: int) -> None:
+        sizes = [block[0, 0, 0].numel() for block in to]
+        for s, seed in enumerate(self.seeds):
+            for r, plan in enumerate(self.plans):
+                drawn = torch.as_tensor(np.asarray(self.source.draw(plan, seed, step, sum(sizes)))).to(to[0].dtype)
+                for block, part in zip(to, torch.split(drawn, sizes, dim=1), strict=True):
+                    block[:, s, r].add_(part.view(block[:, s, r].shape), alpha=float(alpha[s, r]))
+
+    def mix(self, blocks: Blocks, gossip: Gossip) -> Blocks:
+        return self.mixing.mix(blocks, gossip)

@@ -1,0 +1,262 @@
+"""compare: DECOR on several graphs beside central DP, local DP and no privacy, at several epsilons, tuned alike.
+
+A comparison is a folder. Every method is written when it is finished, in one move, so that an interrupted comparison is whole
+up to there and goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from decor import baselines, progress
+from decor.errors import InputError
+from decor.graph.topology import Topology
+from decor.learning.schedule import Schedule
+from decor.learning.task import Task
+from decor.privacy.adversary import Adversary
+from decor.privacy.budget import Budget, Exposure
+from decor.privacy.calibrate import calibrate
+from decor.privacy.plan import NoisePlan
+from decor.results import outcomes
+from decor.results.run import Run
+
+from .engine import Engine
+from .manifest import fingerprint, versions
+from .sweep import NOT_FREE, sweep
+
+_FORMAT = "decor-comparison-1"
+RATES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+
+
+@dataclass(frozen=True)
+class Design:
+    """What is compared. Every method takes the best of `learning_rates` x `clips`, at every epsilon, by the training loss."""
+
+    graphs: tuple[tuple[str, Topology], ...]
+    epsilons: tuple[float, ...]
+    exposure: Exposure
+    delta: float = 1e-5
+    adversary: Adversary = field(default_factory=Adversary.eavesdropper)
+    clips: tuple[float, ...] = (1.0,)
+    learning_rates: tuple[float, ...] = RATES
+    seeds: tuple[int, ...] = (0, 1, 2, 3)
+    criterion: str = "loss"
+    gossip_rounds: int = 1
+    accelerate: bool = False
+    final_gossip_rounds: int = 0
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    batch_size: int | None = None
+    schedule: Schedule | None = None
+
+    def described(self) -> dict[str, Any]:
+        """As plain values: two designs are the same if these are."""
+        plain = {k: v for k, v in asdict(self).items() if k not in ("graphs", "exposure", "adversary", "schedule")}
+        plain["graphs"] = [[name, topology.digest] for name, topology in self.graphs]
+        plain["exposure"] = asdict(self.exposure)
+        plain["adversary"] = str(self.adversary)
+        plain["schedule"] = repr(self.schedule)
+        return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
+
+    def methods(self) -> list[tuple[str, str | None]]:
+        """(kind, graph) of every method, in the order of the table."""
+        first = self.graphs[0][0]
+        return [("none", first), ("central", None), *(("decor", name) for name, _ in self.graphs), ("local", first)]
+
+    def plans(self, kind: str, graph: str | None) -> Iterator[tuple[float | None, list[NoisePlan]]]:
+        """Every epsilon with the plans to choose from."""
+        topology = dict(self.graphs)[graph or self.graphs[0][0]]
+        exposures = [replace(self.exposure, clip=clip) for clip in self.clips]
+        if kind == "none":
+            # so large a clip never clips
+            yield None, [NoisePlan(topology, replace(self.exposure, clip=1e30), self.adversary, 0.0, 0.0)]
+            return
+        for epsilon in self.epsilons:
+            budget = Budget(epsilon, self.delta)
+            match kind:
+                case "central":
+                    yield epsilon, [baselines.central(topology, exposure, budget) for exposure in exposures]
+                case "local":
+                    yield epsilon, [baselines.local(topology, exposure, budget) for exposure in exposures]
+                case _:
+                    gossip = {"gossip_rounds": self.gossip_rounds, "accelerate": self.accelerate}
+                    yield epsilon, [calibrate(topology, e, self.adversary, budget, **gossip) for e in exposures]  # type: ignore[arg-type]
+
+
+class Comparison:
+    """A comparison in its folder."""
+
+    def __init__(self, task: Task, design: Design, folder: str | Path, *, resume: bool = False, command: str = "") -> None:
+        self.task, self.design, self.folder, self.command = task, design, Path(folder), command
+        self.began = time.monotonic()
+        self.before = 0.0
+        self.identity = {"task": {"name": task.name, "fingerprint": fingerprint(task)}, "design": design.described()}
+        self._open(resume)
+
+    def run(self, engine: Engine | None = None) -> dict[str, Any]:
+        """Trains every method that is not there yet, and gives the report data of all."""
+        methods = self.design.methods()
+        for k, (kind, graph) in enumerate(methods):
+            with progress.share(k / len(methods), (k + 1) / len(methods)):
+                if not self._path(kind, graph).exists():
+                    self._train(kind, graph, engine)
+                    self._write_manifest()
+        return self.data()
+
+    def data(self) -> dict[str, Any]:
+        """Report data of the methods finished so far."""
+        found = {
+            (kind, graph): self._load(kind, graph) for kind, graph in self.design.methods() if self._path(kind, graph).exists()
+        }
+        if not found:
+            raise InputError(f"nothing is finished in {str(self.folder)!r} yet; go on with --resume")
+        d, e = self.design, self.design.exposure
+        unit = "everything a user holds" if e.unit == "user" else "one record"
+        finished = len(found) == len(d.methods())
+        notes = [] if finished else [f"Interrupted: {len(found)} of {len(d.methods())} methods are finished."]
+        if len(d.learning_rates) * len(d.clips) > 1:
+            tuning = {
+                "tuned": True,
+                "criterion": d.criterion,
+                "grid": {"learning rate": d.learning_rates, "clip": d.clips},
+                "warning": NOT_FREE,
+            }
+        else:
+            tuning = None
+        return outcomes.report(
+            f"{self.task.name}: what privacy costs {self.task.users} users",
+            [outcomes.method(kind, graph) for kind, graph in found],
+            [entry for entries in found.values() for entry in entries],
+            d.graphs,
+            subtitle=f"{e.steps:,} steps, protecting {unit}, against {d.adversary.sentence}; {len(d.seeds)} seeds",
+            tuning=None if tuning is None else json.loads(json.dumps(tuning)),
+            repeat={
+                "command": self.command,
+                "versions": versions(),
+                "seconds": round(self.seconds, 1),
+                "options": self.identity["design"],
+                "files": {"task": self.identity["task"]},
+            },
+            notes=notes,
+        )
+
+    @property
+    def seconds(self) -> float:
+        return self.before + time.monotonic() - self.began
+
+    def _train(self, kind: str, graph: str | None, engine: Engine | None) -> None:
+        d = self.design
+        name = str(outcomes.method(kind, graph)["name"])
+        progress.report(f"{name}: calibrating", 0.0, 1.0)
+        planned = list(d.plans(kind, graph))
+        swept = sweep(
+            self.task,
+            [plan for _, plans in planned for plan in plans],
+            learning_rates=d.learning_rates,
+            seeds=d.seeds,
+            engine=engine,
+            schedule=d.schedule,
+            momentum=d.momentum,
+            weight_decay=d.weight_decay,
+            gossip_rounds=d.gossip_rounds,
+            accelerate=d.accelerate,
+            final_gossip_rounds=d.final_gossip_rounds,
+            batch_size=d.batch_size,
+            keep_models=True,
+        )
+        entries: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
+        for epsilon, plans in planned:
+            best = swept.best(d.criterion, plans)
+            entries.append(outcomes.outcome(name, epsilon, best.runs))
+            best.runs[0].save(self.folder / "runs" / _slug(name, epsilon))
+            rows += _rows(name, epsilon, best.runs)
+        _replace(self.folder / "metrics" / f"{_slug(name, None)}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        _replace(self._path(kind, graph), json.dumps(entries, allow_nan=False))
+
+    def _path(self, kind: str, graph: str | None) -> Path:
+        return self.folder / "outcomes" / f"{_slug(str(outcomes.method(kind, graph)['name']), None)}.json"
+
+    def _load(self, kind: str, graph: str | None) -> list[dict[str, Any]]:
+        path = self._path(kind, graph)
+        try:
+            entries = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as problem:
+            raise InputError(f"{str(path)!r} cannot be read ({problem}); delete it and go on with --resume") from None
+        assert isinstance(entries, list)
+        return entries
+
+    def _open(self, resume: bool) -> None:
+        manifest = self.folder / "manifest.json"
+        if not manifest.exists():
+            if resume:
+                raise InputError(f"there is nothing to resume in {str(self.folder)!r}; drop --resume")
+            self._write_manifest()
+            return
+        if not resume:
+            raise InputError(
+                f"{str(self.folder)!r} holds a comparison already; go on with it by --resume, replace it by --overwrite, "
+                "or name another folder by --output"
+            )
+        try:
+            old = json.loads(manifest.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as problem:
+            raise InputError(f"{str(manifest)!r} cannot be read ({problem}); name another folder by --output") from None
+        for what in ("task", "design"):
+            if not isinstance(old, dict) or old.get(what) != self.identity[what]:
+                changed = _changed(old.get(what) if isinstance(old, dict) else None, self.identity[what])
+                raise InputError(
+                    f"the comparison in {str(self.folder)!r} was of another {what} ({changed}); "
+                    "resume with the options it was started with, or name another folder by --output"
+                )
+        self.before = float(old.get("seconds", 0.0))
+
+    def _write_manifest(self) -> None:
+        finished = [str(outcomes.method(k, g)["name"]) for k, g in self.design.methods() if self._path(k, g).exists()]
+        value = {
+            "format": _FORMAT,
+            "complete": len(finished) == len(self.design.methods()),
+            "finished": finished,
+            **self.identity,
+            "command": self.command,
+            "versions": versions(),
+            "seconds": round(self.seconds, 3),
+        }
+        _replace(self.folder / "manifest.json", json.dumps(value, indent=1) + "\n")
+
+
+def _rows(name: str, epsilon: float | None, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
+    """Every measurement of the runs, one a line."""
+    for run in runs:
+        for k in range(len(run.history["step"])):
+            values = {m: column[k] for m, column in run.history.items()}
+            if all(value == value and abs(value) != float("inf") for value in values.values()):
+                yield {"method": name, "epsilon": epsilon, "seed": run.manifest["seed"], **values}
+
+
+def _changed(old: Any, new: dict[str, Any]) -> str:
+    if not isinstance(old, dict):
+        return "not readable"
+    return ", ".join(f"{key}: {old.get(key)!r}, now {value!r}" for key, value in new.items() if old.get(key) != value)
+
+
+def _slug(name: str, epsilon: float | None) -> str:
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return slug if epsilon is None else f"{slug}-epsilon-{epsilon:g}"
+
+
+def _replace(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_name(path.name + ".new")
+        new.write_text(text, encoding="utf-8")
+        os.replace(new, path)
+    except OSError as problem:
+        raise InputError(f"{str(path)!r} cannot be written: {problem.strerror}; name another folder by --output") from None

@@ -1,0 +1,98 @@
+"""What every engine is given, and what it gives back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from decor.errors import InputError
+from decor.graph.gossip import Gossip
+from decor.learning.schedule import Constant, Schedule
+from decor.learning.task import Task
+from decor.privacy.guarantee import Guarantee
+from decor.privacy.plan import NoisePlan
+from decor.results.run import Run, spent
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train, apart from noise and data. Everything here is public and applied to noised messages: it costs no privacy."""
+
+    schedule: Schedule = field(default_factory=Constant)
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    gossip: Gossip = field(default_factory=Gossip)
+    final_gossip: Gossip = field(default_factory=lambda: Gossip(0))
+    local_steps: int = 1
+    batch_size: int | None = None
+    evaluate_every: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.momentum < 1):
+            raise InputError(f"momentum must be a number from 0 to less than 1, not {self.momentum!r}")
+        if not (0 <= self.weight_decay < math.inf):
+            raise InputError(f"weight_decay must be a number of at least 0, not {self.weight_decay!r}")
+        for name in ("local_steps", "batch_size", "evaluate_every"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise InputError(f"{name} must be a positive whole number, not {value!r}")
+
+    def described(self) -> dict[str, Any]:
+        """As plain values, for the manifest of a run."""
+        return asdict(self) | {"schedule": {"name": type(self.schedule).__name__, **vars(self.schedule)}}
+
+    def evaluated(self, steps: int) -> frozenset[int]:
+        """After which steps metrics are taken: about fifty times unless told otherwise, at the start and at the end."""
+        every = self.evaluate_every or max(1, steps // 50)
+        return frozenset(range(0, steps, every)) | {steps}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One run: the noise, the step size, and the seed of all that is random."""
+
+    plan: NoisePlan
+    learning_rate: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        rate = self.learning_rate
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not (rate > 0 and math.isfinite(rate)):
+            raise InputError(f"learning_rate must be a positive finite number, not {rate!r}")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+            raise InputError(f"seed must be a whole number from 0 to 2^63 - 1, not {self.seed!r}")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a callback sees when metrics have been taken."""
+
+    setting: Setting
+    step: int
+    metrics: dict[str, float]
+    run_now: Callable[[], Run] = field(repr=False)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What has been spent so far."""
+        return spent(self.setting.plan, self.step)
+
+    def run(self) -> Run:
+        """The run as it would be if it stopped here: to save a checkpoint."""
+        return self.run_now()
+
+
+Callback = Callable[[Moment], object]
+"""Called when metrics have been taken. True, or a sentence that says why, stops the run."""
+
+
+class Engine(Protocol):
+    """Runs settings of one task; the plans differ in noise, clip and adversary alone."""
+
+    def run(
+        self, task: Task, settings: Sequence[Setting], recipe: Recipe, callbacks: Sequence[Callback], resume: Run | None
+    ) -> list[Run]:
+        """One finished (or stopped) run for every setting, in their order."""
+        ...

@@ -1,0 +1,93 @@
+"""train: one run, checked before it begins."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from decor.errors import DivergenceWarning, InputError
+from decor.graph.gossip import Gossip
+from decor.learning.schedule import Constant, Schedule
+from decor.learning.task import Task
+from decor.privacy.plan import NoisePlan
+from decor.results.run import Run
+
+from .engine import Callback, Engine, Recipe, Setting
+from .vectorised import Vectorised
+
+
+def train(
+    task: Task,
+    plan: NoisePlan,
+    *,
+    learning_rate: float,
+    engine: Engine | None = None,
+    schedule: Schedule | None = None,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    gossip_rounds: int = 1,
+    accelerate: bool = False,
+    final_gossip_rounds: int = 0,
+    local_steps: int = 1,
+    batch_size: int | None = None,
+    evaluate_every: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    resume: Run | None = None,
+    allow_disconnected: bool = False,
+) -> Run:
+    """Trains everybody's model by Algorithm 1 with the plan's noise, for exactly the plan's steps.
+
+    `momentum`, `weight_decay`, `schedule`, `gossip_rounds` (with `accelerate`, Chebyshev's), and `final_gossip_rounds` act on
+    messages that are private already: they change no guarantee. `local_steps` (user level) walks several steps alone and clips
+    their sum, which costs as much as one gradient. `batch_size` (user level) is how many records a gradient averages; at example
+    level the plan says it. `resume` continues a run that stopped early. Guarantee: the run's `guarantee` counts the steps taken.
+    """
+    chosen = engine or Vectorised()
+    seed = getattr(chosen, "seed", 0)
+    recipe = Recipe(
+        schedule or Constant(),
+        momentum,
+        weight_decay,
+        Gossip(gossip_rounds, accelerate),
+        Gossip(final_gossip_rounds, accelerate),
+        local_steps,
+        batch_size,
+        evaluate_every,
+    )
+    check(task, plan, recipe, allow_disconnected)
+    (run,) = chosen.run(task, [Setting(plan, learning_rate, seed)], recipe, callbacks, resume)
+    if run.stopped is not None and run.stopped.startswith("diverged"):
+        warnings.warn(run.stopped, DivergenceWarning, stacklevel=2)
+    return run
+
+
+def check(task: Task, plan: NoisePlan, recipe: Recipe, allow_disconnected: bool = False) -> None:
+    """Refuses what would not be what the plan accounts for, or could not work."""
+    if not isinstance(task, Task):
+        raise InputError(f"task must be a Task, not {task!r}")
+    if not isinstance(plan, NoisePlan):
+        raise InputError(f"plan must be a NoisePlan, not {plan!r}")
+    exposure, users = plan.exposure, plan.topology.users
+    if task.users != users:
+        raise InputError(
+            f"the plan is for {users} users, but the task has data for {task.users}; make both for the same users, "
+            f"such as ring({task.users})"
+        )
+    if not plan.topology.is_connected and not allow_disconnected and not plan.adversary.average_only:
+        raise InputError(
+            f"{plan.topology!r} has {plan.topology.component_count} parts that never hear of each other, so their models cannot "
+            "agree; add an edge between them, or say allow_disconnected=True"
+        )
+    if exposure.unit == "user":
+        return
+    if recipe.batch_size is not None:
+        raise InputError(f"at example level the plan says the batch size ({exposure.batch_size}); drop batch_size")
+    if recipe.local_steps > 1:
+        raise InputError("local_steps need user level: along several steps one record moves more than the clip; drop local_steps")
+    planned = exposure.records if isinstance(exposure.records, tuple) else (exposure.records,) * users
+    for i, (said, held) in enumerate(zip(planned, task.records, strict=True)):
+        if said != held:
+            raise InputError(
+                f"the plan counts {said} records for user {i}, who holds {held}: the epsilon would not be true; "
+                "plan with Exposure(..., records=task.records)"
+            )

@@ -1,0 +1,291 @@
+"""Vectorised: all users of all runs in one tensor, on one machine."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from decor import progress
+from decor.errors import InputError
+from decor.learning.batches import Batch, Batches
+from decor.learning.clip import Blocks, add_clipped, over
+from decor.learning.layers import Layers
+from decor.learning.linear import Linear
+from decor.learning.modules import Modules
+from decor.learning.quadratic import Quadratic
+from decor.learning.stack import Stack
+from decor.learning.task import Task
+from decor.results.run import Run
+
+from .channel import Channel, NoiseSource, channel
+from .engine import Callback, Moment, Recipe, Setting
+from .manifest import described
+
+_ROOM = 4_000_000
+"""Numbers that users worked on together may take: what stays in a processor's cache."""
+_WORTH_THREADS = 3e6
+"""Multiplications and Gaussians a step from which a second core helps; below, waiting for it costs more."""
+
+
+class Gradients(Protocol):
+    """Gradients of all models of a task: `Linear`, `Layers`, `Quadratic` or `Modules`."""
+
+    def initial(self) -> Blocks: ...
+    def state(self, blocks: Blocks) -> dict[str, Tensor]: ...
+    def blocks(self, state: dict[str, Tensor]) -> Blocks: ...
+    def mean(self, models: Blocks, batch: Batch, users: slice) -> Blocks: ...
+    def add_means(self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor) -> None: ...
+    def add_records(self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor) -> None: ...
+    def evaluate(self, blocks: Blocks) -> dict[str, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Vectorised:
+    """The simulator: exact Algorithm 1 for all users at once, without a loop over them.
+
+    `seed` decides all that is random (a sweep names its own seeds). `threads` None takes two cores where that helps.
+    `path` "auto" takes the fast path for linear models and MLPs, "generic" torch.func for everything; both give the same numbers.
+    `noise` replaces the simulator's own noise; `on_messages(step, messages)` sees what goes over the wire in every step, as
+    [users, seeds, settings, parameters].
+    """
+
+    seed: int = 0
+    device: str = "cpu"
+    dtype: str = "float32"
+    threads: int | None = None
+    path: str = "auto"
+    noise: NoiseSource | None = field(default=None, repr=False)
+    on_messages: Callable[[int, Tensor], object] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.device != "cpu":
+            raise InputError(f'device {self.device!r} is not offered by this release; use device="cpu"')
+        if self.dtype not in ("float32", "float64"):
+            raise InputError(f'dtype must be "float32" or "float64", not {self.dtype!r}')
+        if self.path not in ("auto", "generic"):
+            raise InputError(f'path must be "auto" or "generic", not {self.path!r}')
+        if self.threads is not None and (not isinstance(self.threads, int) or self.threads < 1):
+            raise InputError(f"threads must be a positive whole number, or None for automatic, not {self.threads!r}")
+
+    def run(
+        self,
+        task: Task,
+        settings: Sequence[Setting],
+        recipe: Recipe,
+        callbacks: Sequence[Callback] = (),
+        resume: Run | None = None,
+    ) -> list[Run]:
+        """Settings must be a grid: the same plans and step sizes for every seed, seeds in the outer order."""
+        return _Simulation(self, task, settings, recipe, callbacks, resume).finished()
+
+    def gradients(self, task: Task, recipe: Recipe, unit: str) -> Gradients:
+        dtype = torch.float64 if self.dtype == "float64" else torch.float32
+        if self.path == "auto":
+            if unit == "user" and Quadratic.takes(task, recipe.batch_size):
+                return Quadratic(task, dtype)
+            stack = Stack.of(task.model, task.loss, task.shards[0][0].shape[1:])
+            if stack is not None:
+                return Linear(task, stack, dtype) if Linear.takes(stack) else Layers(task, stack, dtype)
+        return Modules(task, dtype)
+
+
+class _Simulation:
+    """One grid of runs under way."""
+
+    def __init__(
+        self,
+        engine: Vectorised,
+        task: Task,
+        settings: Sequence[Setting],
+        recipe: Recipe,
+        callbacks: Sequence[Callback],
+        resume: Run | None,
+    ) -> None:
+        self.engine, self.task, self.settings, self.recipe, self.callbacks = engine, task, settings, recipe, callbacks
+        self.seeds = list(dict.fromkeys(setting.seed for setting in settings))
+        self.grid = settings[: len(settings) // len(self.seeds)]
+        self.exposure = settings[0].plan.exposure
+        self.steps = self.exposure.steps
+        self.dtype = torch.float64 if engine.dtype == "float64" else torch.float32
+        self.gradients = engine.gradients(task, recipe, self.exposure.unit)
+        example = self.exposure.unit == "example"
+        size, sampling = (self.exposure.batch_size, self.exposure.sampling) if example else (recipe.batch_size, "fixed")
+        self.batches = Batches(task.records, size, str(sampling), self.seeds)
+        self.channel: Channel = channel([s.plan for s in self.grid], self.seeds, self.dtype, engine.noise)
+        shape = (len(self.seeds), len(self.grid))
+        self.clip = torch.tensor([s.plan.exposure.clip for s in self.grid], dtype=self.dtype).expand(shape)
+        tables = [recipe.schedule.rates(s.learning_rate, self.steps) for s in self.grid]
+        self.rates = torch.stack([torch.from_numpy(table) for table in tables], 1).to(self.dtype).unsqueeze(1).expand(-1, *shape)
+        self.start = 0
+        self.history: list[dict[str, list[float]]] = [{} for _ in settings]
+        self.models = [b.expand(task.users, *shape, *b.shape).clone() for b in self.gradients.initial()]
+        self.velocity = [torch.zeros_like(b) for b in self.models] if recipe.momentum else []
+        self.stopped: list[str | None] = [None] * len(settings)
+        self.began = time.monotonic()
+        if resume is not None:
+            self._resume(resume)
+        self.taken = self.start
+
+    def finished(self) -> list[Run]:
+        with torch.no_grad(), self._threads():
+            measured = self.recipe.evaluated(self.steps)
+            if self.start == 0:
+                self._measure()
+            for step in range(self.start, self.steps):
+                if all(self.stopped):
+                    break
+                self._step(step)
+                self.taken = step + 1
+                if self.taken == self.steps:
+                    self.models = self.channel.mix(self.models, self.recipe.final_gossip)
+                if self.taken in measured:
+                    self._measure()
+        return [self._run(k) for k in range(len(self.settings))]
+
+    def _step(self, step: int) -> None:
+        """Algorithm 1: clip, fresh noise, local step, gossip."""
+        rate, decay = self.rates[step], self.recipe.weight_decay
+        if self.recipe.momentum:
+            for v in self.velocity:
+                v.mul_(self.recipe.momentum)
+            one = torch.ones_like(rate)
+            self._add_clipped(self.velocity, one, step)
+            self.channel.noise(self.velocity, one, step)
+            for x, v in zip(self.models, self.velocity, strict=True):
+                if decay:
+                    x.mul_(over(1 - rate * decay, x))
+                x.addcmul_(v, over(-rate, x))
+        else:
+            if decay:
+                # what is added is shrunk too, so it is added larger: x (1 - rate decay) - rate gradient
+                shrink = 1 - rate * decay
+                self._add_clipped(self.models, -rate / shrink, step)
+                for x in self.models:
+                    x.mul_(over(shrink, x))
+            else:
+                self._add_clipped(self.models, -rate, step)
+            self.channel.noise(self.models, -rate, step)
+        if self.engine.on_messages is not None:
+            self.engine.on_messages(step, torch.cat([x.flatten(3) for x in self.models], -1))
+        self.models = self.channel.mix(self.models, self.recipe.gossip)
+
+    def _add_clipped(self, to: Blocks, alpha: Tensor, step: int) -> None:
+        """to += alpha * clipped gradient, some users at a time."""
+        local = self.recipe.local_steps
+        batch = self.batches.draw(step * local)
+        for users in self._parts:
+            if self.exposure.unit == "example":
+                self.gradients.add_records(to, self.models, batch, users, self.clip, alpha)
+            elif local == 1:
+                self.gradients.add_means(to, self.models, batch, users, self.clip, alpha)
+            else:
+                add_clipped([block[users] for block in to], self._several(users, step), self.clip, alpha)
+
+    def _several(self, users: slice, step: int) -> Blocks:
+        """The sum of the gradients along `local_steps` steps that a user takes alone; clipped as one, it costs as much as one."""
+        local = self.recipe.local_steps
+        models = [b.clone() for b in self.models] if users == slice(0, self.task.users) else [b.clone() for b in self.models]
+        total: Blocks = []
+        for k in range(local):
+            found = self.gradients.mean(models, self.batches.draw(step * local + k), users)
+            total = [a.add_(b) for a, b in zip(total, found, strict=True)] if total else [g.clone() for g in found]
+            for block, g in zip(models, found, strict=True):
+                block[users].addcmul_(g, over(-self.rates[step], g))
+        return total
+
+    @cached_property
+    def _parts(self) -> tuple[slice, ...]:
+        """Users whose gradients are taken together."""
+        size = self.batches.size or int(max(self.task.records))
+        taken = size * (1 if self.batches.size is None else len(self.seeds)) * int(self.task.shards[0][0][0].numel())
+        some = max(1, _ROOM // (sum(b[0].numel() for b in self.models) + taken))
+        return tuple(slice(first, min(first + some, self.task.users)) for first in range(0, self.task.users, some))
+
+    def _measure(self) -> None:
+        """Metrics of all runs; notes which diverged and which a callback stops."""
+        mean = [b.mean(0) for b in self.models]
+        found = self.gradients.evaluate([m.flatten(0, 1) for m in mean])
+        found["consensus"] = sum(
+            ((b - m).square().flatten(3).sum(-1).mean(0) for b, m in zip(self.models, mean, strict=True))
+        ).flatten()  # type: ignore[union-attr]
+        if self.task.optimum is not None:
+            best = self.gradients.blocks(_named_optimum(self.task))
+            apart = sum((b - x).square().flatten(3).sum(-1).mean(0) for b, x in zip(self.models, best, strict=True))
+            found["distance"] = apart.flatten()  # type: ignore[union-attr]
+        table = {name: values.double().tolist() for name, values in found.items()}
+        for k in range(len(self.settings)):
+            if self.stopped[k]:
+                continue
+            row = {"step": self.taken, **{name: values[k] for name, values in table.items()}}
+            for name, value in row.items():
+                self.history[k].setdefault(name, []).append(value)
+            if not all(math.isfinite(value) for value in row.values()):
+                self.stopped[k] = self._diverged(k)
+                continue
+            for callback in self.callbacks:
+                moment = Moment(self.settings[k], self.taken, row, lambda k=k: self._run(k))  # type: ignore[misc]
+                reason = callback(moment)
+                if reason and self.taken < self.steps:
+                    self.stopped[k] = reason if isinstance(reason, str) else f"stopped by a callback after step {self.taken}"
+        progress.report(f"training {self.task.name}", self.taken, self.steps)
+
+    def _diverged(self, k: int) -> str:
+        s = self.settings[k]
+        noise = f"sigma_cdp {s.plan.sigma_cdp:.4g}"
+        way = f"lower the learning rate from {s.learning_rate:g} to {s.learning_rate / 10:g}"
+        return (
+            f"diverged: models or loss are no longer finite after step {self.taken} ({noise}); {way}, "
+            "or take a smaller clip, which needs less noise"
+        )
+
+    def _run(self, k: int) -> Run:
+        seed, setting = divmod(k, len(self.grid))
+        models = self.gradients.state([b[:, seed, setting].clone() for b in self.models])
+        velocity = self.gradients.state([b[:, seed, setting].clone() for b in self.velocity]) if self.velocity else {}
+        manifest = described(self.engine, self.task, self.settings[k], self.recipe, time.monotonic() - self.began)
+        stopped = self.stopped[k]
+        if stopped is None and self.taken < self.steps:
+            stopped = f"stopped after step {self.taken} of {self.steps}"
+        history = {name: list(values) for name, values in self.history[k].items()}
+        return Run(self.settings[k].plan, history, models, self.taken, stopped, manifest, velocity if stopped else {})
+
+    def _resume(self, run: Run) -> None:
+        manifest: dict[str, Any] = described(self.engine, self.task, self.settings[0], self.recipe, 0.0)
+        for name in ("task", "recipe", "seed", "learning_rate", "engine"):
+            if run.manifest.get(name) != manifest[name]:
+                raise InputError(
+                    f"the run to resume had another {name} ({run.manifest.get(name)!r}, now {manifest[name]!r}); "
+                    "resume with what it was started with, or start a new run"
+                )
+        if run.plan.to_json() != self.settings[0].plan.to_json():
+            raise InputError("the run to resume had another plan; resume with the plan it was started with, or start a new run")
+        self.start = run.steps_taken
+        self.history = [{name: list(values) for name, values in run.history.items()}]
+        self.models = [b[:, None, None].clone() for b in self.gradients.blocks(run.models)]
+        if self.velocity and run.velocity:
+            self.velocity = [b[:, None, None].clone() for b in self.gradients.blocks(run.velocity)]
+
+    @contextmanager
+    def _threads(self) -> Iterator[None]:
+        work = len(self.settings) * self.task.users * self.task.parameters
+        wanted = self.engine.threads or (min(2, torch.get_num_threads()) if work > _WORTH_THREADS else 1)
+        before = torch.get_num_threads()
+        torch.set_num_threads(wanted)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+def _named_optimum(task: Task) -> dict[str, Tensor]:
+    assert task.optimum is not None
+    parts = torch.split(task.optimum.reshape(-1), [p.numel() for p in task.model.parameters()])
+    return {name: part.view(p.shape) for (name, p), part in zip(task.model.named_parameters(), parts, strict=True)}

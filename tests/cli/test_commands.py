@@ -59,6 +59,16 @@ def test_tables_are_for_people():
     assert max(map(len, out.splitlines())) < 200
 
 
+def test_gossip_moves_the_default_couple_and_the_predicted_errors_but_no_epsilon():
+    answer = json.loads(run("plan", "--epsilon", 3, "--gossip-rounds", 8, "--accelerate", "--json").stdout)
+    plain = Exposure(1.0, 1000), Adversary.eavesdropper(), Budget(3.0, 1e-5)
+    plan = decor.calibrate(decor.ring(16), *plain, gossip_rounds=8, accelerate=True)
+    assert (answer["sigma_cdp"], answer["sigma_cor"]) == (plan.sigma_cdp, plan.sigma_cor)
+    one, eight = (run("plan", "--epsilon", 3, "--ratio", 200, "--gossip-rounds", k).stdout for k in (1, 8))
+    assert one.split("The same budget")[0] == eight.split("The same budget")[0], "a fixed couple and its epsilons"
+    assert one != eight and "ratio 1000" in eight, "the table of predicted errors"
+
+
 def test_a_saved_plan_can_be_accounted(tmp_path):
     file = tmp_path / "plan.json"
     planned = json.loads(run("plan", "--epsilon", 1, "--edges", "optimal", "--topology", "star", "--save", file, "--json").stdout)
@@ -185,6 +195,9 @@ BAD = [
     ("graph --graph g.txt --topology ring", "--topology does not apply to --graph"),
     ("graph --graph-seed 3", "--graph-seed does not apply to ring"),
     ("plan --epsilon 1 --adversary average-only", "no adversary of DECOR"),
+    ("plan --epsilon 1 --gossip-rounds -1", "gossip rounds must be a whole number from 0"),
+    ("plan --epsilon 1 --gossip-rounds 1.5", "--gossip-rounds: must be a whole number"),
+    ("plan --epsilon 1 --accelerate", "--accelerate changes nothing about --gossip-rounds 1"),
     ("account --plan nowhere.json", "cannot be read"),
     ("graph --ratio nan", "--ratio must be a finite number"),
     ("", "COMMAND"),

@@ -10,6 +10,7 @@ from oracles import graphs, true_worst
 import decor
 from decor import Adversary, Budget, Exposure, baselines, calibrate, couples
 from decor.errors import BudgetError, FragileGraphWarning, InputError
+from decor.graph.gossip import Gossip
 from decor.privacy import gaussian, theory
 
 BUDGET = Budget(3.0, 1e-5)
@@ -85,6 +86,49 @@ def test_the_default_couple_has_the_least_predicted_error(adversary):
         for ratio in np.geomspace(1e-3, 1e6, 40):
             other = calibrate(topology, EXPOSURE, adversary, BUDGET, ratio=float(ratio))
             assert best <= theory.predicted_error(other) * 1.003
+
+
+ROUNDS = [{"gossip_rounds": 0}, {"gossip_rounds": 4}, {"gossip_rounds": 4, "accelerate": True}]
+
+
+@given(graphs(least=3, most=7), adversaries, budgets, st.integers(0, 6), st.booleans())
+@settings(max_examples=30)
+def test_gossip_never_moves_a_plan_out_of_its_budget(topology, adversary, budget, rounds, accelerate):
+    plan = quiet(topology, EXPOSURE, adversary, budget, gossip_rounds=rounds, accelerate=accelerate)
+    assert budget.epsilon * (1 - 1e-6) <= plan.guarantee(budget.delta).epsilon <= budget.epsilon
+
+
+@pytest.mark.parametrize("adversary", [EAVESDROPPER, CURIOUS], ids=str)
+@pytest.mark.parametrize("topology", [decor.ring(16), decor.torus(3, 4), decor.grid(3, 4), decor.random_regular(12, 3)], ids=repr)
+def test_with_more_rounds_the_default_trusts_more_to_noise_that_cancels(topology, adversary):
+    plans = [calibrate(topology, EXPOSURE, adversary, BUDGET, gossip_rounds=k) for k in (0, 1, 2, 4, 8)]
+    assert (np.diff([plan.sigma_cdp for plan in plans]) <= 0).all() and plans[-1].sigma_cdp < plans[1].sigma_cdp
+    assert plans[1] == calibrate(topology, EXPOSURE, adversary, BUDGET)
+    errors = [theory.predicted_error(plan, Gossip(k)) for plan, k in zip(plans, (0, 1, 2, 4, 8), strict=True)]
+    assert (np.diff(errors) < 0).all()
+
+
+@pytest.mark.parametrize("rounds", ROUNDS, ids=str)
+def test_the_default_couple_is_the_best_for_the_gossip_it_was_made_for(rounds):
+    for topology in (decor.ring(16), decor.grid(3, 4)):
+        gossip = Gossip(*rounds.values())
+        best = theory.predicted_error(calibrate(topology, EXPOSURE, EAVESDROPPER, BUDGET, **rounds), gossip)
+        for ratio in np.geomspace(1e-3, 1e6, 30):
+            other = calibrate(topology, EXPOSURE, EAVESDROPPER, BUDGET, ratio=float(ratio))
+            assert best <= theory.predicted_error(other, gossip) * 1.003
+
+
+@pytest.mark.parametrize("rounds", ROUNDS, ids=str)
+def test_a_couple_that_is_fixed_asks_for_no_gossip(rounds):
+    for fixed in ({"ratio": 20.0}, {"sigma_cdp": 60.0}, {"sigma_cor": 90.0}):
+        plan = calibrate(decor.ring(16), EXPOSURE, CURIOUS, BUDGET, **fixed)
+        assert calibrate(decor.ring(16), EXPOSURE, CURIOUS, BUDGET, **fixed, **rounds) == plan
+
+
+def test_gossip_that_cannot_be_is_refused_even_where_it_would_not_matter():
+    for fixed in ({}, {"ratio": 20.0}):
+        with pytest.raises(InputError, match="gossip rounds must be a whole number"):
+            calibrate(decor.ring(16), EXPOSURE, CURIOUS, BUDGET, gossip_rounds=-1, **fixed)
 
 
 def test_every_couple_of_the_curve_spends_the_whole_budget_and_no_more():

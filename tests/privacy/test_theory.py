@@ -9,6 +9,7 @@ from oracles import graphs, true_worst
 import decor
 from decor import Adversary, Budget, Exposure, NoisePlan, theory
 from decor.errors import BudgetError
+from decor.graph.gossip import Gossip
 
 
 @given(graphs(least=3, most=7), st.floats(0.5, 20), st.just(0.0) | st.floats(1e-9, 500), st.integers(0, 2))
@@ -49,21 +50,69 @@ def test_theory_refuses_what_it_does_not_cover():
         theory.epsilon_bound(NoisePlan(decor.path(3), exposure, Adversary.curious(), 1.0, (1.0, 2.0)), 1e-5)
 
 
-def test_predicted_consensus_error_is_what_gossip_leaves_by_simulation():
-    """One step of noise, one round of gossip: distance to the average, per coordinate (Lemma consensus without its factor n)."""
-    rng = np.random.default_rng(5)
-    s, c = 2.0, 3.0
-    for topology in (decor.ring(6), decor.star(5), decor.erdos_renyi(7, 0.6, seed=1)):
-        n = topology.users
-        K = np.zeros((n, topology.edge_count))
-        K[topology.edges[:, 0], range(topology.edge_count)] = 1
-        K[topology.edges[:, 1], range(topology.edge_count)] = -1
-        noise = rng.normal(size=(200_000, n)) * s + c * rng.normal(size=(200_000, topology.edge_count)) @ K.T
-        after = noise @ topology.mixing.toarray()
-        measured = ((after - after.mean(axis=1, keepdims=True)) ** 2).sum(axis=1).mean() / n
-        weights = theory.error_weights(topology, 1)
-        assert measured == pytest.approx(float(weights.consensus(c**2 / s**2)) * s**2, rel=0.02)
-        assert after.mean(axis=1).var() == pytest.approx(weights.average * s**2, rel=0.02)
+GOSSIPS = [Gossip(), Gossip(0), Gossip(3), Gossip(3, accelerate=True)]
+
+
+def incidence(topology):
+    K = np.zeros((topology.users, topology.edge_count))
+    K[topology.edges[:, 0], range(topology.edge_count)] = 1
+    K[topology.edges[:, 1], range(topology.edge_count)] = -1
+    return K
+
+
+@given(graphs(least=2), st.sampled_from([1, 2, 30]), st.builds(Gossip, st.integers(0, 5), st.booleans()))
+def test_predicted_error_is_the_covariance_of_the_recursion_step_by_step(topology, steps, gossip):
+    """X <- P (X - noise): its covariance is C <- P (C + Sigma) P, and the error is its trace, less what averages drift."""
+    n, P = topology.users, gossip.matrix(topology)
+    J = (topology.components[:, None] == topology.components[None, :]).astype(float)
+    J /= J.sum(axis=1, keepdims=True)
+    per_edge = np.linspace(1, 3, topology.edge_count)
+    for c in (3.0, tuple(per_edge.tolist())):
+        K, C = incidence(topology), np.zeros((n, n))
+        Sigma = 4.0 * np.eye(n) + (K * np.square(c)) @ K.T
+        for _ in range(steps):
+            C = P @ (C + Sigma) @ P
+        plan = NoisePlan(topology, Exposure(1.0, steps), Adversary.eavesdropper(), 2.0, c)
+        disagreement = theory.predicted_error(plan, gossip) - theory.average_error(plan)
+        assert disagreement == pytest.approx(np.trace((np.eye(n) - J) @ C) / n, rel=1e-9, abs=1e-9)
+    assert theory.average_error(plan) == pytest.approx(4.0 * steps / n)
+
+
+@pytest.mark.parametrize("gossip", GOSSIPS, ids=repr)
+@pytest.mark.parametrize("topology", [decor.ring(6), decor.star(5), decor.erdos_renyi(7, 0.6, seed=1)], ids=repr)
+def test_predicted_errors_are_measured_in_simulated_training(topology, gossip):
+    """Noise and gossip alone, step after step: the mean model and the distance to it, accepted from both sides."""
+    rng, runs = np.random.default_rng(5), 20_000
+    s, c, n, K = 2.0, 3.0, topology.users, incidence(topology)
+    assert topology.is_connected
+    for steps in (1, 12):
+        models = np.zeros((n, runs))
+        for _ in range(steps):
+            noise = s * rng.normal(size=(n, runs)) + c * K @ rng.normal(size=(topology.edge_count, runs))
+            models = gossip.apply(topology, models - noise)
+        weights = theory.error_weights(topology, steps, gossip)
+        disagreement = ((models - models.mean(axis=0)) ** 2).sum(axis=0).mean() / n
+        for measured, predicted in (
+            (disagreement, float(weights.consensus(c**2 / s**2)) * s**2),
+            (models.mean(axis=0).var(), weights.average * s**2),
+        ):
+            assert measured == pytest.approx(predicted, rel=0.05)
+            assert measured != pytest.approx(predicted * 2 / 3, rel=0.05) and measured != pytest.approx(
+                predicted * 3 / 2, rel=0.05
+            )
+
+
+@given(graphs(least=2), st.sampled_from([1, 5, 1000, 10**12]), st.builds(Gossip, st.integers(0, 5), st.booleans()))
+def test_the_lemma_bounds_the_exact_disagreement_from_above(topology, steps, gossip):
+    """Lemma consensus: what one step leaves, remembered in all modes as long as in the slowest."""
+    forgotten = 1 - gossip.shrinkage(topology) ** 2
+    memory = min(steps, 1 / forgotten) if forgotten > 0 else steps
+    weights = theory.error_weights(topology, steps, gossip)
+    n = topology.users
+    assert weights.constant <= gossip.distance_to_average(topology) * memory / n * (1 + 1e-6) + 1e-12
+    assert weights.slope <= gossip.left_on_edges(topology).sum() * memory / n * (1 + 1e-6) + 1e-12
+    once = theory.error_weights(topology, 1, gossip)
+    assert weights.constant >= once.constant * (1 - 1e-9) and weights.slope >= once.slope * (1 - 1e-9)
 
 
 def test_predicted_error_of_per_edge_noise_agrees_with_uniform():

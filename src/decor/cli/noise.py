@@ -11,6 +11,7 @@ import numpy as np
 
 import decor
 from decor.errors import FragileGraphWarning, InputError
+from decor.graph.gossip import Gossip
 from decor.privacy.guarantee import figure
 
 from . import options as opt
@@ -38,6 +39,9 @@ def add_commands(commands: Any) -> None:
     couple.add_argument("--sigma-cdp", type=opt.number, metavar="S", help="fix sigma_cdp")
     couple.add_argument("--sigma-cor", type=opt.number, metavar="S", help="fix sigma_cor")
     couple.add_argument("--edges", default="uniform", help="uniform, or optimal: noise designed for every edge")
+    gossip = plan.add_argument_group("gossip in every step (moves the default couple and the predicted errors, no epsilon)")
+    gossip.add_argument("--gossip-rounds", type=opt.whole, default=1, metavar="K", help="rounds (default: 1)")
+    gossip.add_argument("--accelerate", action="store_true", help="Chebyshev rounds instead of plain ones")
     plan.add_argument("--method", default="exact", help="exact, or paper: the paper's looser conversion (default: exact)")
     plan.add_argument("--save", metavar="FILE", help="save the plan as JSON")
     opt.add_output(plan)
@@ -56,6 +60,7 @@ def add_commands(commands: Any) -> None:
 
 def run_plan(options: argparse.Namespace) -> None:
     options.delta = opt.DELTA if options.delta is None else options.delta
+    gossip = _gossip(options)
     budget = decor.Budget(options.epsilon, options.delta)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FragileGraphWarning)
@@ -69,6 +74,8 @@ def run_plan(options: argparse.Namespace) -> None:
             sigma_cor=options.sigma_cor,
             edges=options.edges,
             method=options.method,
+            gossip_rounds=gossip.rounds,
+            accelerate=gossip.accelerate,
         )
     notes = [str(w.message) for w in caught]
     guarantee = plan.guarantee(method=options.method)
@@ -79,7 +86,7 @@ def run_plan(options: argparse.Namespace) -> None:
     else:
         print(_heading(plan, guarantee, notes))
         print(_adversaries(plan, options.delta, options.method))
-        print(_couples(plan))
+        print(_couples(plan, gossip))
     _draw(plan, options)
 
 
@@ -104,6 +111,13 @@ def run_account(options: argparse.Namespace) -> None:
         print(_heading(plan, guarantee, []))
         print(_adversaries(plan, options.delta, options.method))
     _draw(plan, options)
+
+
+def _gossip(options: argparse.Namespace) -> Gossip:
+    gossip = Gossip(options.gossip_rounds, options.accelerate)
+    if gossip.accelerate and gossip.rounds < 2:
+        raise InputError(f"--accelerate changes nothing about --gossip-rounds {gossip.rounds}; ask for 2 rounds or more")
+    return gossip
 
 
 def _answer(plan: decor.NoisePlan, guarantee: decor.Guarantee, notes: list[str]) -> dict[str, Any]:
@@ -148,7 +162,7 @@ def _heading(plan: decor.NoisePlan, guarantee: decor.Guarantee, notes: list[str]
 
 def _adversaries(plan: decor.NoisePlan, delta: float, method: str) -> str:
     rows = []
-    for adversary in listed_adversaries(plan):
+    for adversary in plan.listed_adversaries():
         g = plan.guarantee(delta, adversary, method)
         to = ", ".join(plan.topology.name(v) for v in g.worst_coalition[:8]) + (", ..." if len(g.worst_coalition) > 8 else "")
         most = f"user {plan.topology.name(g.worst_user)}" + (f", to {to}" if to else "")
@@ -156,16 +170,7 @@ def _adversaries(plan: decor.NoisePlan, delta: float, method: str) -> str:
     return f"Who learns what (epsilon at delta {delta:g}):\n" + table(["adversary", "epsilon", "most exposed"], rows) + "\n"
 
 
-def listed_adversaries(plan: decor.NoisePlan) -> list[decor.Adversary]:
-    """Those worth a row: the paper's four, up to as many colluders as can isolate somebody; the plan's own in any case."""
-    n, q = plan.topology.users, plan.adversary.colluders
-    counts: set[int] = {0} if q is None else {0, q}
-    if n <= _MANY:
-        counts |= set(range(1, min(3, int(plan.topology.degrees.min()), n - 1) + 1))
-    return [decor.Adversary(k) for k in sorted(counts)] + [decor.Adversary.everyone()]
-
-
-def _couples(plan: decor.NoisePlan) -> str:
+def _couples(plan: decor.NoisePlan, gossip: Gossip) -> str:
     assert plan.budget is not None
     central = decor.baselines.central(plan.topology, plan.exposure, plan.budget)
     local = decor.baselines.local(plan.topology, plan.exposure, plan.budget)
@@ -175,11 +180,11 @@ def _couples(plan: decor.NoisePlan) -> str:
         curve = plan.couples(np.array([1.0, 10.0, 100.0, 1000.0, 10000.0]))
         for x, s, c in zip(curve.ratio, curve.sigma_cdp, curve.sigma_cor, strict=True):
             other = decor.NoisePlan(plan.topology, plan.exposure, plan.adversary, float(s), float(c))
-            rows.append([f"ratio {x:g}", figure(s), figure(c), figure(decor.theory.predicted_error(other) / best)])
+            rows.append([f"ratio {x:g}", figure(s), figure(c), figure(decor.theory.predicted_error(other, gossip) / best)])
     c = plan.sigma_cor
     shown = figure(c) if isinstance(c, float) else f"~{figure(float(np.sqrt(np.mean(np.square(c)))))}"
-    rows.append(["this plan", figure(plan.sigma_cdp), shown, figure(decor.theory.predicted_error(plan) / best)])
-    rows.append(["local DP", figure(local.sigma_cdp), "0", figure(decor.theory.predicted_error(local) / best)])
+    rows.append(["this plan", figure(plan.sigma_cdp), shown, figure(decor.theory.predicted_error(plan, gossip) / best)])
+    rows.append(["local DP", figure(local.sigma_cdp), "0", figure(decor.theory.predicted_error(local, gossip) / best)])
     head = ["couple", "sigma_cdp", "sigma_cor", "predicted error"]
     return "The same budget, spent otherwise (error relative to central DP, from the noise alone):\n" + table(head, rows)
 
@@ -189,7 +194,7 @@ def _draw(plan: decor.NoisePlan, options: argparse.Namespace) -> None:
         return
     from decor.results import plots
 
-    against = [(str(a), plan.guarantee(options.delta, a, options.method)) for a in listed_adversaries(plan)]
+    against = [(str(a), plan.guarantee(options.delta, a, options.method)) for a in plan.listed_adversaries()]
     plots.plan_figure(plan, plan.guarantee(options.delta, method=options.method), against, options.plot)
     if not options.json:
         print(f"\nwrote {options.plot}")

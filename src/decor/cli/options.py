@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from pathlib import Path
 
 import decor
 from decor.errors import GraphError, InputError
@@ -36,6 +37,11 @@ def records(text: str) -> int | tuple[int, ...]:
     return tuple(whole(part) for part in text.split(",")) if "," in text else whole(text)
 
 
+def numbers(text: str) -> tuple[float, ...]:
+    """One number or several, with commas."""
+    return tuple(number(part) for part in text.split(",") if part.strip())
+
+
 def add_graph(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("graph")
     group.add_argument("--topology", metavar="NAME", help=f"{', '.join(TOPOLOGIES)} (default: ring)")
@@ -46,10 +52,15 @@ def add_graph(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--graph", metavar="FILE", help="a graph of your own: edge list, .gml or .graphml")
 
 
-def add_exposure(parser: argparse.ArgumentParser) -> None:
+def add_exposure(parser: argparse.ArgumentParser, steps: int = 1000, several_clips: bool = False) -> None:
     group = parser.add_argument_group("what is exposed")
-    group.add_argument("--steps", type=whole, metavar="T", help="training steps (default: 1000)")
-    group.add_argument("--clip", type=number, metavar="C", help="norm to which gradients are clipped (default: 1)")
+    group.add_argument("--steps", type=whole, metavar="T", help=f"training steps (default: {steps})")
+    if several_clips:
+        group.add_argument(
+            "--clip", type=numbers, metavar="C,...", help="norms to clip gradients to, to choose from (default: 1)"
+        )
+    else:
+        group.add_argument("--clip", type=number, metavar="C", help="norm to which gradients are clipped (default: 1)")
     group.add_argument("--unit", help="user (all data of a user) or example (one record) (default: user)")
     group.add_argument("--batch-size", type=whole, metavar="B", help="example level: records averaged in a step")
     group.add_argument("--records", type=records, metavar="M", help="example level: records of a user, or M1,M2,... of each")
@@ -125,12 +136,32 @@ def topology_of(options: argparse.Namespace) -> decor.Topology:
     raise GraphError(f"unknown topology {options.topology!r}; choose one of {', '.join(TOPOLOGIES)}, or give --graph FILE")
 
 
+def topologies_of(options: argparse.Namespace) -> tuple[tuple[str, decor.Topology], ...]:
+    """Several graphs of the same users, by the names given with commas."""
+    if options.graph is not None:
+        return ((Path(options.graph).stem, topology_of(options)),)
+    names = [name.strip() for name in (options.topology or "ring,torus").split(",") if name.strip()]
+    if len(set(names)) < len(names) or not names:
+        raise InputError(f"--topology {options.topology!r} names no graph, or one twice; give names such as ring,torus")
+    used = {other for name in names for other in _USED.get(name.replace("_", "-"), ())}
+    found = []
+    for name in names:
+        own = argparse.Namespace(**vars(options))
+        own.topology = name
+        for other in used - set(_USED.get(name.replace("_", "-"), ())):
+            setattr(own, other, None)  # meant for another of the graphs
+        found.append((name, topology_of(own)))
+    return tuple(found)
+
+
+_USED = {"random-regular": ("degree", "graph_seed"), "erdos-renyi": ("probability", "graph_seed")}
+"""Options that only some graphs take."""
+
+
 def _refuse_unused(options: argparse.Namespace) -> None:
     """An option that would change nothing was meant to change something."""
     name = "--graph" if options.graph is not None else (options.topology or "ring")
-    used = {"random-regular": ("degree", "graph_seed"), "erdos-renyi": ("probability", "graph_seed")}.get(
-        name.replace("_", "-"), ()
-    )
+    used = _USED.get(name.replace("_", "-"), ())
     for other in ("degree", "probability", "graph_seed", *(["topology"] if name == "--graph" else [])):
         if getattr(options, other) is not None and other not in used:
             raise InputError(f"--{other.replace('_', '-')} does not apply to {name}; drop it")

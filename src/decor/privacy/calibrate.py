@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from decor import progress
 from decor.errors import BudgetError, FragileGraphWarning, InputError
+from decor.graph.gossip import Gossip
 from decor.graph.topology import Topology
 
 from . import theory
@@ -50,12 +51,17 @@ def calibrate(
     sigma_cor: float | None = None,
     edges: str = "uniform",
     method: str = "exact",
+    gossip_rounds: int = 1,
+    accelerate: bool = False,
 ) -> NoisePlan:
     """The least noise within the budget: of the default ratio, or of the ratio, sigma_cdp or sigma_cor given.
 
     `edges="optimal"` lets sigma_cor differ by edge, which pays on irregular graphs. `method="paper"` spends the budget by the
-    paper's conversion, for comparison. Guarantee: the plan, accounted again, is never above its budget.
+    paper's conversion, for comparison. `gossip_rounds` and `accelerate` say how models will be mixed in every step
+    (`decor.graph.gossip.Gossip`): they choose the default ratio and change no guarantee, because gossip is post-processing.
+    Guarantee: the plan, accounted again, is never above its budget.
     """
+    gossip = Gossip(gossip_rounds, accelerate)
     if edges not in ("uniform", "optimal"):
         raise InputError(f'edges must be "uniform" or "optimal", not {edges!r}')
     if sum(given is not None for given in (ratio, sigma_cdp, sigma_cor)) > 1:
@@ -68,7 +74,7 @@ def calibrate(
     elif sigma_cor is not None:
         x = _ratio_for_cor(need, _checked("sigma_cor", sigma_cor))
     else:
-        x = _default_ratio(need)
+        x = _default_ratio(need, gossip)
     s, c = need.couple(x)
     # what was given stays what it is: both replacements only add noise
     plan = NoisePlan(topology, exposure, adversary, max(s, sigma_cdp or 0.0), max(c, sigma_cor or 0.0), budget)
@@ -95,7 +101,7 @@ def couples(
     return Couples(x, s, np.sqrt(x) * s)
 
 
-def _default_ratio(need: Need) -> float:
+def _default_ratio(need: Need, gossip: Gossip) -> float:
     """The ratio of least predicted error; zero, with a warning, where correlated noise cannot help the worst user."""
     if need.adversary.colluders is None or need.topology.edge_count == 0 or need.adversary.average_only:
         return 0.0
@@ -103,7 +109,7 @@ def _default_ratio(need: Need) -> float:
     if alone.any() and need.allowed[alone].min() <= need.allowed.min():
         warnings.warn(_fragile(need), FragileGraphWarning, stacklevel=3)
         return 0.0
-    error = theory.error_weights(need.topology, need.steps)
+    error = theory.error_weights(need.topology, need.steps, gossip)
     # against the coalition that is worst at one ratio: choosing the ratio does not need a search at every one
     seen = need.without(need.exposed(10.0).coalition) if need.adversary.colluders else need
     curve = curve_of(seen)

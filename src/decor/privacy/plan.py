@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .calibrate import Couples
 
 _FORMAT = "decor-plan-1"
+_MANY = 2000
+"""Above this many users only the adversary asked about is listed, beside the two ends."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,14 @@ class NoisePlan:
         if self.budget is None:
             raise BudgetError("this plan was made without a budget, so it has no curve of couples; make it with calibrate()")
         return couples(self.topology, self.exposure, self.adversary, self.budget, ratios)
+
+    def listed_adversaries(self) -> list[Adversary]:
+        """Those worth a row: the paper's four, up to as many colluders as can isolate somebody; the plan's own in any case."""
+        n, q = self.topology.users, self.adversary.colluders
+        counts: set[int] = {0} if q is None else {0, q}
+        if n <= _MANY:
+            counts |= set(range(1, min(3, int(self.topology.degrees.min()), n - 1) + 1))
+        return [Adversary(k) for k in sorted(counts)] + [Adversary.everyone()]
 
     def scaled(self, factor: float) -> NoisePlan:
         """The plan with all noise multiplied."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from decor.errors import BudgetError
-from decor.graph import mixing
+from decor.graph.gossip import ONE_ROUND, Gossip
 from decor.graph.spectrum import algebraic_connectivity
 from decor.graph.topology import Topology
 
@@ -76,29 +76,32 @@ class ErrorWeights:
 
 
 @lru_cache(maxsize=256)
-def error_weights(topology: Topology, steps: int) -> ErrorWeights:
-    """The two terms through which noise hurts (Theorem summary and Lemma consensus, without the lemma's extra factor n).
+def error_weights(topology: Topology, steps: int, gossip: Gossip = ONE_ROUND) -> ErrorWeights:
+    """The two terms through which noise hurts, after T steps X <- P (X - step size x noise) with the gossip's P.
 
-    The average of all models collects s^2/n in every step and forgets nothing over T steps. The distance to consensus collects
-    (2 H_G(W) |E| c^2 + |W - J|_F^2 s^2) / n in every step and forgets it at rate p, so over min(T, 1/p) steps.
+    The average of all models collects s^2/n in every step and forgets nothing. The disagreement collects the noise's part in
+    every mode of P and forgets each at its own rate: tr(sum_k (P - J)^2k (s^2 I + c^2 L)) / n over k = 1..T. That is Lemma
+    consensus with equality (and without its extra factor n), where the lemma bounds all modes by the slowest. Exact up to
+    DENSE_LIMIT users and on named families, an estimate to a few percent on other graphs; J averages each component.
     """
     n = topology.users
-    memory = min(1 / max(mixing.consensus_rate_within_components(topology), 1e-300), float(steps))
-    slope = float(mixing.edge_heterogeneity(topology).sum()) * memory / n if topology.edge_count else 0.0
-    return ErrorWeights(steps / n, mixing.distance_to_average(topology) * memory / n, slope)
+    return ErrorWeights(steps / n, gossip.distance_to_average(topology, steps) / n, gossip.left_of(topology, 1.0, steps) / n)
 
 
 def average_error(plan: NoisePlan) -> float:
     """The part of `predicted_error` that no gossip can mend: the noise of the average model, central DP's whole error."""
-    return error_weights(plan.topology, plan.exposure.steps).average * plan.sigma_cdp**2
+    return plan.exposure.steps / plan.topology.users * plan.sigma_cdp**2
 
 
-def predicted_error(plan: NoisePlan) -> float:
-    """The plan's predicted squared error per coordinate and squared step size: lower is better, only comparisons mean much."""
-    weights = error_weights(plan.topology, plan.exposure.steps)
+def predicted_error(plan: NoisePlan, gossip: Gossip = ONE_ROUND) -> float:
+    """The plan's predicted squared error per coordinate and squared step size, with this gossip in every step.
+
+    Of the noise alone, as if gradients did not pull the models back: lower is better, only comparisons mean much.
+    """
+    n, steps = plan.topology.users, plan.exposure.steps
+    weights = error_weights(plan.topology, steps, gossip)
     if isinstance(plan.sigma_cor, float):
         correlated = weights.slope * plan.sigma_cor**2
     else:
-        left = mixing.edge_heterogeneity(plan.topology)
-        correlated = weights.slope * float(left @ np.square(plan.sigma_cor)) / max(float(left.sum()), 1e-300)
+        correlated = gossip.left_of(plan.topology, np.square(plan.sigma_cor), steps) / n
     return (weights.average + weights.constant) * plan.sigma_cdp**2 + correlated

@@ -7,7 +7,8 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test check docs bench clean
 
 demo: $(STAMP)
-	$(BIN)/decor plan --topology ring --users 16 --epsilon 3 --delta 1e-5 --steps 1000 --clip 1 --adversary eavesdropper --plot plan.png
+	$(BIN)/decor compare --task breast-cancer --users 16 --epsilon 1,3,10,30 --topology ring,torus \
+	    --gossip-rounds 4 --final-gossip-rounds 16 --seeds 8 --output demo --overwrite
 
 test: $(STAMP)-test
 	$(BIN)/python -m pytest
@@ -22,15 +23,16 @@ docs: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/accountant.py | tee benchmarks/accountant.jsonl
+	$(BIN)/python benchmarks/simulator.py | tee benchmarks/simulator.jsonl
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis plan.png
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis demo
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("DECOR needs Python 3.11 or newer; say make PYTHON=python3.11 (or newer)" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing DECOR and its libraries into $(VENV): a minute or so"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@echo "installing DECOR and its libraries (torch is the largest) into $(VENV): a few minutes the first time"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[train]'
 	touch $@
 
 $(STAMP)-test: $(STAMP)

@@ -91,6 +91,7 @@ def __getattr__(name: str) -> object:
 def __dir__() -> list[str]:
     return __all__
 
+
 __all__ = [
     "Adversary",
     "Budget",

@@ -12,7 +12,7 @@ from typing import NoReturn
 import decor
 from decor.errors import DecorError
 
-from . import graph, noise
+from . import compare, graph, noise, train
 from .show import shown_progress
 
 
@@ -24,10 +24,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    top = _Parser(prog="decor", description="Private decentralised learning: plan the noise, and know who learns what.")
+    top = _Parser(prog="decor", description="Private decentralised learning: plan the noise, know who learns what, and train.")
     top.add_argument("--version", action="version", version=f"decor {decor.__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for module in (noise, graph):
+    for module in (noise, graph, train, compare):
         module.add_commands(commands)
     return top
 

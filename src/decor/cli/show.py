@@ -56,6 +56,21 @@ def _finite(value: Any) -> Any:
     return value
 
 
+def _progress(what: str, fraction: float | None, seconds: float) -> str:
+    """What is being done, how much of it, and how long it will take."""
+    if not fraction:
+        return f"{what} ({seconds:.0f} s)"
+    bar = "█" * round(20 * fraction) + "░" * (20 - round(20 * fraction))
+    left = seconds / fraction - seconds
+    return f"{bar} {fraction:4.0%}  {what}, {_time(left)} left"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 @contextmanager
 def shown_progress() -> Iterator[None]:
     """One line on standard error, when it is a terminal and the work takes more than a second."""
@@ -69,8 +84,7 @@ def shown_progress() -> Iterator[None]:
         now = time.monotonic()
         if now - start > 1 and now - drawn > 0.1:
             drawn = now
-            share = "" if fraction is None else f" {fraction:4.0%}"
-            print(f"\r\x1b[K{what}{share} ({now - start:.0f} s)", end="", file=sys.stderr, flush=True)
+            print(f"\r\x1b[K{_progress(what, fraction, now - start)}", end="", file=sys.stderr, flush=True)
 
     try:
         with progress.listening(listener):

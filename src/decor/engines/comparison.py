@@ -37,7 +37,10 @@ RATES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 @dataclass(frozen=True)
 class Design:
-    """What is compared. Every method takes the best of `learning_rates` x `clips`, at every epsilon, by the training loss."""
+    """What is compared. Every method takes the best of `learning_rates` x `clips`, at every epsilon, by the training loss.
+
+    DECOR also chooses its couple, as the paper does: the default's ratio of noises times each of `couples`.
+    """
 
     graphs: tuple[tuple[str, Topology], ...]
     epsilons: tuple[float, ...]
@@ -45,6 +48,7 @@ class Design:
     delta: float = 1e-5
     adversary: Adversary = field(default_factory=Adversary.eavesdropper)
     clips: tuple[float, ...] = (1.0,)
+    couples: tuple[float, ...] = (1.0, 4.0, 16.0)
     learning_rates: tuple[float, ...] = RATES
     seeds: tuple[int, ...] = (0, 1, 2, 3)
     criterion: str = "loss"
@@ -86,8 +90,14 @@ class Design:
                 case "local":
                     yield epsilon, [baselines.local(topology, exposure, budget) for exposure in exposures]
                 case _:
-                    gossip = {"gossip_rounds": self.gossip_rounds, "accelerate": self.accelerate}
-                    yield epsilon, [calibrate(topology, e, self.adversary, budget, **gossip) for e in exposures]  # type: ignore[arg-type]
+                    yield epsilon, [plan for exposure in exposures for plan in self._couples(topology, exposure, budget)]
+
+    def _couples(self, topology: Topology, exposure: Exposure, budget: Budget) -> Iterator[NoisePlan]:
+        rounds, accelerate = self.gossip_rounds, self.accelerate
+        plan = calibrate(topology, exposure, self.adversary, budget, gossip_rounds=rounds, accelerate=accelerate)
+        ratio = (plan.sigma_cor / plan.sigma_cdp) ** 2 if isinstance(plan.sigma_cor, float) else 0.0
+        for factor in self.couples if ratio else (1.0,):
+            yield plan if factor == 1 else calibrate(topology, exposure, self.adversary, budget, ratio=factor * ratio)
 
 
 class Comparison:
@@ -121,22 +131,16 @@ class Comparison:
         unit = "everything a user holds" if e.unit == "user" else "one record"
         finished = len(found) == len(d.methods())
         notes = [] if finished else [f"Interrupted: {len(found)} of {len(d.methods())} methods are finished."]
-        if len(d.learning_rates) * len(d.clips) > 1:
-            tuning = {
-                "tuned": True,
-                "criterion": d.criterion,
-                "grid": {"learning rate": d.learning_rates, "clip": d.clips},
-                "warning": NOT_FREE,
-            }
-        else:
-            tuning = None
+        grid = {"learning rate": list(d.learning_rates), "clip": list(d.clips), "couple, times the default": list(d.couples)}
+        tuned = max(len(values) for values in grid.values()) > 1
+        tuning = {"tuned": True, "criterion": d.criterion, "grid": grid, "warning": NOT_FREE} if tuned else None
         return outcomes.report(
             f"{self.task.name}: what privacy costs {self.task.users} users",
             [outcomes.method(kind, graph) for kind, graph in found],
             [entry for entries in found.values() for entry in entries],
             d.graphs,
             subtitle=f"{e.steps:,} steps, protecting {unit}, against {d.adversary.sentence}; {len(d.seeds)} seeds",
-            tuning=None if tuning is None else json.loads(json.dumps(tuning)),
+            tuning=tuning,
             repeat={
                 "command": self.command,
                 "versions": versions(),

@@ -110,7 +110,7 @@ def sweep(
         momentum,
         weight_decay,
         Gossip(gossip_rounds, accelerate),
-        Gossip(final_gossip_rounds, accelerate),
+        Gossip(final_gossip_rounds, accelerate=True),
         local_steps,
         batch_size,
         evaluate_every,

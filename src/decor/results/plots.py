@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.collections import LineCollection
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
@@ -36,7 +38,7 @@ def plan_figure(plan: NoisePlan, guarantee: Guarantee, against: Sequence[tuple[s
     _against(axes[-2], against, guarantee)
     _graph(figure, axes[-1], plan.topology, guarantee.per_user, "epsilon", str(guarantee.adversary))
     figure.suptitle(f"{plan.topology.description}, {plan.exposure.steps:,} steps", color=INK, weight="bold")
-    _save(figure, path)
+    save(figure, path)
 
 
 def graph_figure(topology: Topology, exposures: Floats, ratio: float, path: str | Path) -> None:
@@ -44,7 +46,7 @@ def graph_figure(topology: Topology, exposures: Floats, ratio: float, path: str 
     figure = Figure(figsize=(7, 6), layout="constrained")
     axis = figure.subplots()
     _graph(figure, axis, topology, exposures, "exposure (1 = local DP)", f"eavesdropper, ratio {ratio:g}")
-    _save(figure, path)
+    save(figure, path)
 
 
 def _couples(axis: Any, plan: NoisePlan) -> None:
@@ -98,19 +100,19 @@ def _graph(figure: Figure, axis: Any, topology: Topology, values: Floats, label:
         axis.hist(values[np.isfinite(values)], bins=60, color=BLUE)
         dress(axis, f"Everybody, against {title}", label, "users")
         return
-    places = _places(topology)
+    at = places(topology)
     axis.add_collection(
-        LineCollection(list(places[topology.edges]), colors=GREY, linewidths=max(0.3, min(1.2, 60 / topology.users)), zorder=1)
+        LineCollection(list(at[topology.edges]), colors=GREY, linewidths=max(0.3, min(1.2, 60 / topology.users)), zorder=1)
     )
     low, high = float(np.min(values)), float(np.max(values))
     size = float(np.clip(6000 / topology.users, 14, 420))
     if not np.isfinite(high):
-        axis.scatter(*places.T, s=size, color=ORANGE, zorder=2)
+        axis.scatter(*at.T, s=size, color=ORANGE, zorder=2)
         axis.annotate("infinite for everybody", (0.5, 0.5), xycoords="axes fraction", ha="center", weight="bold", color=INK)
     else:
         alike = high - low <= 1e-9 * high
         norm = Normalize(0, 2 * high) if alike else (LogNorm(low, high) if high > 20 * low > 0 else Normalize(low, high))
-        dots = axis.scatter(*places.T, c=values, s=size, cmap=COLOURS, norm=norm, edgecolors="white", linewidths=1, zorder=2)
+        dots = axis.scatter(*at.T, c=values, s=size, cmap=COLOURS, norm=norm, edgecolors="white", linewidths=1, zorder=2)
         if alike:
             axis.annotate(
                 f"everybody: {rounded_up(high)}",
@@ -124,7 +126,7 @@ def _graph(figure: Figure, axis: Any, topology: Topology, values: Floats, label:
         else:
             figure.colorbar(dots, ax=axis, label=label, shrink=0.8)
     if topology.users <= 64:
-        _name_users(axis, topology, places, values)
+        _name_users(axis, topology, at, values)
     axis.set_aspect("equal")
     axis.autoscale_view()
     axis.margins(0.08)
@@ -132,10 +134,10 @@ def _graph(figure: Figure, axis: Any, topology: Topology, values: Floats, label:
     axis.set_title(f"Everybody, against {title}", color=INK, fontsize=11)
 
 
-def _name_users(axis: Any, topology: Topology, places: Floats, values: Floats) -> None:
+def _name_users(axis: Any, topology: Topology, at: Floats, values: Floats) -> None:
     """Short names inside the dots, black on the light end of the colours and white on the dark end; long names below them."""
     low, high = float(np.min(values)), float(np.max(values))
-    for user, place in enumerate(places):
+    for user, place in enumerate(at):
         name = topology.name(user)
         dark = not high - low > 1e-9 * high or (values[user] - low) / (high - low) > 0.45
         style: dict[str, Any] = {"va": "center", "color": "white" if dark else "black"}
@@ -144,7 +146,8 @@ def _name_users(axis: Any, topology: Topology, places: Floats, values: Floats) -
         axis.annotate(name, place, ha="center", fontsize=7, **style)
 
 
-def _places(topology: Topology) -> Floats:
+def places(topology: Topology) -> Floats:
+    """Where everybody is drawn."""
     n = topology.users
     family = topology.family
     if family is not None and family.name in ("torus", "grid"):
@@ -154,6 +157,9 @@ def _places(topology: Topology) -> Floats:
     circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     if family is not None and family.name in ("ring", "complete"):
         return circle
+    if family is not None and family.name == "star" and n > 1:
+        around = 2 * np.pi * np.arange(n - 1) / (n - 1)
+        return np.concatenate([np.zeros((1, 2)), np.stack([np.cos(around), np.sin(around)], axis=1)])
     if family is not None and family.name == "path":
         return np.stack([np.arange(n), np.zeros(n)], axis=1).astype(float)
     if n == 1 or topology.edge_count == 0:
@@ -176,9 +182,12 @@ def dress(axis: Any, title: str, x: str, y: str) -> None:
     axis.set_axisbelow(True)
 
 
-def _save(figure: Figure, path: str | Path) -> None:
+def save(figure: Figure, path: str | Path) -> None:
+    """Writes a picture; the same answer draws the same file, because neither a date nor a random name is inside."""
     try:
-        # no date inside an .svg: the same answer draws the same file
-        figure.savefig(path, dpi=150, metadata={"Date": None} if str(path).lower().endswith(".svg") else None)
+        with rc_context({"svg.hashsalt": "decor"}), warnings.catch_warnings():
+            # a letter that the font has not is drawn as a box, which is no reason to fail
+            warnings.filterwarnings("ignore", "Glyph .* missing")
+            figure.savefig(path, dpi=150, metadata={"Date": None} if str(path).lower().endswith(".svg") else None)
     except (OSError, ValueError) as problem:
         raise InputError(f"the picture {str(path)!r} cannot be written: {problem}") from None

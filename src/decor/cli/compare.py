@@ -1,0 +1,161 @@
+"""`decor compare`: what privacy costs, with DECOR beside central DP, local DP and none; `decor report`: saved runs as a page."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import decor
+from decor.errors import InputError
+
+from . import learn
+from . import options as opt
+from .show import table, write_json
+
+_COMPARE = """example:
+  decor compare --task breast-cancer --users 16 --epsilon 1,3,10,30 --topology ring,torus --output comparison"""
+_REPORT = """example:
+  decor report run-a run-b --output report.html"""
+
+
+def add_commands(commands: Any) -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    compare = commands.add_parser(
+        "compare", help="what privacy costs: DECOR, central DP, local DP and none", epilog=_COMPARE, formatter_class=raw
+    )
+    compare.set_defaults(run=run_compare)
+    learn.add_task(compare, "breast-cancer")
+    compare.add_argument(
+        "--epsilon", type=opt.numbers, default=(1.0, 3.0, 10.0, 30.0), metavar="E,...", help="(default: 1,3,10,30)"
+    )
+    opt.add_adversary(compare)
+    opt.add_graph(compare)
+    opt.add_exposure(compare, steps=100, several_clips=True)
+    learn.add_training(compare)
+    rates = "to choose from, by the training loss (default: nine from 0.005 to 2)"
+    compare.add_argument("--learning-rate", type=opt.numbers, metavar="R,...", help=rates)
+    compare.add_argument("--seeds", type=opt.whole, default=4, metavar="N", help="runs of every setting (default: 4)")
+    compare.add_argument("--output", default="comparison", metavar="DIR", help="folder for everything (default: comparison)")
+    compare.add_argument("--resume", action="store_true", help="go on with an interrupted comparison in that folder")
+    compare.add_argument("--overwrite", action="store_true", help="replace the comparison in that folder")
+    compare.add_argument("--json", action="store_true", help="one JSON object on standard output, and nothing else there")
+
+    report = commands.add_parser("report", help="an HTML report of saved runs", epilog=_REPORT, formatter_class=raw)
+    report.set_defaults(run=run_report)
+    report.add_argument("runs", nargs="+", metavar="RUN", help="folders that decor train or decor compare wrote")
+    report.add_argument("--output", default="report.html", metavar="FILE", help="(default: report.html)")
+    report.add_argument("--json", action="store_true", help="one JSON object on standard output, and nothing else there")
+
+
+def run_compare(options: argparse.Namespace) -> None:
+    from decor.engines.comparison import RATES, Comparison, Design
+
+    graphs = opt.topologies_of(options)
+    users = graphs[0][1].users
+    task = learn.task_of(options, users)
+    clips = options.clip or (1.0,)
+    options.clip, options.steps = clips[0], 100 if options.steps is None else options.steps
+    exposure, batch_size = learn.exposure_of(options, task)
+    if options.seeds < 1:
+        raise InputError(f"--seeds must be at least 1, not {options.seeds}")
+    design = Design(
+        graphs=graphs,
+        epsilons=options.epsilon,
+        exposure=exposure,
+        delta=opt.DELTA if options.delta is None else options.delta,
+        adversary=opt.adversary_of(options),
+        clips=clips,
+        learning_rates=options.learning_rate or RATES,
+        seeds=tuple(range(options.seeds)),
+        gossip_rounds=options.gossip_rounds,
+        accelerate=options.accelerate,
+        final_gossip_rounds=options.final_gossip_rounds,
+        momentum=options.momentum,
+        weight_decay=options.weight_decay,
+        batch_size=batch_size,
+        schedule=learn.schedule_of(options, graphs[0][1]),
+    )
+    folder = Path(options.output)
+    if options.overwrite and not options.resume and (folder / "manifest.json").exists():
+        _remove(folder)
+    comparison = Comparison(task, design, folder, resume=options.resume, command=_command())
+    try:
+        data = comparison.run(decor.Vectorised(threads=options.threads))
+    except KeyboardInterrupt:
+        try:
+            written = _write(comparison.data(), folder)
+            print(f"decor: interrupted; what is finished is in {written['report']}", file=sys.stderr)
+        except InputError:
+            pass
+        print(f"decor: go on with {_command()} --resume", file=sys.stderr)
+        raise
+    written = _write(data, folder)
+    _show(data, written, options.json)
+
+
+def run_report(options: argparse.Namespace) -> None:
+    from decor.results import outcomes
+
+    runs = [(Path(path).name, decor.Run.load(path)) for path in options.runs]
+    if len({name for name, _ in runs}) < len(runs):
+        runs = [(str(path), run) for path, (_, run) in zip(options.runs, runs, strict=True)]
+    data = outcomes.of_runs(runs, _command())
+    path = Path(options.output)
+    if path.is_dir():
+        path = path / "report.html"
+    from decor.results import report
+
+    report.write(data, path)
+    _show(data, {"report": str(path)}, options.json)
+
+
+def _write(data: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Page, figures and data of a report."""
+    from decor.results import figures, report
+
+    report.write(data, folder / "report.html")
+    main = data["metrics"][0]["name"]
+    drawn = []
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    for suffix in ("png", "svg"):
+        figures.comparison_figure(data, main, folder / "figures" / f"privacy-utility.{suffix}")
+        figures.curves_figure(data, main, folder / "figures" / f"curves.{suffix}")
+        drawn += [str(folder / "figures" / f"{name}.{suffix}") for name in ("privacy-utility", "curves")]
+    (folder / "report.json").write_text(json.dumps(data, allow_nan=False) + "\n", encoding="utf-8")
+    return {"report": str(folder / "report.html"), "figures": drawn, "data": str(folder / "report.json")}
+
+
+def _show(data: dict[str, Any], written: dict[str, Any], as_json: bool) -> None:
+    from decor.results.summary import summary_header, summary_rows
+
+    if as_json:
+        write_json({**data, "written": written})
+        return
+    print(data["title"] + (f" ({data['subtitle']})" if data["subtitle"] else ""))
+    print(table(summary_header(data), summary_rows(data)))
+    kinds = {method["name"]: method["kind"] for method in data["methods"]}
+    promised = sorted((kinds[entry["method"]] != "decor", entry["guarantee"]) for entry in data["outcomes"] if entry["guarantee"])
+    if promised:
+        print(f"\n{promised[0][1]}")
+    if data["tuning"]:
+        print(f"\n{data['tuning']['warning']}")
+    print(f"\nwrote {written['report']}" + (f", {', '.join(written.get('figures', []))}" if written.get("figures") else ""))
+
+
+def _remove(folder: Path) -> None:
+    """Only what a comparison writes: a folder that holds more keeps it."""
+    for name in ("outcomes", "metrics", "runs", "figures"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for name in ("manifest.json", "report.html", "report.json"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _command() -> str:
+    """What was typed, to be typed again."""
+    kept = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
+    return shlex.join(["decor", *kept])

@@ -1,0 +1,194 @@
+"""`decor train`: one run, saved to a folder."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import decor
+from decor.errors import InputError
+
+from . import learn
+from . import options as opt
+from .show import table, write_json
+
+_TRAIN = """example:
+  decor train --task breast-cancer --topology ring --users 16 --epsilon 10 --steps 100 --learning-rate 0.1 --output run"""
+_SAVE_EVERY = 10.0
+"""Seconds between checkpoints."""
+
+
+def add_commands(commands: Any) -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    train = commands.add_parser("train", help="one private training, saved to a folder", epilog=_TRAIN, formatter_class=raw)
+    train.set_defaults(run=run_train)
+    learn.add_task(train, None)
+    train.add_argument("--learning-rate", type=opt.number, required=True, metavar="R", help="step size")
+    train.add_argument("--epsilon", type=opt.number, metavar="E", help="the most that may be spent")
+    train.add_argument("--plan", metavar="FILE", help="a plan saved by decor plan, instead of epsilon, graph, steps and clip")
+    opt.add_adversary(train)
+    opt.add_graph(train)
+    opt.add_exposure(train, steps=100)
+    learn.add_training(train)
+    train.add_argument("--local-steps", type=opt.whole, default=1, metavar="K", help="user level: steps alone, clipped as one")
+    train.add_argument(
+        "--evaluate-every", type=opt.whole, metavar="K", help="steps between measurements (default: about 50 in all)"
+    )
+    train.add_argument("--engine", default="vectorised", help="vectorised (default)")
+    train.add_argument("--device", default="cpu", help="cpu (default)")
+    train.add_argument("--seed", type=opt.whole, default=0, metavar="S", help="of noise and batches (default: 0)")
+    train.add_argument("--allow-disconnected", action="store_true", help="train on a graph in parts, whose models never agree")
+    train.add_argument("--output", required=True, metavar="DIR", help="folder for the run")
+    train.add_argument("--resume", action="store_true", help="go on with the run in that folder")
+    train.add_argument("--tensorboard", metavar="DIR", help="write metrics for TensorBoard there as well")
+    train.add_argument("--json", action="store_true", help="one JSON object on standard output, and nothing else there")
+
+
+def run_train(options: argparse.Namespace) -> None:
+    if options.engine != "vectorised":
+        raise InputError(f"unknown engine {options.engine!r}; this release has vectorised")
+    folder = Path(options.output)
+    exists = (folder / "manifest.json").exists()
+    if exists and not options.resume:
+        raise InputError(f"{options.output!r} holds a run already; go on with it by --resume, or name another folder")
+    task, plan, batch_size = _task_and_plan(options)
+    resumed = decor.Run.load(folder) if exists else None
+    if options.resume and resumed is None:
+        raise InputError(f"there is nothing to resume in {options.output!r}; drop --resume")
+    if resumed is not None and resumed.stopped is None:
+        run = resumed
+    else:
+        with _until_interrupted() as interrupted:
+            run = decor.train(
+                task,
+                plan,
+                learning_rate=options.learning_rate,
+                engine=decor.Vectorised(seed=options.seed, device=options.device, threads=options.threads),
+                schedule=learn.schedule_of(options, plan.topology),
+                momentum=options.momentum,
+                weight_decay=options.weight_decay,
+                gossip_rounds=options.gossip_rounds,
+                accelerate=options.accelerate,
+                final_gossip_rounds=options.final_gossip_rounds,
+                local_steps=options.local_steps,
+                batch_size=batch_size,
+                evaluate_every=options.evaluate_every,
+                callbacks=[*_tensorboard(options.tensorboard), _checkpoints(folder), interrupted],
+                resume=resumed,
+                allow_disconnected=options.allow_disconnected,
+            )
+        run.save(folder)
+    _show(run, folder, options)
+    if run.stopped is not None and run.stopped.startswith("interrupted"):
+        raise KeyboardInterrupt
+
+
+def _task_and_plan(options: argparse.Namespace) -> tuple[Any, decor.NoisePlan, int | None]:
+    if options.plan is not None:
+        if options.epsilon is not None or options.delta is not None or options.adversary is not None:
+            raise InputError("--plan already says the budget and the adversary; drop --epsilon, --delta and --adversary")
+        batch, options.batch_size = (options.batch_size, None) if options.batch_size is not None else (None, None)
+        opt.refuse_beside_plan(options)
+        plan = decor.NoisePlan.load(options.plan)
+        return learn.task_of(options, plan.topology.users), plan, batch
+    if options.epsilon is None:
+        raise InputError("give --epsilon (the most that may be spent), or a plan saved by decor plan with --plan FILE")
+    topology = opt.topology_of(options)
+    task = learn.task_of(options, topology.users)
+    options.steps = 100 if options.steps is None else options.steps
+    exposure, batch = learn.exposure_of(options, task)
+    budget = decor.Budget(options.epsilon, opt.DELTA if options.delta is None else options.delta)
+    plan = decor.calibrate(
+        topology,
+        exposure,
+        opt.adversary_of(options),
+        budget,
+        gossip_rounds=options.gossip_rounds,
+        accelerate=options.accelerate,
+    )
+    return task, plan, batch
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[Any]:
+    """A callback that stops a run cleanly after Ctrl-C; a second Ctrl-C stops at once."""
+    asked = False
+
+    def ask(*_: object) -> None:
+        nonlocal asked
+        asked = True
+        signal.signal(signal.SIGINT, before)
+        print("\ndecor: stopping after this measurement; press Ctrl-C again to stop at once", file=sys.stderr)
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda moment: f"interrupted after step {moment.step}; go on with --resume" if asked else None
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _checkpoints(folder: Path) -> Any:
+    """A callback that saves the run every few seconds, so that even a killed process leaves a whole folder."""
+    saved = time.monotonic()
+
+    def save(moment: Any) -> None:
+        nonlocal saved
+        if time.monotonic() - saved > _SAVE_EVERY:
+            moment.run().save(folder)
+            saved = time.monotonic()
+
+    return save
+
+
+def _tensorboard(path: str | None) -> list[Any]:
+    if path is None:
+        return []
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise decor.MissingExtra("--tensorboard needs tensorboard: pip install tensorboard") from None
+    writer = SummaryWriter(path)
+
+    def log(moment: Any) -> None:
+        for name, value in moment.metrics.items():
+            if name != "step":
+                writer.add_scalar(name, value, moment.step)
+        writer.flush()
+
+    return [log]
+
+
+def _show(run: decor.Run, folder: Path, options: argparse.Namespace) -> None:
+    from decor.results import outcomes, report
+
+    data = outcomes.of_runs([(folder.name or "run", run)], run.manifest.get("command", ""))
+    report.write(data, folder / "report.html")
+    guarantee = run.guarantee
+    if options.json:
+        write_json(
+            {
+                "steps_taken": run.steps_taken,
+                "stopped": run.stopped,
+                "metrics": run.metrics,
+                "epsilon": guarantee.epsilon,
+                "delta": guarantee.delta,
+                "adversary": str(guarantee.adversary),
+                "statement": str(guarantee),
+                "sigma_cdp": run.plan.sigma_cdp,
+                "sigma_cor": run.plan.sigma_cor,
+                "output": str(folder),
+                "report": str(folder / "report.html"),
+            }
+        )
+        return
+    print(f"{run.manifest['task']['name']} on {run.plan.topology.description}, {run.steps_taken:,} steps")
+    print(table(["metric", "value"], [[name, f"{value:.6g}"] for name, value in run.metrics.items() if name != "step"]))
+    if run.stopped:
+        print(f"\n{run.stopped}")
+    print(f"\n{guarantee}\n\nwrote {folder}, {folder / 'report.html'}")

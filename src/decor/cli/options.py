@@ -104,7 +104,7 @@ def refuse_beside_plan(options: argparse.Namespace) -> None:
     """A saved plan says what is exposed, on which graph and with which noise: nothing else may seem to say it."""
     said = ("topology", "users", "degree", "probability", "graph_seed", "graph", "steps", "clip", "unit", "batch_size")
     for name in (*said, "records", "sampling", "relation", "sigma_cdp", "sigma_cor"):
-        if getattr(options, name) is not None:
+        if getattr(options, name, None) is not None:
             raise InputError(f"--plan already says the {name.replace('_', ' ')}; drop --{name.replace('_', '-')}")
 
 

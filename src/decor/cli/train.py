@@ -20,8 +20,6 @@ from .show import table, write_json
 
 _TRAIN = """example:
   decor train --task breast-cancer --topology ring --users 16 --epsilon 10 --steps 100 --learning-rate 0.1 --output run"""
-_SAVE_EVERY = 10.0
-"""Seconds between checkpoints."""
 
 
 def add_commands(commands: Any) -> None:
@@ -45,6 +43,7 @@ def add_commands(commands: Any) -> None:
     train.add_argument("--seed", type=opt.whole, default=0, metavar="S", help="of noise and batches (default: 0)")
     train.add_argument("--allow-disconnected", action="store_true", help="train on a graph in parts, whose models never agree")
     train.add_argument("--output", required=True, metavar="DIR", help="folder for the run")
+    train.add_argument("--checkpoint-every", type=opt.number, default=10.0, metavar="S", help="seconds (default: 10)")
     train.add_argument("--resume", action="store_true", help="go on with the run in that folder")
     train.add_argument("--tensorboard", metavar="DIR", help="write metrics for TensorBoard there as well")
     train.add_argument("--json", action="store_true", help="one JSON object on standard output, and nothing else there")
@@ -79,7 +78,7 @@ def run_train(options: argparse.Namespace) -> None:
                 local_steps=options.local_steps,
                 batch_size=batch_size,
                 evaluate_every=options.evaluate_every,
-                callbacks=[*_tensorboard(options.tensorboard), _checkpoints(folder), interrupted],
+                callbacks=[*_tensorboard(options.tensorboard), _checkpoints(folder, options.checkpoint_every), interrupted],
                 resume=resumed,
                 allow_disconnected=options.allow_disconnected,
             )
@@ -133,13 +132,13 @@ def _until_interrupted() -> Iterator[Any]:
         signal.signal(signal.SIGINT, before)
 
 
-def _checkpoints(folder: Path) -> Any:
+def _checkpoints(folder: Path, every: float) -> Any:
     """A callback that saves the run every few seconds, so that even a killed process leaves a whole folder."""
     saved = time.monotonic()
 
     def save(moment: Any) -> None:
         nonlocal saved
-        if time.monotonic() - saved > _SAVE_EVERY:
+        if time.monotonic() - saved >= every:
             moment.run().save(folder)
             saved = time.monotonic()
 

@@ -113,11 +113,13 @@ class Comparison:
     def run(self, engine: Engine | None = None) -> dict[str, Any]:
         """Trains every method that is not there yet, and gives the report data of all."""
         methods = self.design.methods()
-        for k, (kind, graph) in enumerate(methods):
-            with progress.share(k / len(methods), (k + 1) / len(methods)):
-                if not self._path(kind, graph).exists():
-                    self._train(kind, graph, engine)
-                    self._write_manifest()
+        try:
+            for k, (kind, graph) in enumerate(methods):
+                with progress.share(k / len(methods), (k + 1) / len(methods)):
+                    if not self._path(kind, graph).exists():
+                        self._train(kind, graph, engine)
+        finally:  # also when interrupted: the manifest says what is finished
+            self._write_manifest()
         return self.data()
 
     def data(self) -> dict[str, Any]:

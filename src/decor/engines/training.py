@@ -38,9 +38,10 @@ def train(
     """Trains everybody's model by Algorithm 1 with the plan's noise, for exactly the plan's steps.
 
     `momentum`, `weight_decay`, `schedule`, `gossip_rounds` (with `accelerate`, Chebyshev's weights) and `final_gossip_rounds`
-    (always Chebyshev's) act on messages that are private already: they change no guarantee. `local_steps` (user level) walks several steps alone and clips
-    their sum, which costs as much as one gradient. `batch_size` (user level) is how many records a gradient averages; at example
-    level the plan says it. `resume` continues a run that stopped early. Guarantee: the run's `guarantee` counts the steps taken.
+    (always Chebyshev's) act on messages that are private already: they change no guarantee. `local_steps` (user level) walks
+    several steps alone and clips their sum, which costs as much as one gradient. `batch_size` (user level) is how many records
+    a gradient averages; at example level the plan says it. `resume` continues a run that stopped early.
+    Guarantee: the run's `guarantee` counts the steps taken.
     """
     chosen = engine or Vectorised()
     seed = getattr(chosen, "seed", 0)

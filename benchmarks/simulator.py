@@ -41,17 +41,17 @@ def with_steps(one, steps):
 
 
 def per_step(run, few: int, many: int, repeats: int = 5) -> tuple[float, float]:
-    """(CPU, wall) seconds a step: best of several differences between a long and a short run."""
+    """(CPU, wall) seconds a step: the difference between the best long and the best short run."""
     run(few)
-    found = []
+    best = {few: [float("inf")] * 2, many: [float("inf")] * 2}
     for _ in range(repeats):
-        marks = []
         for steps in (few, many):
             cpu, wall = time.process_time(), time.perf_counter()
             run(steps)
-            marks.append((time.process_time() - cpu, time.perf_counter() - wall))
-        found.append([(b - a) / (many - few) for a, b in zip(*marks, strict=True)])
-    return min(cpu for cpu, _ in found), min(wall for _, wall in found)
+            taken = (time.process_time() - cpu, time.perf_counter() - wall)
+            best[steps] = [min(pair) for pair in zip(best[steps], taken, strict=True)]
+    cpu, wall = ((b - a) / (many - few) for a, b in zip(best[few], best[many], strict=True))
+    return cpu, wall
 
 
 def rates() -> dict[str, float]:
@@ -293,9 +293,9 @@ def threads():
     ):
         runs = {str(count): make(count) for count in (1, None, 2)}
         best = dict.fromkeys(runs, float("inf"))
-        for _ in range(3):
+        for _ in range(2):
             for name, run in runs.items():
-                best[name] = min(best[name], per_step(run, few, many, 1)[1])
+                best[name] = min(best[name], per_step(run, few, many, 3)[1])
         value = {"benchmark": "simulator", "what": f"threads: {what}", "wall_ms_one": round(best["1"] * 1e3, 3)}
         value |= {"wall_ms_automatic": round(best["None"] * 1e3, 3), "wall_ms_two": round(best["2"] * 1e3, 3)}
         print(json.dumps(value | {"automatic_over_one": round(best["None"] / best["1"], 3)}), flush=True)

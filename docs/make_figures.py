@@ -53,6 +53,27 @@ def plan() -> None:
         plots.plan_figure(made, made.guarantee(DELTA), against, FIGURES / f"{name}.svg")
 
 
+def demo() -> None:
+    """The figure of `make demo`: what privacy costs 16 hospitals."""
+    import tempfile
+
+    from decor.engines.comparison import Comparison, Design
+    from decor.results import figures
+
+    graphs = (("ring", decor.ring(16)), ("torus", decor.torus(4, 4)))
+    design = Design(
+        graphs,
+        (1.0, 3.0, 10.0, 30.0),
+        Exposure(clip=1.0, steps=100),
+        seeds=tuple(range(8)),
+        gossip_rounds=4,
+        final_gossip_rounds=16,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        data = Comparison(decor.tasks.breast_cancer(users=16), design, folder).run()
+    figures.comparison_figure(data, "accuracy", FIGURES / "demo.svg")
+
+
 if __name__ == "__main__":
     import matplotlib
 
@@ -60,4 +81,5 @@ if __name__ == "__main__":
     FIGURES.mkdir(exist_ok=True)
     tightness()
     plan()
+    demo()
     print("\n".join(str(p.relative_to(FIGURES.parent.parent)) for p in sorted(FIGURES.iterdir())))

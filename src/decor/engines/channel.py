@@ -8,6 +8,7 @@ gossip. Small graphs are dense matrices, large ones are sparse, and complete one
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ from decor.graph.gossip import Gossip
 from decor.graph.topology import Topology
 from decor.learning.clip import Blocks
 from decor.noise import root
-from decor.noise.gaussians import fill_rows
+from decor.noise.gaussians import SHORT, fill_rows
 from decor.privacy.plan import NoisePlan
 
 from . import rows
@@ -36,7 +37,7 @@ class NoiseSource(Protocol):
 
 
 class Channel(Protocol):
-    def noise(self, to: Blocks, alpha: Tensor, step: int) -> None:
+    def noise(self, to: Blocks, alpha: Tensor, step: int, threads: int = 1) -> None:
         """to += alpha * noise; alpha is [seeds, settings]."""
         ...
 
@@ -132,7 +133,7 @@ class _Silent:
 
     mixing: Mixer
 
-    def noise(self, to: Blocks, alpha: Tensor, step: int) -> None:
+    def noise(self, to: Blocks, alpha: Tensor, step: int, threads: int = 1) -> None:
         pass
 
     def mix(self, blocks: Blocks, gossip: Gossip) -> Blocks:
@@ -156,13 +157,13 @@ class _Dense:
         self.scale = torch.from_numpy(scale).to(dtype).unsqueeze(1)  # [users, 1, settings]
         self.drawn: list[Tensor] = []
 
-    def noise(self, to: Blocks, alpha: Tensor, step: int) -> None:
+    def noise(self, to: Blocks, alpha: Tensor, step: int, threads: int = 1) -> None:
         scale = (self.scale * alpha).unsqueeze(-1)  # [users, seeds, settings, 1]
         n, seeds, settings, _ = scale.shape
         if not self.drawn:
             self.drawn = [torch.empty(n, seeds, block[0, 0, 0].numel()) for block in to]
         for k, (block, Z) in enumerate(zip(to, self.drawn, strict=True)):
-            fill_rows(Z.numpy(), self.seeds, k, step)
+            _fill(Z.numpy(), self.seeds, k, step, threads)
             flat = block.view(n, -1)
             if seeds * settings == 1:
                 flat.addmm_(self.U * scale.view(1, n), Z.view(n, -1).to(self.dtype))
@@ -171,6 +172,17 @@ class _Dense:
 
     def mix(self, blocks: Blocks, gossip: Gossip) -> Blocks:
         return self.mixing.mix(blocks, gossip)
+
+
+def _fill(Z: Any, seeds: Any, stream: int, step: int, threads: int) -> None:
+    """Rows on several threads, each without Python's lock."""
+    if threads == 1 or Z.shape[2] < SHORT:
+        fill_rows(Z, seeds, stream, step, 0)
+        return
+    ends = np.linspace(0, len(Z), threads + 1, dtype=int).tolist()
+    with ThreadPoolExecutor(threads) as pool:
+        spans = zip(ends[:-1], ends[1:], strict=True)
+        list(pool.map(lambda span: fill_rows(Z[span[0] : span[1]], seeds, stream, step, span[0]), spans))
 
 
 class _Sparse:
@@ -189,7 +201,7 @@ class _Sparse:
                 raise InputError("noise that differs by edge is not offered on complete graphs of this size; use one sigma_cor")
             self.roots.append(None if self.closed else root.sparse(topology.users, topology.edges, plan.sigma_cdp, c))
 
-    def noise(self, to: Blocks, alpha: Tensor, step: int) -> None:
+    def noise(self, to: Blocks, alpha: Tensor, step: int, threads: int = 1) -> None:
         for k, block in enumerate(to):
             for s, seed in enumerate(self.seeds):
                 for r, factor in enumerate(self.roots):
@@ -217,7 +229,7 @@ class _Outside:
     plans: tuple[NoisePlan, ...]
     seeds: tuple[int, ...]
 
-    def noise(self, to: Blocks, alpha: Tensor, step: int) -> None:
+    def noise(self, to: Blocks, alpha: Tensor, step: int, threads: int = 1) -> None:
         sizes = [block[0, 0, 0].numel() for block in to]
         for s, seed in enumerate(self.seeds):
             for r, plan in enumerate(self.plans):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -28,11 +27,10 @@ from decor.results.run import Run
 from .channel import Channel, NoiseSource, channel
 from .engine import Callback, Moment, Recipe, Setting
 from .manifest import described
+from .threads import Threads
 
 _ROOM = 4_000_000
 """Numbers that users worked on together may take: what stays in a processor's cache."""
-_WORTH_THREADS = 3e6
-"""Multiplications and Gaussians a step from which a second core helps; below, waiting for it costs more."""
 
 
 class Gradients(Protocol):
@@ -51,7 +49,7 @@ class Gradients(Protocol):
 class Vectorised:
     """The simulator: exact Algorithm 1 for all users at once, without a loop over them.
 
-    `seed` decides all that is random (a sweep names its own seeds). `threads` None takes two cores where that helps.
+    `seed` decides all that is random (a sweep names its own seeds). `threads` None takes as many cores as help.
     `path` "auto" takes the fast path for linear models and MLPs, "generic" torch.func for everything; both give the same numbers.
     `noise` replaces the simulator's own noise; `on_messages(step, messages)` sees what goes over the wire in every step, as
     [users, seeds, settings, parameters].
@@ -113,6 +111,7 @@ class _Simulation:
         self.seeds = list(dict.fromkeys(setting.seed for setting in settings))
         self.grid = settings[: len(settings) // len(self.seeds)]
         self.exposure = settings[0].plan.exposure
+        self.threads = Threads(engine.threads, len(settings) * task.users * task.parameters)
         self.steps = self.exposure.steps
         self.dtype = torch.float64 if engine.dtype == "float64" else torch.float32
         self.gradients = engine.gradients(task, recipe, self.exposure.unit)
@@ -129,28 +128,31 @@ class _Simulation:
         self.models = [b.expand(task.users, *shape, *b.shape).clone() for b in self.gradients.initial()]
         self.velocity = [torch.zeros_like(b) for b in self.models] if recipe.momentum else []
         self.stopped: list[str | None] = [None] * len(settings)
+        self.ended = [0] * len(settings)
         self.began = time.monotonic()
         if resume is not None:
             self._resume(resume)
         self.taken = self.start
 
     def finished(self) -> list[Run]:
-        with torch.no_grad(), self._threads():
+        with torch.no_grad(), self.threads.limited():
             measured = self.recipe.evaluated(self.steps)
             if self.start == 0:
                 self._measure()
             for step in range(self.start, self.steps):
                 if all(self.stopped):
                     break
-                self._step(step)
+                with self.threads.step() as threads:
+                    self._step(step, threads)
                 self.taken = step + 1
+                progress.report(f"training {self.task.name}", self.taken, self.steps)
                 if self.taken == self.steps:
                     self.models = self.channel.mix(self.models, self.recipe.final_gossip)
                 if self.taken in measured:
                     self._measure()
         return [self._run(k) for k in range(len(self.settings))]
 
-    def _step(self, step: int) -> None:
+    def _step(self, step: int, threads: int = 1) -> None:
         """Algorithm 1: clip, fresh noise, local step, gossip."""
         rate, decay = self.rates[step], self.recipe.weight_decay
         if self.recipe.momentum:
@@ -158,7 +160,7 @@ class _Simulation:
                 v.mul_(self.recipe.momentum)
             one = torch.ones_like(rate)
             self._add_clipped(self.velocity, one, step)
-            self.channel.noise(self.velocity, one, step)
+            self.channel.noise(self.velocity, one, step, threads)
             for x, v in zip(self.models, self.velocity, strict=True):
                 if decay:
                     x.mul_(over(1 - rate * decay, x))
@@ -172,33 +174,31 @@ class _Simulation:
                     x.mul_(over(shrink, x))
             else:
                 self._add_clipped(self.models, -rate, step)
-            self.channel.noise(self.models, -rate, step)
+            self.channel.noise(self.models, -rate, step, threads)
         if self.engine.on_messages is not None:
             self.engine.on_messages(step, torch.cat([x.flatten(3) for x in self.models], -1))
         self.models = self.channel.mix(self.models, self.recipe.gossip)
 
     def _add_clipped(self, to: Blocks, alpha: Tensor, step: int) -> None:
         """to += alpha * clipped gradient, some users at a time."""
-        local = self.recipe.local_steps
-        batch = self.batches.draw(step * local)
+        if self.recipe.local_steps > 1:
+            add_clipped(to, self._walked(step), self.clip, alpha)
+            return
+        batch = self.batches.draw(step)
+        add = self.gradients.add_records if self.exposure.unit == "example" else self.gradients.add_means
         for users in self._parts:
-            if self.exposure.unit == "example":
-                self.gradients.add_records(to, self.models, batch, users, self.clip, alpha)
-            elif local == 1:
-                self.gradients.add_means(to, self.models, batch, users, self.clip, alpha)
-            else:
-                add_clipped([block[users] for block in to], self._several(users, step), self.clip, alpha)
+            add(to, self.models, batch, users, self.clip, alpha)
 
-    def _several(self, users: slice, step: int) -> Blocks:
-        """The sum of the gradients along `local_steps` steps that a user takes alone; clipped as one, it costs as much as one."""
-        local = self.recipe.local_steps
-        models = [b.clone() for b in self.models] if users == slice(0, self.task.users) else [b.clone() for b in self.models]
-        total: Blocks = []
-        for k in range(local):
-            found = self.gradients.mean(models, self.batches.draw(step * local + k), users)
-            total = [a.add_(b) for a, b in zip(total, found, strict=True)] if total else [g.clone() for g in found]
-            for block, g in zip(models, found, strict=True):
-                block[users].addcmul_(g, over(-self.rates[step], g))
+    def _walked(self, step: int) -> Blocks:
+        """The sum of gradients along `local_steps` steps that everybody takes alone; clipped as one, it costs as much as one."""
+        models = [block.clone() for block in self.models]
+        total = [torch.zeros_like(block) for block in models]
+        for k in range(self.recipe.local_steps):
+            batch = self.batches.draw(step * self.recipe.local_steps + k)
+            for users in self._parts:
+                for x, sum_, g in zip(models, total, self.gradients.mean(models, batch, users), strict=True):
+                    sum_[users].add_(g)
+                    x[users].addcmul_(g, over(-self.rates[step], g))
         return total
 
     @cached_property
@@ -211,15 +211,12 @@ class _Simulation:
 
     def _measure(self) -> None:
         """Metrics of all runs; notes which diverged and which a callback stops."""
-        mean = [b.mean(0) for b in self.models]
+        mean = [block.mean(0) for block in self.models]
         found = self.gradients.evaluate([m.flatten(0, 1) for m in mean])
-        found["consensus"] = sum(
-            ((b - m).square().flatten(3).sum(-1).mean(0) for b, m in zip(self.models, mean, strict=True))
-        ).flatten()  # type: ignore[union-attr]
+        found["consensus"] = self._distance(mean)
         if self.task.optimum is not None:
             best = self.gradients.blocks(_named_optimum(self.task))
-            apart = sum((b - x).square().flatten(3).sum(-1).mean(0) for b, x in zip(self.models, best, strict=True))
-            found["distance"] = apart.flatten()  # type: ignore[union-attr]
+            found["distance"] = self._distance([x.expand_as(m) for x, m in zip(best, mean, strict=True)])
         table = {name: values.double().tolist() for name, values in found.items()}
         for k in range(len(self.settings)):
             if self.stopped[k]:
@@ -228,14 +225,24 @@ class _Simulation:
             for name, value in row.items():
                 self.history[k].setdefault(name, []).append(value)
             if not all(math.isfinite(value) for value in row.values()):
-                self.stopped[k] = self._diverged(k)
+                self._stop(k, self._diverged(k))
                 continue
             for callback in self.callbacks:
                 moment = Moment(self.settings[k], self.taken, row, lambda k=k: self._run(k))  # type: ignore[misc]
                 reason = callback(moment)
                 if reason and self.taken < self.steps:
-                    self.stopped[k] = reason if isinstance(reason, str) else f"stopped by a callback after step {self.taken}"
-        progress.report(f"training {self.task.name}", self.taken, self.steps)
+                    self._stop(k, reason if isinstance(reason, str) else f"stopped by a callback after step {self.taken}")
+
+    def _stop(self, k: int, why: str) -> None:
+        self.stopped[k], self.ended[k] = why, self.taken
+
+    def _distance(self, point: Blocks) -> Tensor:
+        """Everybody's mean squared distance to a model, [seeds * settings]."""
+        total = torch.zeros(len(self.settings), dtype=torch.float64)
+        for users in self._parts:
+            for block, x in zip(self.models, point, strict=True):
+                total += (block[users] - x).square_().flatten(3).sum((0, 3)).flatten()
+        return total / self.task.users
 
     def _diverged(self, k: int) -> str:
         s = self.settings[k]
@@ -251,11 +258,11 @@ class _Simulation:
         models = self.gradients.state([b[:, seed, setting].clone() for b in self.models])
         velocity = self.gradients.state([b[:, seed, setting].clone() for b in self.velocity]) if self.velocity else {}
         manifest = described(self.engine, self.task, self.settings[k], self.recipe, time.monotonic() - self.began)
-        stopped = self.stopped[k]
-        if stopped is None and self.taken < self.steps:
-            stopped = f"stopped after step {self.taken} of {self.steps}"
+        stopped, taken = self.stopped[k], self.ended[k] if self.stopped[k] else self.taken
+        if stopped is None and taken < self.steps:
+            stopped = f"stopped after step {taken} of {self.steps}"
         history = {name: list(values) for name, values in self.history[k].items()}
-        return Run(self.settings[k].plan, history, models, self.taken, stopped, manifest, velocity if stopped else {})
+        return Run(self.settings[k].plan, history, models, taken, stopped, manifest, velocity if stopped else {})
 
     def _resume(self, run: Run) -> None:
         manifest: dict[str, Any] = described(self.engine, self.task, self.settings[0], self.recipe, 0.0)
@@ -272,17 +279,6 @@ class _Simulation:
         self.models = [b[:, None, None].clone() for b in self.gradients.blocks(run.models)]
         if self.velocity and run.velocity:
             self.velocity = [b[:, None, None].clone() for b in self.gradients.blocks(run.velocity)]
-
-    @contextmanager
-    def _threads(self) -> Iterator[None]:
-        work = len(self.settings) * self.task.users * self.task.parameters
-        wanted = self.engine.threads or (min(2, torch.get_num_threads()) if work > _WORTH_THREADS else 1)
-        before = torch.get_num_threads()
-        torch.set_num_threads(wanted)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
 
 
 def _named_optimum(task: Task) -> dict[str, Tensor]:

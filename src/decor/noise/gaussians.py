@@ -19,6 +19,7 @@ _u32, _u64, _i32, _f32 = np.uint32, np.uint64, np.int32, np.float32
 LANES = 32
 GROUP = 4 * LANES
 """Gaussians made at a time: places are counted in such groups."""
+SHORT = GROUP // 2
 
 _FAST = {"contract", "nsz", "arcp"}
 """Rearrangements that vector code needs and that change a result by roundings only."""
@@ -46,14 +47,17 @@ def fill(out: Floats, seed: np.uint64, stream: int, step: int, first: int) -> No
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def fill_rows(out: Floats, seeds: Floats, stream: int, step: int) -> None:
-    """Fills out[row, seed, :]; what a seed gets does not depend on the others. Short rows share their groups."""
+def fill_rows(out: Floats, seeds: Floats, stream: int, step: int, first: int = 0) -> None:
+    """Fills out[row, seed, :], the rows being those from `first` on; what a seed gets does not depend on the others.
+
+    Rows shorter than `SHORT` share their groups, and are only made all together.
+    """
     rows, some, size = out.shape
-    if size >= GROUP // 2:
+    if size >= SHORT:
         groups = (size + GROUP - 1) // GROUP
         for row in range(rows):
             for s in range(some):
-                fill(out[row, s], seeds[s], stream, step, row * groups)
+                fill(out[row, s], seeds[s], stream, step, (first + row) * groups)
         return
     flat = np.empty(rows * size, np.float32)
     for s in range(some):

@@ -543,3 +543,22 @@ def test_an_infinite_budget_has_its_own_place_to_the_right(show):
         assert column(page, 1)[end] == "1e307"
     choose_epsilon(page, "∞")
     assert "ε = ∞" in text(page, "#curves-note")
+
+
+def test_the_report_of_a_real_comparison_opens_with_its_plots(show, tmp_path):
+    """From training to the page, with nothing made up."""
+    import decor
+    from decor.engines.comparison import Comparison, Design
+
+    graphs = (("ring", decor.ring(8)), ("star", decor.star(8)))
+    design = Design(graphs, (3.0, 30.0), decor.Exposure(clip=1.0, steps=12), learning_rates=(0.05, 0.2), seeds=(0, 1))
+    data = Comparison(decor.tasks.breast_cancer(users=8), design, tmp_path / "c").run()
+    page = show(data)
+    found = {plot["plot"]: plot["marks"] for plot in page.execute_script(BOXES)}
+    assert set(found) == {"privacy", "curves", "graph"} and all(found.values())
+    methods = [method["name"] for method in data["methods"]]
+    assert methods == ["no privacy", "central DP", "DECOR ring", "DECOR star", "local DP ring"]
+    for name in methods:
+        assert name in text(page, "main")
+    choose_epsilon(page, "30")
+    assert "(30, 1e-05)-SecLDP over 12 steps" in text(page, "main")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def described(engine: Vectorised, task: Task, setting: Setting, recipe: Recipe, seconds: float) -> dict[str, Any]:
-    """Plain values: task with a fingerprint of its data, recipe, engine, seed and versions."""
-    return {
+    """What JSON holds of it: task with a fingerprint of its data, recipe, engine, seed and versions."""
+    value = {
         "task": {
             "name": task.name,
             "users": task.users,
@@ -37,6 +38,8 @@ def described(engine: Vectorised, task: Task, setting: Setting, recipe: Recipe, 
         "machine": f"{platform.system()} {platform.machine()}",
         "seconds": round(seconds, 3),
     }
+    plain: dict[str, Any] = json.loads(json.dumps(value, default=str))
+    return plain
 
 
 @lru_cache(maxsize=8)

@@ -123,6 +123,12 @@ class _Simulation:
         self.clip = torch.tensor([s.plan.exposure.clip for s in self.grid], dtype=self.dtype).expand(shape)
         tables = [recipe.schedule.rates(s.learning_rate, self.steps) for s in self.grid]
         self.rates = torch.stack([torch.from_numpy(table) for table in tables], 1).to(self.dtype).unsqueeze(1).expand(-1, *shape)
+        fastest = float(self.rates.max())
+        if recipe.weight_decay * fastest >= 1:
+            raise InputError(
+                f"weight_decay {recipe.weight_decay:g} times the learning rate {fastest:g} leaves nothing of a model in one step; "
+                "lower one of them"
+            )
         self.start = 0
         self.history: list[dict[str, list[float]]] = [{} for _ in settings]
         self.models = [b.expand(task.users, *shape, *b.shape).clone() for b in self.gradients.initial()]
@@ -265,6 +271,8 @@ class _Simulation:
         return Run(self.settings[k].plan, history, models, taken, stopped, manifest, velocity if stopped else {})
 
     def _resume(self, run: Run) -> None:
+        if run.stopped is not None and run.stopped.startswith("diverged"):
+            raise InputError(f"the run to resume has {run.stopped}; start a new one")
         manifest: dict[str, Any] = described(self.engine, self.task, self.settings[0], self.recipe, 0.0)
         for name in ("task", "recipe", "seed", "learning_rate", "engine"):
             if run.manifest.get(name) != manifest[name]:

@@ -53,11 +53,10 @@ def add_commands(commands: Any) -> None:
 
 
 def run_compare(options: argparse.Namespace) -> None:
+    graphs = opt.topologies_of(options)
+    task = learn.task_of(options, graphs[0][1].users)
     from decor.engines.comparison import RATES, Comparison, Design
 
-    graphs = opt.topologies_of(options)
-    users = graphs[0][1].users
-    task = learn.task_of(options, users)
     clips = options.clip or (1.0,)
     options.clip, options.steps = clips[0], 100 if options.steps is None else options.steps
     exposure, batch_size = learn.exposure_of(options, task)

@@ -38,8 +38,7 @@ def add_training(parser: argparse.ArgumentParser) -> None:
 
 
 def task_of(options: argparse.Namespace, users: int) -> Any:
-    from decor.learning import tasks
-
+    tasks = decor.tasks  # says what to install where torch is missing
     given = {"shards": options.shards, "alpha": options.alpha}
     return tasks.make(options.task, users=users, seed=options.data_seed, **{k: v for k, v in given.items() if v is not None})
 

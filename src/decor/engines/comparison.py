@@ -7,7 +7,6 @@ up to there and goes on where it stopped.
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -25,6 +24,7 @@ from decor.privacy.budget import Budget, Exposure
 from decor.privacy.calibrate import calibrate
 from decor.privacy.plan import NoisePlan
 from decor.results import outcomes
+from decor.results.folder import replace_text
 from decor.results.run import Run
 
 from .engine import Engine
@@ -261,8 +261,6 @@ def _slug(name: str, epsilon: float | None) -> str:
 def _replace(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(path.name + ".new")
-        new.write_text(text, encoding="utf-8")
-        os.replace(new, path)
+        replace_text(path, text)
     except OSError as problem:
         raise InputError(f"{str(path)!r} cannot be written: {problem.strerror}; name another folder by --output") from None

@@ -36,6 +36,11 @@ _ROOM = 4_000_000
 class Gradients(Protocol):
     """Gradients of all models of a task: `Linear`, `Layers`, `Quadratic` or `Modules`."""
 
+    fixed: dict[str, Tensor]
+    """What the module holds beside what is trained."""
+    tied: dict[str, str]
+    """Further names of what is trained."""
+
     def initial(self) -> Blocks: ...
     def state(self, blocks: Blocks) -> dict[str, Tensor]: ...
     def blocks(self, state: dict[str, Tensor]) -> Blocks: ...
@@ -90,7 +95,8 @@ class Vectorised:
             if unit == "user" and Quadratic.takes(task, recipe.batch_size):
                 return Quadratic(task, dtype)
             stack = Stack.of(task.model, task.loss, task.shards[0][0].shape[1:])
-            if stack is not None:
+            # classes as probabilities are rare enough to go the general way
+            if stack is not None and not (stack.loss == "classes" and task.shards[0][1].is_floating_point()):
                 return Linear(task, stack, dtype) if Linear.takes(stack) else Layers(task, stack, dtype)
         return Modules(task, dtype)
 
@@ -126,8 +132,8 @@ class _Simulation:
         fastest = float(self.rates.max())
         if recipe.weight_decay * fastest >= 1:
             raise InputError(
-                f"weight_decay {recipe.weight_decay:g} times the learning rate {fastest:g} leaves nothing of a model in one step; "
-                "lower one of them"
+                f"weight_decay {recipe.weight_decay:g} times the learning rate {fastest:g} leaves nothing of a model in one "
+                "step; lower one of them"
             )
         self.start = 0
         self.history: list[dict[str, list[float]]] = [{} for _ in settings]
@@ -262,13 +268,15 @@ class _Simulation:
     def _run(self, k: int) -> Run:
         seed, setting = divmod(k, len(self.grid))
         models = self.gradients.state([b[:, seed, setting].clone() for b in self.models])
+        models |= {name: models[own].clone() for name, own in self.gradients.tied.items()}
         velocity = self.gradients.state([b[:, seed, setting].clone() for b in self.velocity]) if self.velocity else {}
         manifest = described(self.engine, self.task, self.settings[k], self.recipe, time.monotonic() - self.began)
         stopped, taken = self.stopped[k], self.ended[k] if self.stopped[k] else self.taken
         if stopped is None and taken < self.steps:
             stopped = f"stopped after step {taken} of {self.steps}"
         history = {name: list(values) for name, values in self.history[k].items()}
-        return Run(self.settings[k].plan, history, models, taken, stopped, manifest, velocity if stopped else {})
+        plan, fixed = self.settings[k].plan, self.gradients.fixed
+        return Run(plan, history, models, taken, stopped, manifest, velocity if stopped else {}, fixed)
 
     def _resume(self, run: Run) -> None:
         if run.stopped is not None and run.stopped.startswith("diverged"):

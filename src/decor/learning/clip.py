@@ -22,9 +22,11 @@ def add_clipped(to: Blocks, gradients: Blocks, clip: Tensor, alpha: Tensor) -> N
         flat, found = to[0].view(count, -1).numpy(), gradients[0].view(count, -1).numpy()
         _add_clipped(flat, found, clip.reshape(-1).numpy(), alpha.reshape(-1).numpy())
         return
-    norm = torch.stack([torch.linalg.vector_norm(g.flatten(3), dim=-1) for g in gradients]).norm(dim=0)
+    squares = np.zeros(gradients[0].shape[:3])
+    for g in gradients:
+        _add_squares(g.contiguous().view(squares.size, -1).numpy(), squares.reshape(-1))
     # a gradient of zero gives infinity, which the clamp makes one; one that is not a number stays so, and is seen as divergence
-    factor = (clip / norm).clamp_(max=1.0).mul_(alpha)
+    factor = (clip / torch.from_numpy(squares).sqrt_()).clamp_(max=1.0).mul_(alpha).to(to[0].dtype)
     for block, g in zip(to, gradients, strict=True):
         block.addcmul_(g, over(factor, g))
 
@@ -39,12 +41,24 @@ def _add_clipped(to: Array, gradients: Array, clip: Array, alpha: Array) -> None
     count, d = to.shape
     for k in range(count):
         g, x = gradients[k], to[k]
-        square = to.dtype.type(0)
-        for j in range(d):
-            square += g[j] * g[j]
-        limit = clip[k % len(clip)]
-        factor = alpha[k % len(alpha)]
-        if not square <= limit * limit:
-            factor *= limit / np.sqrt(square)
+        square = _square(g)
+        limit = np.float64(clip[k % len(clip)])
+        shrunk = 1.0 if square <= limit * limit else limit / np.sqrt(square)
+        factor = to.dtype.type(alpha[k % len(alpha)] * shrunk)
         for j in range(d):
             x[j] += factor * g[j]
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
+def _add_squares(gradients: Array, squares: Array) -> None:
+    for k in range(len(gradients)):
+        squares[k] += _square(gradients[k])
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
+def _square(g: Array) -> float:
+    """In double precision: a sum of a million squares in single is off by more than a clip may be."""
+    total = 0.0
+    for j in range(g.size):
+        total += np.float64(g[j]) * np.float64(g[j])
+    return total

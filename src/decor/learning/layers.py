@@ -27,6 +27,8 @@ class Layers:
 
     def __init__(self, task: Task, stack: Stack, dtype: torch.dtype) -> None:
         self.stack, self.dtype, self.bias = stack, dtype, stack.bias
+        self.fixed: dict[str, Tensor] = {}
+        self.tied: dict[str, str] = {}
         self.data = Records(task, stack.loss, stack.layers[-1][1].out_features, self.bias[0], dtype)
 
     def initial(self) -> Blocks:

@@ -17,6 +17,8 @@ class Linear:
 
     def __init__(self, task: Task, stack: Stack, dtype: torch.dtype) -> None:
         self.stack, self.dtype = stack, dtype
+        self.fixed: dict[str, Tensor] = {}
+        self.tied: dict[str, str] = {}
         self.data = Records(task, stack.loss, 1, stack.bias[0], dtype)
 
     @staticmethod

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from decor.errors import InputError
 
 from .batches import Batch
 from .clip import Blocks, add_clipped
-from .task import Task
+from .task import Task, evaluating
 
 _ROOM = 64_000_000
 """Numbers that gradients of single records may take at a time."""
@@ -23,24 +23,26 @@ class Modules:
     """Gradients and metrics of any module: one flat block [users, seeds, settings, parameters]."""
 
     def __init__(self, task: Task, dtype: torch.dtype) -> None:
-        _refuse(task.model)
         self.task, self.dtype = task, dtype
         self.model = task.model
         self.trained = {name: p for name, p in task.model.named_parameters() if p.requires_grad}
         self.shapes = {name: p.shape for name, p in self.trained.items()}
+        # tied weights have several names; the module loads them all
+        first = {id(p): name for name, p in self.trained.items()}
+        every = task.model.state_dict(keep_vars=True)
+        self.tied = {name: first[id(p)] for name, p in every.items() if id(p) in first and name not in self.trained}
         frozen = {name: p.detach() for name, p in task.model.named_parameters() if not p.requires_grad}
         self.fixed = {name: self._real(value) for name, value in (frozen | dict(task.model.named_buffers())).items()}
-        self.X = self._data(torch.cat([X for X, _ in task.shards]))
-        self.y = self._data(torch.cat([y for _, y in task.shards]))
+        self.X = self._real(torch.cat([X for X, _ in task.shards]))
+        self.y = self._real(torch.cat([y for _, y in task.shards]))
+        self.starts = torch.tensor([0, *task.records]).cumsum(0)
         self.test = None if task.test is None else tuple(self._real(part) for part in task.test)
         self.share = torch.cat([torch.full((m,), 1 / (m * task.users), dtype=torch.float64) for m in task.records])
         self._check_mean()
-        self._user: Callable[..., Any] = vmap(vmap(grad(self._cost), in_dims=(0, None, None)), randomness="different")
-        self._weighted: Callable[..., Any] = vmap(
-            vmap(grad(self._weighted_cost), in_dims=(0, None, None, None)), randomness="different"
-        )
-        record = vmap(grad(self._record_cost), in_dims=(None, 0, 0), randomness="different")
-        self._records: Callable[..., Any] = vmap(vmap(record, in_dims=(0, None, None)), randomness="different")
+        self._user: Callable[..., Any] = _over(_over(grad(self._cost), (0, None, None)), 0)
+        self._weighted: Callable[..., Any] = _over(_over(grad(self._weighted_cost), (0, None, None, None)), 0)
+        record = _over(grad(self._record_cost), (None, 0, 0))
+        self._records: Callable[..., Any] = _over(_over(record, (0, None, None)), 0)
 
     def initial(self) -> Blocks:
         return [torch.cat([p.detach().flatten() for p in self.trained.values()]).to(self.dtype)]
@@ -73,7 +75,11 @@ class Modules:
         for k in range(0, rows.shape[1], wide):
             part = rows[:, k : k + wide]
             G = self._records(x, self.X[part], self.y[part])  # [B, count, records, parameters]
-            factor = (limit.unsqueeze(-1) / G.norm(dim=-1)).clamp_(max=1.0).mul_(rate.unsqueeze(-1))
+            if isinstance(weights, Tensor):
+                # a record that was not taken counts for nothing, even where its gradient is not a number
+                G.masked_fill_((weights[:, None, k : k + wide] == 0).unsqueeze(-1), 0.0)
+            norm = torch.linalg.vector_norm(G, dim=-1, dtype=torch.float64)
+            factor = (limit.unsqueeze(-1) / norm).clamp_(max=1.0).to(self.dtype).mul_(rate.unsqueeze(-1))
             factor = factor * (weights if isinstance(weights, float) else weights[:, None, k : k + wide])
             target += torch.einsum("bcr,bcrp->bcp", factor, G)
 
@@ -84,7 +90,7 @@ class Modules:
 
     def _evaluated(self, flat: Tensor) -> dict[str, float]:
         found, start = {"loss": 0.0}, 0
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(self.model):
             for m in self.task.records:
                 found["loss"] += float(self._cost(flat, self.X[start : start + m], self.y[start : start + m])) / self.task.users
                 start += m
@@ -113,45 +119,47 @@ class Modules:
         return self._cost(flat, X.unsqueeze(0), y.unsqueeze(0))
 
     def _weighted_cost(self, flat: Tensor, X: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        each: Tensor = vmap(self._record_cost, in_dims=(None, 0, 0), randomness="different")(flat, X, y)
+        each: Tensor = _over(self._record_cost, (None, 0, 0))(flat, X, y)
         return (each * weights).sum()
 
     def _part(self, block: Tensor, batch: Batch, users: slice) -> tuple[Tensor, Tensor, float | Tensor]:
         per = len(batch.rows) // len(block)
         inside = slice(users.start * per, users.stop * per)
         weights = batch.weights if isinstance(batch.weights, float) else batch.weights[inside].to(self.dtype)
-        rows = batch.rows[inside]
+        # padding is a record of the same user: nobody's record is ever looked at for somebody else's message
+        own = self.starts[users].repeat_interleave(per).unsqueeze(1)
+        rows = torch.where(batch.rows[inside] == self.starts[-1], own, batch.rows[inside])
         return block[users].view(len(rows), -1, block.shape[-1]), rows, weights
 
     def _real(self, part: Tensor) -> Tensor:
         return part.to(self.dtype) if part.is_floating_point() else part
 
-    def _data(self, part: Tensor) -> Tensor:
-        """With a null record at the end, which padded batches point to."""
-        return torch.cat([self._real(part), self._real(part)[:1]])
-
     def _check_mean(self) -> None:
         """Padded and sampled batches weigh records, which is right for a loss that is the mean over them."""
-        X, y = self.X[:2], self.y[:2]
-        if len(self.X) < 3 or self.model.training and any(isinstance(m, nn.Dropout) for m in self.model.modules()):
+        few = self._different()
+        if len(few) < 2:
             return
-        with torch.no_grad():
+        X, y = self.X[few], self.y[few]
+        with torch.no_grad(), evaluating(self.model):
             flat = self.initial()[0]
-            both, each = float(self._cost(flat, X, y)), [float(self._record_cost(flat, X[k], y[k])) for k in range(2)]
-        if abs(both - sum(each) / 2) > 1e-3 * (abs(both) + abs(each[0]) + abs(each[1])):
+            both, each = float(self._cost(flat, X, y)), [float(self._record_cost(flat, X[k], y[k])) for k in range(len(few))]
+        mean = sum(each) / len(each)
+        if abs(both - mean) > 1e-3 * (abs(both) + max(map(abs, each))):
             raise InputError(
-                f"the loss of two records is {both:.6g}, but the mean of their losses is {sum(each) / 2:.6g}; "
-                'give a loss that averages over records (reduction="mean")'
+                f"the loss of {len(each)} records is {both:.6g}, but the mean of their losses is {mean:.6g}; "
+                'give a loss that averages over records (reduction="mean"), without weights of classes'
             )
 
+    def _different(self) -> list[int]:
+        """A few records, of different classes where there are classes."""
+        if self.y.is_floating_point() or self.y.dim() > 1:
+            return list(range(min(4, len(self.y))))
+        seen: dict[int, int] = {}
+        for k, label in enumerate(self.y[:1000].tolist()):
+            seen.setdefault(label, k)
+        return (list(seen.values()) + [k for k in range(len(self.y)) if k not in seen.values()][:4])[:4]
 
-def _refuse(model: nn.Module) -> None:
-    """What would carry private data past the noise, or fail deep inside torch.func."""
-    for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            raise InputError(
-                f"the layer {name or 'itself'!r} is {type(module).__name__}, which mixes records and keeps statistics of them "
-                "that no noise covers; use nn.GroupNorm or nn.LayerNorm"
-            )
-    if not any(p.requires_grad for p in model.parameters()):
-        raise InputError("the model has no parameter that requires a gradient, so there is nothing to train")
+
+def _over(function: Callable[..., Any], dims: Any) -> Callable[..., Any]:
+    """`function` for a whole batch; what is random in it is drawn anew for everybody."""
+    return vmap(function, in_dims=dims, randomness="different")

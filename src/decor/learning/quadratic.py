@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from . import losses
 from .batches import Batch
 from .clip import Blocks
+from .stack import plain
 from .task import Task
 
 
@@ -22,21 +23,25 @@ class Quadratic:
     def __init__(self, task: Task, dtype: torch.dtype) -> None:
         assert isinstance(task.model, nn.Linear)
         self.layer, self.dtype = task.model, dtype
+        self.fixed: dict[str, Tensor] = {}
+        self.tied: dict[str, str] = {}
         features, per_record = task.model.in_features, int(task.shards[0][0][0].numel()) // task.model.in_features
-        found = []
-        for X, y in task.shards:
+
+        def moments(X: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             A, b = X.double().reshape(-1, features), y.double().reshape(-1, 1)
             A = torch.cat([A, torch.ones(len(A), 1, dtype=torch.float64)], 1) if self.layer.bias is not None else A
             m = len(A) / per_record
-            found.append((A.T @ A / m, A.T @ b / m, b.square().sum() / m))
-        self.H64, self.h64, self.b64 = (torch.stack(part) for part in zip(*found, strict=True))
+            return A.T @ A / m, A.T @ b / m, b.square().sum() / m
+
+        self.H64, self.h64, self.b64 = (torch.stack(part) for part in zip(*(moments(*s) for s in task.shards), strict=True))
+        self.test = None if task.test is None else tuple(part.unsqueeze(0) for part in moments(*task.test))
         self.H, self.h = self.H64.to(dtype), self.h64.transpose(1, 2).to(dtype)
         self.optimum = None if task.optimum is None else task.optimum.double().reshape(-1)
 
     @staticmethod
     def takes(task: Task, batch_size: int | None) -> bool:
-        plain = type(task.model) is nn.Linear and task.model.out_features == 1 and task.loss is losses.squared
-        return plain and batch_size is None and all(p.requires_grad for p in task.model.parameters())
+        known = type(task.model) is nn.Linear and task.model.out_features == 1 and task.loss is losses.squared
+        return known and batch_size is None and plain(task.model) and all(p.requires_grad for p in task.model.parameters())
 
     def initial(self) -> Blocks:
         bias = [self.layer.bias.detach()[:, None]] if self.layer.bias is not None else []
@@ -68,9 +73,14 @@ class Quadratic:
 
     def evaluate(self, blocks: Blocks) -> dict[str, Tensor]:
         x = blocks[0].double().flatten(1)
-        Hx = torch.einsum("nij,rj->rni", self.H64, x)
-        loss = ((Hx * x[:, None]).sum(-1) / 2 - (x @ self.h64.squeeze(-1).T) + self.b64 / 2).mean(1)
-        return {"loss": loss}
+        found = {"loss": _loss(x, self.H64, self.h64, self.b64)}
+        return found if self.test is None else found | {"test_loss": _loss(x, *self.test)}
+
+
+def _loss(x: Tensor, H: Tensor, h: Tensor, b: Tensor) -> Tensor:
+    """The mean over users of their loss, for models [count, parameters]."""
+    Hx = torch.einsum("nij,rj->rni", H, x)
+    return ((Hx * x[:, None]).sum(-1) / 2 - (x @ h.squeeze(-1).T) + b / 2).mean(1)
 
 
 _TILE = 128

@@ -48,7 +48,7 @@ class Cosine:
     final: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.final <= 1:
+        if isinstance(self.final, bool) or not isinstance(self.final, int | float | np.number) or not 0 <= self.final <= 1:
             raise InputError(f"final must be a share of the learning rate from 0 to 1, not {self.final!r}")
 
     def rates(self, learning_rate: float, steps: int) -> Floats:
@@ -85,11 +85,12 @@ def non_convex_rate(
 
     `gap` is the loss at the start less the least, `variance` is sigma_*^2 + d sigma_cdp^2.
     """
-    for name, value in (("smoothness", smoothness), ("consensus_rate", consensus_rate), ("gap", gap), ("variance", variance)):
+    given = {"smoothness": smoothness, "consensus_rate": consensus_rate, "gap": gap, "users": users, "steps": steps}
+    for name, value in (given | {"variance": variance, "constant": constant}).items():
         _positive(name, value)
     return min(consensus_rate / (2 * constant * smoothness), 2 * math.sqrt(gap * users / (smoothness * steps * variance)))
 
 
 def _positive(name: str, value: float) -> None:
-    if not (value > 0 and math.isfinite(value)):
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not (value > 0 and math.isfinite(value)):
         raise InputError(f"{name} must be a positive finite number, not {value!r}")

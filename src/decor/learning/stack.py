@@ -39,7 +39,7 @@ class Stack:
         between = tuple(type(part) for _, part in parts[1::2])
         if len(parts) != 2 * len(dense) - 1 or any(kind not in ACTIVATIONS for kind in between):
             return None
-        if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in model.modules()):
+        if not plain(model):
             return None
         held = [p for _, layer in dense for p in layer.parameters()]
         if len({id(p) for p in held}) < len(held) or not all(p.requires_grad for p in held):
@@ -79,6 +79,12 @@ class Stack:
             ]
             found.append(torch.cat(rows, -2).to(dtype).contiguous())
         return found
+
+
+def plain(model: nn.Module) -> bool:
+    """Nothing is hooked onto the model or put in place of its own forward."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return not any("forward" in vars(m) or any(getattr(m, name) for name in hooks) for m in model.modules())
 
 
 def _known_loss(loss: Loss, last: nn.Linear) -> str | None:

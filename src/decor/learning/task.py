@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from decor.errors import InputError
 
@@ -41,13 +42,15 @@ class Task:
             raise InputError(f"model must be a torch.nn.Module, not {self.model!r}")
         if not callable(self.loss):
             raise InputError(f"loss must be a function of (output, target), not {self.loss!r}")
-        if isinstance(self.shards, Tensor | np.ndarray) or len(self.shards) == 0:
+        if not isinstance(self.shards, list | tuple) or not self.shards:
             raise InputError("shards must be a list of (X, y), one for every user, and not empty")
         put(self, "shards", tuple(_shard(f"user {i}", shard) for i, shard in enumerate(self.shards)))
         if self.test is not None:
             put(self, "test", _shard("the test data", self.test))
         self._check_alike()
-        self._check_labels()
+        self._check_labels(self._tried())
+        if self.optimum is not None and self.optimum.numel() != self.parameters:
+            raise InputError(f"optimum has {self.optimum.numel()} numbers, but the model has {self.parameters} parameters")
 
     @property
     def users(self) -> int:
@@ -60,13 +63,18 @@ class Task:
 
     @property
     def parameters(self) -> int:
-        return sum(p.numel() for p in self.model.parameters())
+        """How many numbers are trained."""
+        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+
+    def _named(self) -> Iterator[tuple[str, Shard]]:
+        yield from ((f"user {i}", shard) for i, shard in enumerate(self.shards))
+        if self.test is not None:
+            yield "the test data", self.test
 
     def _check_alike(self) -> None:
         """Everybody's records have the same shape and type."""
-        (X0, y0), *_ = self.shards
-        others = [(f"user {i}", s) for i, s in enumerate(self.shards)] + ([("the test data", self.test)] if self.test else [])
-        for who, (X, y) in others:
+        X0, y0 = self.shards[0]
+        for who, (X, y) in self._named():
             if X.shape[1:] != X0.shape[1:] or y.shape[1:] != y0.shape[1:]:
                 raise InputError(
                     f"{who} has records of shape {tuple(X.shape[1:])} and targets of shape {tuple(y.shape[1:])}, but user 0 has "
@@ -78,24 +86,54 @@ class Task:
                     f"{y0.dtype}; convert them to one type"
                 )
 
-    def _check_labels(self) -> None:
+    def _tried(self) -> Tensor:
+        """The model's output for user 0's first record, which the loss takes too; the model is left as it was."""
+        refuse(self.model)
+        X, y = (part[:1] for part in self.shards[0])
+        kind = next(self.model.parameters()).dtype
+        held = {name: p.detach().clone() for name, p in self.model.state_dict().items()}
+        try:
+            with torch.no_grad(), evaluating(self.model):
+                output = functional_call(self.model, held, (_as(X, kind),), tie_weights=False)
+        except (RuntimeError, IndexError, TypeError, ValueError) as problem:
+            if not X.is_floating_point():  # no embedding, then: whole numbers stand for real ones
+                object.__setattr__(self, "shards", tuple((X.to(kind), y) for X, y in self.shards))
+                object.__setattr__(self, "test", self.test and (self.test[0].to(kind), self.test[1]))
+                return self._tried()
+            raise InputError(f"the model cannot take records of shape {tuple(X.shape[1:])}: {problem}") from None
+        if not isinstance(output, Tensor):
+            raise InputError(f"the model must give a tensor, not {type(output).__name__}")
+        try:
+            cost = self.loss(output, _as(y, kind))
+        except InputError:
+            raise
+        except (RuntimeError, IndexError, TypeError, ValueError) as problem:
+            shapes = f"outputs of shape {tuple(output.shape[1:])} and targets of shape {tuple(y.shape[1:])}"
+            raise InputError(f"the loss cannot take {shapes} a record: {problem}") from None
+        if not isinstance(cost, Tensor) or cost.dim():
+            raise InputError('the loss must give one number, the mean over records; use reduction="mean"')
+        return output
+
+    def _check_labels(self, output: Tensor) -> None:
         """Labels are classes that the model can say: a wrong one would otherwise be an index out of range, deep inside."""
-        named = [(f"user {i}", y) for i, (_, y) in enumerate(self.shards)] + (
-            [("the test data", self.test[1])] if self.test else []
+        classified = isinstance(self.loss, nn.CrossEntropyLoss) or self.loss in (
+            losses.cross_entropy,
+            nn.functional.cross_entropy,
         )
         if self.loss is losses.logistic:
             classes, of = 2, "the logistic loss"
-        elif (self.loss is losses.cross_entropy or self.loss is nn.functional.cross_entropy) and not self.shards[0][
-            1
-        ].is_floating_point():
-            with torch.no_grad():
-                classes, of = int(self._output().shape[-1]), "the model"
+        elif classified and self.shards[0][1].is_floating_point():
+            if self.shards[0][1].dim() > 1:
+                return  # probabilities of classes
+            raise InputError("the labels are not whole numbers; convert them with y.long()")
+        elif classified:
+            classes, of = int(output.shape[1]), "the model"
         else:
             return
-        for who, y in named:
-            wrong = (
-                (y < 0) | (y >= classes) | (y != y.floor() if y.is_floating_point() else torch.zeros_like(y, dtype=torch.bool))
-            )
+        for who, (_, y) in self._named():
+            wrong = (y < 0) | (y >= classes)
+            if y.is_floating_point():
+                wrong |= y != y.floor()
             if bool(wrong.any()):
                 at = int(wrong.flatten().nonzero()[0])
                 raise InputError(
@@ -103,13 +141,33 @@ class Task:
                     "number the labels from 0"
                 )
 
-    def _output(self) -> Tensor:
-        X = self.shards[0][0][:1]
-        try:
-            output: Tensor = self.model(X)
-        except (RuntimeError, IndexError, TypeError) as problem:
-            raise InputError(f"the model cannot take records of shape {tuple(X.shape[1:])}: {problem}") from None
-        return output
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Within this block every part of the model is in evaluation mode."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def refuse(model: nn.Module) -> None:
+    """What would carry private data past the noise."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) or getattr(module, "track_running_stats", False):
+            raise InputError(
+                f"the layer {name or 'itself'!r} is {type(module).__name__}, which keeps statistics of the records that no noise "
+                "covers; use nn.GroupNorm or nn.LayerNorm"
+            )
+    if not any(p.requires_grad for p in model.parameters()):
+        raise InputError("the model has no parameter that requires a gradient, so there is nothing to train")
+
+
+def _as(part: Tensor, kind: torch.dtype) -> Tensor:
+    return part.to(kind) if part.is_floating_point() else part
 
 
 def _shard(who: str, shard: Any) -> Shard:
@@ -117,6 +175,9 @@ def _shard(who: str, shard: Any) -> Shard:
         X, y = (torch.as_tensor(part) for part in shard)
     except (TypeError, ValueError, RuntimeError) as problem:
         raise InputError(f"the shard of {who} must be a pair (X, y) of tensors or arrays: {problem}") from None
+    for part, what in ((X, "records"), (y, "targets")):
+        if part.layout != torch.strided or part.is_complex():
+            raise InputError(f"{who} has {what} that are sparse or complex; convert them with .to_dense(), or to real numbers")
     if X.dim() < 1 or y.dim() < 1 or len(X) != len(y):
         counts = [len(part) if part.dim() else 0 for part in (X, y)]
         raise InputError(f"{who} has {counts[0]} records but {counts[1]} targets; give one target for each record")
@@ -126,4 +187,4 @@ def _shard(who: str, shard: Any) -> Shard:
         if part.is_floating_point() and not bool(torch.isfinite(part).all()):
             at = int((~torch.isfinite(part)).reshape(len(part), -1).any(1).nonzero()[0])
             raise InputError(f"{who} has a NaN or an infinity in its {what} at record {at}; fill in or drop that record")
-    return X.detach(), y.detach()
+    return X.detach(), y.detach() if y.is_floating_point() else y.detach().long()

@@ -128,7 +128,7 @@ class NoisePlan:
                 value["sigma_cor"],
                 Budget(**value["budget"]) if value["budget"] is not None else None,
             )
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as problem:
+        except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError) as problem:
             raise InputError(f"not a saved plan: {problem!r}; save plans with plan.save(path)") from None
 
     def save(self, path: str | Path) -> None:
@@ -141,7 +141,7 @@ class NoisePlan:
     def load(cls, path: str | Path) -> NoisePlan:
         try:
             return cls.from_json(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as problem:
+        except (OSError, UnicodeDecodeError, InputError) as problem:
             raise InputError(f"the plan {str(path)!r} cannot be read: {problem}") from None
 
 

@@ -149,7 +149,8 @@ class _Dense:
         topology = plans[0].topology
         cors = np.stack([np.broadcast_to(np.asarray(plan.sigma_cor, dtype=np.float64), topology.edge_count) for plan in plans])
         tops = cors.max(axis=1, initial=0.0)
-        pattern = cors[tops.argmax()] / max(tops.max(initial=0.0), 1e-300)
+        # without edges' noise any eigenvectors would do; those of the graph are what other plans on it have
+        pattern = cors[tops.argmax()] / tops.max() if tops.any() else np.ones(topology.edge_count)
         values, vectors = root.eigenvectors(topology.users, topology.edges, pattern**2)
         s = np.array([plan.sigma_cdp for plan in plans])
         scale = np.sqrt(s**2 + tops**2 * values[:, None])  # [users, settings]

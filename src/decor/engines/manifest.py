@@ -44,8 +44,9 @@ def described(engine: Vectorised, task: Task, setting: Setting, recipe: Recipe, 
 
 @lru_cache(maxsize=8)
 def fingerprint(task: Task) -> str:
-    """Of all data and of the model's start: equal for equal tasks, here and elsewhere."""
-    digest = hashlib.sha256()
+    """Of all data, the loss, the model and its start: equal for equal tasks, here and elsewhere."""
+    loss = task.loss if hasattr(task.loss, "__qualname__") else type(task.loss)
+    digest = hashlib.sha256(f"{task.model!r} {loss.__module__}.{loss.__qualname__}".encode())
     for X, y in task.shards:
         digest.update(repr((tuple(X.shape), tuple(y.shape))).encode())
         digest.update(X.contiguous().numpy().tobytes())

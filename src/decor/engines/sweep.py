@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from decor import progress
-from decor.errors import InputError
+from decor.errors import DivergenceWarning, InputError
 from decor.graph.gossip import Gossip
 from decor.learning.schedule import Constant, Schedule
 from decor.learning.task import Task
@@ -58,6 +59,10 @@ class Sweep:
         sign = -1 if criterion in HIGHER_IS_BETTER else 1
         k = int(np.argmin([math.inf if math.isnan(v) else sign * v for v in values]))
         plan, rate, runs = candidates[k]
+        if math.isnan(values[k]):
+            warnings.warn(
+                f"every setting diverged; {runs[0].stopped or 'lower the learning rate'}", DivergenceWarning, stacklevel=2
+            )
         rows = [{"plan": p, "learning_rate": r, criterion: value} for (p, r, _), value in zip(candidates, values, strict=True)]
         return Tuned(plan, rate, runs, criterion, values[k], rows)
 
@@ -79,8 +84,8 @@ def sweep(
     task: Task,
     plans: Sequence[NoisePlan],
     *,
-    learning_rates: Sequence[float],
-    seeds: Sequence[int] = (0,),
+    learning_rates: Sequence[float] | float,
+    seeds: Sequence[int] | int = (0,),
     engine: Engine | None = None,
     schedule: Schedule | None = None,
     momentum: float = 0.0,
@@ -100,7 +105,8 @@ def sweep(
     run has exactly the law, and to rounding the numbers, that it has alone. Runs carry no models unless `keep_models`.
     """
     plans = [plans] if isinstance(plans, NoisePlan) else list(plans)
-    rates, seeds = list(learning_rates), list(seeds)
+    rates = [learning_rates] if isinstance(learning_rates, int | float) else list(learning_rates)
+    seeds = [seeds] if isinstance(seeds, int) else list(seeds)
     if not plans or not rates or not seeds:
         raise InputError("a sweep needs at least one plan, one learning rate and one seed")
     if len(set(seeds)) < len(seeds) or len(set(rates)) < len(rates) or len({id(plan) for plan in plans}) < len(plans):
@@ -129,7 +135,7 @@ def sweep(
 
 
 def tune(
-    task: Task, plans: Sequence[NoisePlan], *, learning_rates: Sequence[float], criterion: str = "loss", **options: Any
+    task: Task, plans: Sequence[NoisePlan], *, learning_rates: Sequence[float] | float, criterion: str = "loss", **options: Any
 ) -> Tuned:
     """The best of a sweep by the mean over seeds of a metric at the end ("loss", "test_loss", "accuracy", "consensus", ...).
 

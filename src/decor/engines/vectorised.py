@@ -149,7 +149,7 @@ class _Simulation:
     def finished(self) -> list[Run]:
         with torch.no_grad(), self.threads.limited():
             measured = self.recipe.evaluated(self.steps)
-            if self.start == 0:
+            if not self.history[0]:
                 self._measure()
             for step in range(self.start, self.steps):
                 if all(self.stopped):
@@ -288,6 +288,8 @@ class _Simulation:
                     f"the run to resume had another {name} ({run.manifest.get(name)!r}, now {manifest[name]!r}); "
                     "resume with what it was started with, or start a new run"
                 )
+        if not run.models:
+            raise InputError("the run to resume has no models; keep them with sweep(..., keep_models=True)")
         if run.plan.to_json() != self.settings[0].plan.to_json():
             raise InputError("the run to resume had another plan; resume with the plan it was started with, or start a new run")
         self.start = run.steps_taken

@@ -51,7 +51,8 @@ class Modules:
         return {name: part.contiguous() for name, part in self._named(blocks[0]).items()}
 
     def blocks(self, state: dict[str, Tensor]) -> Blocks:
-        around = next(iter(state.values())).dim() - len(next(iter(self.shapes.values())))
+        first, shape = next(iter(self.shapes.items()))
+        around = state[first].dim() - len(shape)
         return [torch.cat([state[name].flatten(around) for name in self.shapes], -1).to(self.dtype)]
 
     def mean(self, models: Blocks, batch: Batch, users: slice) -> Blocks:

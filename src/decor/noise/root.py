@@ -31,12 +31,14 @@ def eigenvectors(users: int, edges: Array, weights: Array) -> tuple[Array, Array
     np.add.at(laplacian, (j, i), -weights)
     laplacian[np.diag_indices(users)] = -laplacian.sum(axis=1)
     values, vectors = np.linalg.eigh(laplacian)
-    return np.clip(values, 0.0, None), vectors
+    # the null eigenvalues come out as roundings, which a large c would make larger than s
+    return np.where(values > 1e-13 * values.max(initial=0.0), values, 0.0), vectors
 
 
 def sparse(users: int, edges: Array, s: float, c: Array) -> Columns:
     """The cheaper of the two sparse roots; `c` has one deviation for every edge."""
-    if s == 0 or not c.any():
+    # a Cholesky factor loses s beside a large c, and with it the noise of everybody's sum
+    if not s**2 > 1e-8 * c.max(initial=0.0) ** 2 or not c.any():
         return by_edges(users, edges, s, c)
     band, order = _band(users, edges)
     # a Gaussian costs about as much as four multiplications and additions of an entry

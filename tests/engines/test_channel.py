@@ -300,7 +300,10 @@ def test_sparse_gossip_is_the_gossip_matrix(topology, rounds, accelerate, wide):
     W = topology.mixing
     found = x.copy()
     steps = np.array(gossip.steps(topology)).reshape(-1, 2)
-    rows.gossip(found, W.indptr.astype(np.int64), W.indices.astype(np.int64), W.data, steps)
+    if rounds:
+        middle = wide // 2  # as two threads would share the columns
+        for left, right in ((0, middle), (middle, wide)):
+            rows.gossip(found, W.indptr.astype(np.int64), W.indices.astype(np.int64), W.data, steps, 3, left, right)
     assert np.allclose(found, gossip.matrix(topology) @ x, atol=1e-12)
     if not accelerate:
         assert np.allclose(found, np.linalg.matrix_power(weights(topology), rounds) @ x, atol=1e-12)
@@ -337,3 +340,25 @@ def test_noise_that_differs_by_edge_on_a_large_complete_graph_is_refused_in_word
     topology = decor.complete(70)
     with pytest.raises(InputError, match="use one sigma_cor"):
         decor.train(still(70, 3), plan_of(topology, 1.0, np.ones(topology.edge_count)), learning_rate=RATE)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_large_models_on_small_rings_have_the_plans_sigmas_too(threads):
+    """From ten thousand parameters on a ring's noise comes from a band, whoever shares the columns; settings share Gaussians."""
+    topology, wire = decor.ring(16), []
+    engine = Vectorised(threads=threads, on_messages=lambda step, sent: wire.append(sent.double().numpy()))
+    task = still(16, 12_000)
+    sigmas = [(1.0, 3.0), (2.0, 1.0), (1e-6, 1.0)]  # so little of everybody's own noise takes another root, and another tensor
+    plans = [plan_of(topology, s, c, steps=1) for s, c in sigmas]
+    decor.sweep(task, plans, learning_rates=[RATE], seeds=(1, 2), engine=engine, evaluate_every=10**6)
+    start = task.model[0].weight.detach().flatten().double().numpy()
+    together, apart = ((start - sent) / RATE for sent in wire)
+    for k, (s, c) in enumerate(sigmas[:2]):
+        for seed in (0, 1):
+            assert only_its_own(together[:, seed, k].T, topology, s, c)
+    assert consistent(apart[:, 0, 0].T[:, 1:], true_sigma(topology, 0.0, 1.0)[1:, 1:])
+    for k, sent in ((1, wire[0][:, 1, 1]), (2, wire[1][:, 1, 0])):
+        alone: list = []
+        one = Vectorised(threads=1, seed=2, on_messages=lambda step, sent, alone=alone: alone.append(sent.double().numpy()))
+        decor.train(task, plans[k], learning_rate=RATE, engine=one)
+        assert np.allclose(alone[0][:, 0, 0], sent, atol=1e-5), "alone as among others, on one thread as on two"

@@ -53,7 +53,7 @@ def roots(topology, s, c):
         "chosen": dense(root.sparse(n, edges, s, c), n),
     }
     if s > 0:
-        found["band"] = dense(root.by_band(n, edges, s, c, *root._band(n, edges)), n)
+        found["band"] = dense(root.by_band(n, edges, s, c), n)
     return found
 
 

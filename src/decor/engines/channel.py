@@ -7,7 +7,8 @@ gossip. Small graphs are dense matrices, large ones are sparse, and complete one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -21,13 +22,15 @@ from decor.graph.gossip import Gossip
 from decor.graph.topology import Topology
 from decor.learning.clip import Blocks
 from decor.noise import root
-from decor.noise.gaussians import SHORT, fill_rows
+from decor.noise.gaussians import GROUP, SHORT, fill_rows
 from decor.privacy.plan import NoisePlan
 
 from . import rows
 
 DENSE = 64
 """Users up to which matrices are dense: about where a dense product costs what a sparse one and its Gaussians do."""
+_LARGE = 10_000
+"""Parameters from which the time goes into coordinates, and not into calls."""
 
 
 class NoiseSource(Protocol):
@@ -41,34 +44,66 @@ class Channel(Protocol):
         """to += alpha * noise; alpha is [seeds, settings]."""
         ...
 
-    def mix(self, blocks: Blocks, gossip: Gossip) -> Blocks:
+    def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks:
         """The blocks after the rounds; the old ones may have been overwritten."""
         ...
 
 
-def channel(plans: Sequence[NoisePlan], seeds: Sequence[int], dtype: torch.dtype, source: NoiseSource | None) -> Channel:
-    """The cheapest channel for plans on one graph; plan r is the noise of setting r."""
+def channel(
+    plans: Sequence[NoisePlan], seeds: Sequence[int], dtype: torch.dtype, source: NoiseSource | None, parameters: int
+) -> Channel:
+    """The cheapest channel for plans on one graph; plan r is the noise of setting r.
+
+    It does not depend on how many settings there are, so that a run has the same numbers alone and among others.
+    """
     topology, central = plans[0].topology, plans[0].adversary.average_only
     mixing = mixer(topology, central, dtype)
     if source is not None:
         return _Outside(mixing, source, tuple(plans), tuple(seeds))
-    users = topology.users
     if all(not np.any(plan.sigma_cor) and not plan.sigma_cdp for plan in plans):
         return _Silent(mixing)
-    if users <= DENSE:
-        return _Dense(mixing, plans, seeds, dtype)
-    return _Sparse(mixing, plans, seeds)
+    users = topology.users
+    if users > DENSE and isinstance(mixing, _Average) and not central:
+        return _Complete(mixing, plans, seeds)
+    if users > DENSE or _banded(plans[0], parameters):
+        return _Sparse(mixing, plans, seeds)
+    return _Dense(mixing, plans, seeds, dtype)
 
 
-def alike(plan: NoisePlan) -> tuple[Any, ...]:
-    """Plans with equal keys can share a tensor: same graph, same eigenvectors of the noise, same way to gossip."""
+def _banded(plan: NoisePlan, parameters: int) -> bool:
+    """A band of a few rows beats the eigenvectors of a few users where there are many coordinates."""
+    topology = plan.topology
+    return parameters >= _LARGE and root.banded(topology.users, topology.edges, plan.sigma_cdp, _by_edge(plan))
+
+
+def _by_edge(plan: NoisePlan) -> Any:
+    return np.broadcast_to(np.asarray(plan.sigma_cor, dtype=np.float64), plan.topology.edge_count)
+
+
+def _sparse_root(plan: NoisePlan) -> root.Columns:
+    return root.sparse(plan.topology.users, plan.topology.edges, plan.sigma_cdp, _by_edge(plan))
+
+
+def _shared(threads: int, columns: int, work: Callable[[int, int], None]) -> None:
+    """Columns dealt out in whole groups, each thread without Python's lock."""
+    groups = -(-columns // GROUP)
+    if threads == 1 or groups < 8 * threads:
+        work(0, columns)
+        return
+    ends = [min(columns, groups * k // threads * GROUP) for k in range(threads + 1)]
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, ends[:-1], ends[1:]))
+
+
+def alike(plan: NoisePlan, parameters: int) -> tuple[Any, ...]:
+    """Plans with equal keys can share a tensor: same graph, same way to draw the noise, same way to gossip."""
     c = np.asarray(plan.sigma_cor)
     pattern = () if c.ndim == 0 else tuple((c / max(c.max(initial=0.0), 1e-300)).tolist())
-    return (plan.topology.digest, plan.adversary.average_only, pattern)
+    return (plan.topology.digest, plan.adversary.average_only, pattern, _banded(plan, parameters))
 
 
 class Mixer(Protocol):
-    def mix(self, blocks: Blocks, gossip: Gossip) -> Blocks: ...
+    def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks: ...
 
 
 def mixer(topology: Topology, central: bool, dtype: torch.dtype) -> Mixer:
@@ -81,7 +116,7 @@ def mixer(topology: Topology, central: bool, dtype: torch.dtype) -> Mixer:
 class _Average:
     """A server, or a complete graph, in any number of rounds."""
 
-    def mix(self, blocks: Blocks, gossip: Gossip) -> Blocks:
+    def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks:
         if gossip.rounds:
             for block in blocks:
                 block.copy_(block.mean(0, keepdim=True).expand_as(block))
@@ -96,7 +131,7 @@ class _Matrix:
         self.matrices: dict[Gossip, Tensor] = {}
         self.spare: Blocks = []
 
-    def mix(self, blocks: Blocks, gossip: Gossip) -> Blocks:
+    def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks:
         if not gossip.rounds:
             return blocks
         P = self.matrices.get(gossip)
@@ -119,11 +154,13 @@ class _Rounds:
         self.W = (W.indptr.astype(np.int64), W.indices.astype(np.int64), W.data.astype(np.float64))
         self.topology = topology
 
-    def mix(self, blocks: Blocks, gossip: Gossip) -> Blocks:
+    def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks:
+        users = self.topology.users
         if gossip.rounds:
-            steps = np.array(gossip.steps(self.topology))
+            steps, wide = np.array(gossip.steps(self.topology)), rows.width(users)
             for block in blocks:
-                rows.gossip(block.view(len(block), -1).numpy(), *self.W, steps)
+                flat = block.view(users, -1).numpy()
+                _shared(threads, flat.shape[1], lambda left, right: rows.gossip(flat, *self.W, steps, wide, left, right))  # noqa: B023
         return blocks
 
 
@@ -136,8 +173,8 @@ class _Silent:
     def noise(self, to: Blocks, alpha: Tensor, step: int, threads: int = 1) -> None:
         pass
 
-    def mix(self, blocks: Blocks, gossip: Gossip) -> Blocks:
-        return self.mixing.mix(blocks, gossip)
+    def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks:
+        return self.mixing.mix(blocks, gossip, threads)
 
 
 class _Dense:
@@ -147,7 +184,7 @@ class _Dense:
         self.mixing, self.dtype = mixing, dtype
         self.seeds = np.array(seeds, dtype=np.uint64)
         topology = plans[0].topology
-        cors = np.stack([np.broadcast_to(np.asarray(plan.sigma_cor, dtype=np.float64), topology.edge_count) for plan in plans])
+        cors = np.stack([_by_edge(plan) for plan in plans])
         tops = cors.max(axis=1, initial=0.0)
         # without edges' noise any eigenvectors would do; those of the graph are what other plans on it have
         pattern = cors[tops.argmax()] / tops.max() if tops.any() else np.ones(topology.edge_count)
@@ -171,8 +208,8 @@ class _Dense:
             else:
                 flat.addmm_(self.U, (Z.unsqueeze(2).to(self.dtype) * scale).view(n, -1))
 
-    def mix(self, blocks: Blocks, gossip: Gossip) -> Blocks:
-        return self.mixing.mix(blocks, gossip)
+    def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks:
+        return self.mixing.mix(blocks, gossip, threads)
 
 
 def _fill(Z: Any, seeds: Any, stream: int, step: int, threads: int) -> None:
@@ -187,38 +224,58 @@ def _fill(Z: Any, seeds: Any, stream: int, step: int, threads: int) -> None:
 
 
 class _Sparse:
-    """A sparse root for every setting, and one row of Gaussians at a time; complete graphs in closed form."""
+    """Sparse roots, and one row of Gaussians at a time, which all settings of a seed share."""
 
     def __init__(self, mixing: Mixer, plans: Sequence[NoisePlan], seeds: Sequence[int]) -> None:
-        self.mixing, self.seeds = mixing, tuple(seeds)
-        topology = plans[0].topology
-        self.closed = isinstance(mixing, _Average) and not plans[0].adversary.average_only
-        self.users = topology.users
-        self.plans = tuple(plans)
-        self.roots = []
-        for plan in plans:
-            c = np.broadcast_to(np.asarray(plan.sigma_cor, dtype=np.float64), topology.edge_count)
-            if self.closed and not isinstance(plan.sigma_cor, float):
-                raise InputError("noise that differs by edge is not offered on complete graphs of this size; use one sigma_cor")
-            self.roots.append(None if self.closed else root.sparse(topology.users, topology.edges, plan.sigma_cdp, c))
+        self.mixing, self.seeds = mixing, [np.uint64(seed) for seed in seeds]
+        self.users = plans[0].topology.users
+        # settings whose roots have the same shape: [(settings, root with one row of values for each)]
+        alike: dict[bytes, tuple[list[int], root.Columns, list[Any]]] = {}
+        for r, plan in enumerate(plans):
+            found = _sparse_root(plan)
+            alike.setdefault(found.rows.tobytes(), ([], found, []))[0].append(r)
+            alike[found.rows.tobytes()][2].append(found.values)
+        self.roots = [(which, first.start, first.rows, np.stack(values)) for which, first, values in alike.values()]
+
+    def noise(self, to: Blocks, alpha: Tensor, step: int, threads: int = 1) -> None:
+        wide = rows.width(self.users)
+        wide = max(GROUP, wide // GROUP * GROUP)
+        for k, block in enumerate(to):
+            flat = block.view(*block.shape[:3], -1).numpy()
+            for s, seed in enumerate(self.seeds):
+                for which, start, at, values in self.roots:
+                    # all settings, or copies of some of them, which numba takes as one array
+                    whole = len(which) == flat.shape[2]
+                    part = flat[:, s] if whole else flat[:, s, which]
+                    rate = alpha[s, which].double().numpy()
+                    arguments = (part, start, at, values, rate, seed, k, step, wide)
+                    _shared(threads, flat.shape[3], lambda left, right: rows.add_columns(*arguments, left, right))  # noqa: B023
+                    if not whole:
+                        flat[:, s, which] = part
+
+    def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks:
+        return self.mixing.mix(blocks, gossip, threads)
+
+
+class _Complete:
+    """A complete graph of any size: Sigma^(1/2) in closed form."""
+
+    def __init__(self, mixing: Mixer, plans: Sequence[NoisePlan], seeds: Sequence[int]) -> None:
+        self.mixing, self.seeds = mixing, [np.uint64(seed) for seed in seeds]
+        users = plans[0].topology.users
+        if not all(isinstance(plan.sigma_cor, float) for plan in plans):
+            raise InputError("noise that differs by edge is not offered on complete graphs of this size; use one sigma_cor")
+        self.scales = [(math.hypot(p.sigma_cdp, math.sqrt(users) * p.sigma_cor), p.sigma_cdp) for p in plans]  # type: ignore[operator]
 
     def noise(self, to: Blocks, alpha: Tensor, step: int, threads: int = 1) -> None:
         for k, block in enumerate(to):
             for s, seed in enumerate(self.seeds):
-                for r, factor in enumerate(self.roots):
-                    target = block[:, s, r].flatten(1).numpy()
+                for r, (apart, together) in enumerate(self.scales):
                     rate = float(alpha[s, r])
-                    if factor is None:
-                        plan = self.plans[r]
-                        c = plan.sigma_cor
-                        assert isinstance(c, float)
-                        apart = float(np.sqrt(plan.sigma_cdp**2 + self.users * c**2))
-                        rows.add_complete(target, rate * apart, rate * plan.sigma_cdp, np.uint64(seed), k, step)
-                    else:
-                        rows.add_columns(target, *factor, rate, np.uint64(seed), k, step)
+                    rows.add_complete(block[:, s, r].flatten(1).numpy(), rate * apart, rate * together, seed, k, step)
 
-    def mix(self, blocks: Blocks, gossip: Gossip) -> Blocks:
-        return self.mixing.mix(blocks, gossip)
+    def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks:
+        return self.mixing.mix(blocks, gossip, threads)
 
 
 @dataclass(frozen=True)
@@ -238,5 +295,5 @@ class _Outside:
                 for block, part in zip(to, torch.split(drawn, sizes, dim=1), strict=True):
                     block[:, s, r].add_(part.view(block[:, s, r].shape), alpha=float(alpha[s, r]))
 
-    def mix(self, blocks: Blocks, gossip: Gossip) -> Blocks:
-        return self.mixing.mix(blocks, gossip)
+    def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks:
+        return self.mixing.mix(blocks, gossip, threads)

@@ -1,4 +1,7 @@
-"""Kernels for large graphs: in place on everybody's numbers, with workspace for a few columns or one row of Gaussians."""
+"""Kernels for sparse graphs: in place on everybody's numbers, a few columns at a time, so that the work stays in cache.
+
+Blocks are [users, settings, parameters]; `left` and `right` bound the columns, so that threads can share the work.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +14,42 @@ from numpy.typing import NDArray
 from decor.noise.gaussians import GROUP, fill
 
 Array = NDArray[Any]
-_WIDE = 16
-"""Columns gossiped at a time: a cache line of float32, so that the workspace stays small and lines are read once."""
+_CACHE = 1 << 15
+"""Numbers worked on together: those of all users in so many columns."""
+
+
+def width(users: int) -> int:
+    """Columns at a time: at least a cache line, and whole groups of Gaussians where there are few users."""
+    wide = _CACHE // users
+    return wide // GROUP * GROUP if wide >= GROUP else max(16, wide // 16 * 16)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz"})
 def add_columns(
-    to: Array, start: Array, rows: Array, values: Array, alpha: float, seed: np.uint64, stream: int, step: int
+    to: Array,
+    start: Array,
+    rows: Array,
+    values: Array,
+    alpha: Array,
+    seed: np.uint64,
+    stream: int,
+    step: int,
+    wide: int,
+    left: int,
+    right: int,
 ) -> None:
-    """to += alpha * F Z with F by columns and one fresh row Z_k of Gaussians for each of them."""
-    d = to.shape[1]
-    groups = (d + GROUP - 1) // GROUP
-    z = np.empty(d, np.float32)
-    for k in range(len(start) - 1):
-        fill(z, seed, stream, step, k * groups)
-        for p in range(start[k], start[k + 1]):
-            a, row = to.dtype.type(alpha * values[p]), to[rows[p]]
-            for j in range(d):
-                row[j] += a * z[j]
+    """to[:, r] += alpha[r] * F_r Z, with F_r = values[r] by columns and one fresh row of Gaussians for each column of F."""
+    groups = (to.shape[2] + GROUP - 1) // GROUP
+    z = np.empty(wide, np.float32)
+    for first in range(left, right, wide):
+        some = min(wide, right - first)
+        for k in range(len(start) - 1):
+            fill(z[:some], seed, stream, step, k * groups + first // GROUP)
+            for p in range(start[k], start[k + 1]):
+                for r in range(to.shape[1]):
+                    a, row = to.dtype.type(alpha[r] * values[r, p]), to[rows[p], r, first : first + some]
+                    for j in range(some):
+                        row[j] += a * z[j]
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz"})
@@ -48,22 +69,37 @@ def add_complete(to: Array, apart: float, together: float, seed: np.uint64, stre
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz"})
-def gossip(blocks: Array, start: Array, columns: Array, weights: Array, steps: Array) -> None:
-    """Rounds x_{k+1} = a_k W x_k + b_k x_{k-1} of W by rows, in place."""
-    n, d = blocks.shape
-    now, before = np.zeros((n, _WIDE), blocks.dtype), np.zeros((n, _WIDE), blocks.dtype)
-    for left in range(0, d, _WIDE):
-        wide = min(_WIDE, d - left)
-        now[:, :wide] = blocks[:, left : left + wide]
+def gossip(blocks: Array, start: Array, columns: Array, weights: Array, steps: Array, wide: int, left: int, right: int) -> None:
+    """Rounds x_{k+1} = a_k W x_k + b_k x_{k-1} of W by rows, in place on [users, columns]."""
+    n = len(blocks)
+    now, before = np.zeros((n, wide), blocks.dtype), np.zeros((n, wide), blocks.dtype)
+    for first in range(left, right, wide):
+        some = min(wide, right - first)
+        now[:, :some] = blocks[:, first : first + some]
         for k in range(len(steps)):
             a, b = steps[k]
+            last = k == len(steps) - 1
+            back = blocks.dtype.type(b)
             for i in range(n):
-                row = before[i]
-                for j in range(_WIDE):
-                    row[j] = blocks.dtype.type(b) * row[j] if k else blocks.dtype.type(0)
-                for p in range(start[i], start[i + 1]):
-                    w, other = blocks.dtype.type(a * weights[p]), now[columns[p]]
-                    for j in range(_WIDE):
+                # the last round goes where the models are
+                row = blocks[i, first : first + some] if last else before[i, :some]
+                old, p = before[i, :some], start[i]
+                w, other = blocks.dtype.type(a * weights[p]), now[columns[p], :some]
+                if b == 0.0:
+                    for j in range(some):
+                        row[j] = w * other[j]
+                else:
+                    for j in range(some):
+                        row[j] = back * old[j] + w * other[j]
+                p += 1
+                while p + 1 < start[i + 1]:  # two neighbours at a time halve the passes
+                    w, other = blocks.dtype.type(a * weights[p]), now[columns[p], :some]
+                    v, another = blocks.dtype.type(a * weights[p + 1]), now[columns[p + 1], :some]
+                    for j in range(some):
+                        row[j] += w * other[j] + v * another[j]
+                    p += 2
+                if p < start[i + 1]:
+                    w, other = blocks.dtype.type(a * weights[p]), now[columns[p], :some]
+                    for j in range(some):
                         row[j] += w * other[j]
             now, before = before, now
-        blocks[:, left : left + wide] = now[:, :wide]

@@ -149,7 +149,7 @@ def _groups(task: Task, plans: list[NoisePlan], rates: list[float], seeds: list[
     families: dict[Any, list[NoisePlan]] = {}
     for plan in plans:
         e = plan.exposure
-        families.setdefault((alike(plan), e.steps, e.unit, e.batch_size, e.sampling), []).append(plan)
+        families.setdefault((alike(plan, task.parameters), e.steps, e.unit, e.batch_size, e.sampling), []).append(plan)
     fit = max(1, _ROOM // (task.users * task.parameters))
     for family in families.values():
         inside = [(plan, rate) for plan in family for rate in rates]

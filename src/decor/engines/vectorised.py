@@ -29,7 +29,7 @@ from .engine import Callback, Moment, Recipe, Setting
 from .manifest import described
 from .threads import Threads
 
-_ROOM = 4_000_000
+_ROOM = 1_000_000
 """Numbers that users worked on together may take: what stays in a processor's cache."""
 
 
@@ -124,7 +124,7 @@ class _Simulation:
         example = self.exposure.unit == "example"
         size, sampling = (self.exposure.batch_size, self.exposure.sampling) if example else (recipe.batch_size, "fixed")
         self.batches = Batches(task.records, size, str(sampling), self.seeds)
-        self.channel: Channel = channel([s.plan for s in self.grid], self.seeds, self.dtype, engine.noise)
+        self.channel: Channel = channel([s.plan for s in self.grid], self.seeds, self.dtype, engine.noise, task.parameters)
         shape = (len(self.seeds), len(self.grid))
         self.clip = torch.tensor([s.plan.exposure.clip for s in self.grid], dtype=self.dtype).expand(shape)
         tables = [recipe.schedule.rates(s.learning_rate, self.steps) for s in self.grid]
@@ -189,7 +189,7 @@ class _Simulation:
             self.channel.noise(self.models, -rate, step, threads)
         if self.engine.on_messages is not None:
             self.engine.on_messages(step, torch.cat([x.flatten(3) for x in self.models], -1))
-        self.models = self.channel.mix(self.models, self.recipe.gossip)
+        self.models = self.channel.mix(self.models, self.recipe.gossip, threads)
 
     def _add_clipped(self, to: Blocks, alpha: Tensor, step: int) -> None:
         """to += alpha * clipped gradient, some users at a time."""

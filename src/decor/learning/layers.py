@@ -44,14 +44,14 @@ class Layers:
         """Some users' weighted mean gradients."""
         rows, weights = self.data.taken(batch, models[0], users)
         found = [torch.empty_like(block[users]) for block in models]
-        for group, to, W, A, y, some in self._groups(found, [block[users] for block in models], rows):
+        targets, held = (_by_group(side, len(rows)) for side in (found, [block[users] for block in models]))
+        scale = weights if isinstance(weights, float) else 1.0
+        for _, to, W, A, y, some in self._settings(targets, held, rows):
             into, back = self._passes(W, A, y)
-            scale = weights if isinstance(weights, float) else 1.0
             for k, (h, g) in enumerate(zip(into, back, strict=True)):
                 if isinstance(weights, Tensor):
                     g.mul_(weights.repeat_interleave(some, 0).unsqueeze(-1))
                 self._outer(to[k], k, h, g, scale, 0.0)
-            del group
         return found
 
     def add_means(self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor) -> None:
@@ -61,10 +61,10 @@ class Layers:
     def add_records(self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor) -> None:
         """to[users] += alpha * sum of weighted gradients of single records, each clipped first."""
         rows, weights = self.data.taken(batch, models[0], users)
-        B, b = rows.shape
-        limits, rates = (_by_model(value, B, models[0][users]) for value in (clip, alpha))  # [B, count]
-        first = self.data.square.index_select(0, rows.reshape(-1)).view(B, b)
-        for group, target, W, A, y, some in self._groups([t[users] for t in to], [m[users] for m in models], rows):
+        targets, held = (_by_group([block[users] for block in side], len(rows)) for side in (to, models))
+        limits, rates = (_by_model(value, len(rows), models[0][users]) for value in (clip, alpha))
+        first = self.data.square.index_select(0, rows.reshape(-1)).view(rows.shape)
+        for group, target, W, A, y, some in self._settings(targets, held, rows):
             into, back = self._passes(W, A, y)
             squares = first.repeat_interleave(some, 0) * back[0].square().sum(-1)
             for k in range(1, len(back)):
@@ -79,15 +79,14 @@ class Layers:
     def evaluate(self, blocks: Blocks) -> dict[str, Tensor]:
         return self.data.metrics(blocks, lambda models, X: self._forward(models, X.expand(len(models[0]), *X.shape))[-1])
 
-    def _groups(self, to: Blocks, models: Blocks, rows: Tensor) -> Iterator[tuple[slice, Blocks, Blocks, Tensor, Tensor, int]]:
+    def _settings(self, to: Blocks, models: Blocks, rows: Tensor) -> Iterator[tuple[slice, Blocks, Blocks, Tensor, Tensor, int]]:
         """Settings that are worked on together: which, their targets and models [B * some, inputs + 1, outputs], and records."""
-        B = len(rows)
         A, y = self.data.gathered(rows)
-        count = models[0].shape[0] * models[0].shape[1] * models[0].shape[2] // B
+        count = models[0].shape[1]
         some = count if models[0].shape[-1] * models[0].shape[-2] <= _REPEATED else 1
         for first in range(0, count, some):
             group = slice(first, first + some)
-            sides = [[block.view(B, count, *block.shape[3:])[:, group].flatten(0, 1) for block in side] for side in (to, models)]
+            sides = [[block[:, group].flatten(0, 1) for block in side] for side in (to, models)]
             if some > 1:
                 yield group, sides[0], sides[1], A.repeat_interleave(some, 0), y.repeat_interleave(some, 0), some
             else:
@@ -128,6 +127,11 @@ class Layers:
                 torch.mul(g.sum(1), alpha, out=to[:, -1])
 
 
+def _by_group(blocks: Blocks, B: int) -> Blocks:
+    """Blocks [users, seeds, settings, ...] as [B, settings that share records, ...]."""
+    return [block.view(B, -1, *block.shape[3:]) for block in blocks]
+
+
 def _by_model(value: Tensor, B: int, block: Tensor) -> Tensor:
-    """[seeds, settings] as [B, settings that share records], for B groups of models."""
+    """[seeds, settings] as [B, settings that share records]."""
     return value.reshape(1, -1).expand(B, -1) if B == len(block) else value.repeat(len(block), 1)

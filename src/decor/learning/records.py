@@ -37,8 +37,12 @@ class Records:
         """Rows and weights of some users' batches, [B, b]: B is those users, or those users times the seeds."""
         per = len(batch.rows) // len(block)
         inside = slice(users.start * per, users.stop * per)
-        weights = batch.weights
-        return batch.rows[inside], weights if isinstance(weights, float) else weights[inside].to(self.dtype)
+        rows, weights = batch.rows[inside], batch.weights
+        if isinstance(weights, float):
+            return rows, weights
+        weights = weights[inside].to(self.dtype)
+        wide = max(1, int((weights > 0).sum(1).max()))  # some users need less padding than all
+        return rows[:, :wide], weights[:, :wide]
 
     def gathered(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Records [B, b, columns] and targets [B, b, outputs]."""
@@ -99,6 +103,6 @@ class Records:
 
 
 def pieces(records: int, each: int) -> list[slice]:
-    """Parts of the data small enough that what is computed of them stays within a few ten megabytes."""
-    size = max(1, min(records, 8_000_000 // each))
+    """Parts of the data small enough that what is computed of them stays within a few megabytes."""
+    size = max(1, min(records, 1_000_000 // each))
     return [slice(k, min(k + size, records)) for k in range(0, records, size)]

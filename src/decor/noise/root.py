@@ -37,13 +37,17 @@ def eigenvectors(users: int, edges: Array, weights: Array) -> tuple[Array, Array
 
 def sparse(users: int, edges: Array, s: float, c: Array) -> Columns:
     """The cheaper of the two sparse roots; `c` has one deviation for every edge."""
-    # a Cholesky factor loses s beside a large c, and with it the noise of everybody's sum
-    if not s**2 > 1e-8 * c.max(initial=0.0) ** 2 or not c.any():
-        return by_edges(users, edges, s, c)
-    band, order = _band(users, edges)
+    return by_band(users, edges, s, c) if banded(users, edges, s, c) else by_edges(users, edges, s, c)
+
+
+def banded(users: int, edges: Array, s: float, c: Array) -> bool:
+    """Whether a Cholesky factor is cheaper than the edges, and good."""
+    # beside a large c it loses s, and with it the noise of everybody's sum
+    if not s**2 > 1e-8 * c.max(initial=0.0) ** 2:
+        return False
+    band = _band(users, edges)[0] if c.any() else 0
     # a Gaussian costs about as much as four multiplications and additions of an entry
-    cost_band, cost_edges = users * (4 + band + 1), (users + len(edges)) * 4 + users + 2 * len(edges)
-    return by_band(users, edges, s, c, band, order) if cost_band < cost_edges else by_edges(users, edges, s, c)
+    return users * (4 + band + 1) < (users + len(edges)) * 4 + users + 2 * len(edges)
 
 
 def by_edges(users: int, edges: Array, s: float, c: Array) -> Columns:
@@ -57,10 +61,11 @@ def by_edges(users: int, edges: Array, s: float, c: Array) -> Columns:
     return Columns(start.astype(np.int64), rows.astype(np.int64), values)
 
 
-def by_band(users: int, edges: Array, s: float, c: Array, band: int, order: Array) -> Columns:
+def by_band(users: int, edges: Array, s: float, c: Array) -> Columns:
     """The Cholesky factor in an order that keeps neighbours close."""
     from scipy.linalg import cholesky_banded
 
+    band, order = _band(users, edges)
     place = np.empty(users, dtype=np.int64)
     place[order] = np.arange(users)
     low = np.sort(place[edges], axis=1)

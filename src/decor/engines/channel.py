@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -91,8 +92,13 @@ def _shared(threads: int, columns: int, work: Callable[[int, int], None]) -> Non
         work(0, columns)
         return
     ends = [min(columns, groups * k // threads * GROUP) for k in range(threads + 1)]
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(work, ends[:-1], ends[1:]))
+    list(_pool(threads).map(work, ends[:-1], ends[1:]))
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Kept for the life of the process: starting threads would cost as much as a step's noise."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="decor")
 
 
 def alike(plan: NoisePlan, parameters: int) -> tuple[Any, ...]:
@@ -218,9 +224,8 @@ def _fill(Z: Any, seeds: Any, stream: int, step: int, threads: int) -> None:
         fill_rows(Z, seeds, stream, step, 0)
         return
     ends = np.linspace(0, len(Z), threads + 1, dtype=int).tolist()
-    with ThreadPoolExecutor(threads) as pool:
-        spans = zip(ends[:-1], ends[1:], strict=True)
-        list(pool.map(lambda span: fill_rows(Z[span[0] : span[1]], seeds, stream, step, span[0]), spans))
+    fill = lambda first, last: fill_rows(Z[first:last], seeds, stream, step, first)  # noqa: E731
+    list(_pool(threads).map(fill, ends[:-1], ends[1:]))
 
 
 class _Sparse:

@@ -8,10 +8,8 @@ gossip. Small graphs are dense matrices, large ones are sparse, and complete one
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,16 +18,14 @@ from torch import Tensor
 
 from decor.errors import InputError
 from decor.graph.gossip import Gossip
-from decor.graph.topology import Topology
 from decor.learning.clip import Blocks
 from decor.noise import root
 from decor.noise.gaussians import GROUP, SHORT, fill_rows
 from decor.privacy.plan import NoisePlan
 
 from . import rows
+from .mixer import DENSE, Average, Mixer, mixer, pool, shared
 
-DENSE = 64
-"""Users up to which matrices are dense: about where a dense product costs what a sparse one and its Gaussians do."""
 _LARGE = 10_000
 """Parameters from which the time goes into coordinates, and not into calls."""
 
@@ -64,7 +60,7 @@ def channel(
     if all(not np.any(plan.sigma_cor) and not plan.sigma_cdp for plan in plans):
         return _Silent(mixing)
     users = topology.users
-    if users > DENSE and isinstance(mixing, _Average) and not central:
+    if users > DENSE and isinstance(mixing, Average) and not central:
         return _Complete(mixing, plans, seeds)
     if users > DENSE or _banded(plans[0], parameters):
         return _Sparse(mixing, plans, seeds)
@@ -85,89 +81,11 @@ def _sparse_root(plan: NoisePlan) -> root.Columns:
     return root.sparse(plan.topology.users, plan.topology.edges, plan.sigma_cdp, _by_edge(plan))
 
 
-def _shared(threads: int, columns: int, work: Callable[[int, int], None]) -> None:
-    """Columns dealt out in whole groups, each thread without Python's lock."""
-    groups = -(-columns // GROUP)
-    if threads == 1 or groups < 8 * threads:
-        work(0, columns)
-        return
-    ends = [min(columns, groups * k // threads * GROUP) for k in range(threads + 1)]
-    list(_pool(threads).map(work, ends[:-1], ends[1:]))
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """Kept for the life of the process: starting threads would cost as much as a step's noise."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="decor")
-
-
 def alike(plan: NoisePlan, parameters: int) -> tuple[Any, ...]:
     """Plans with equal keys can share a tensor: same graph, same way to draw the noise, same way to gossip."""
     c = np.asarray(plan.sigma_cor)
     pattern = () if c.ndim == 0 else tuple((c / max(c.max(initial=0.0), 1e-300)).tolist())
     return (plan.topology.digest, plan.adversary.average_only, pattern, _banded(plan, parameters))
-
-
-class Mixer(Protocol):
-    def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks: ...
-
-
-def mixer(topology: Topology, central: bool, dtype: torch.dtype) -> Mixer:
-    complete = topology.edge_count == topology.users * (topology.users - 1) // 2 and topology.users > 1
-    if central or complete:
-        return _Average()
-    return _Matrix(topology, dtype) if topology.users <= DENSE else _Rounds(topology)
-
-
-class _Average:
-    """A server, or a complete graph, in any number of rounds."""
-
-    def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks:
-        if gossip.rounds:
-            for block in blocks:
-                block.copy_(block.mean(0, keepdim=True).expand_as(block))
-        return blocks
-
-
-class _Matrix:
-    """All rounds as one dense matrix."""
-
-    def __init__(self, topology: Topology, dtype: torch.dtype) -> None:
-        self.topology, self.dtype = topology, dtype
-        self.matrices: dict[Gossip, Tensor] = {}
-        self.spare: Blocks = []
-
-    def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks:
-        if not gossip.rounds:
-            return blocks
-        P = self.matrices.get(gossip)
-        if P is None:
-            P = self.matrices[gossip] = torch.from_numpy(gossip.matrix(self.topology)).to(self.dtype)
-        if not self.spare:
-            self.spare = [torch.empty_like(block) for block in blocks]
-        n = len(P)
-        for block, other in zip(blocks, self.spare, strict=True):
-            torch.mm(P, block.view(n, -1), out=other.view(n, -1))
-        blocks, self.spare = self.spare, blocks
-        return blocks
-
-
-class _Rounds:
-    """Round by round on the sparse matrix, a few columns at a time and in place."""
-
-    def __init__(self, topology: Topology) -> None:
-        W = topology.mixing
-        self.W = (W.indptr.astype(np.int64), W.indices.astype(np.int64), W.data.astype(np.float64))
-        self.topology = topology
-
-    def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks:
-        users = self.topology.users
-        if gossip.rounds:
-            steps, wide = np.array(gossip.steps(self.topology)), rows.width(users)
-            for block in blocks:
-                flat = block.view(users, -1).numpy()
-                _shared(threads, flat.shape[1], lambda left, right: rows.gossip(flat, *self.W, steps, wide, left, right))  # noqa: B023
-        return blocks
 
 
 @dataclass(frozen=True)
@@ -225,7 +143,7 @@ def _fill(Z: Any, seeds: Any, stream: int, step: int, threads: int) -> None:
         return
     ends = np.linspace(0, len(Z), threads + 1, dtype=int).tolist()
     fill = lambda first, last: fill_rows(Z[first:last], seeds, stream, step, first)  # noqa: E731
-    list(_pool(threads).map(fill, ends[:-1], ends[1:]))
+    list(pool(threads).map(fill, ends[:-1], ends[1:]))
 
 
 class _Sparse:
@@ -254,7 +172,7 @@ class _Sparse:
                     part = flat[:, s] if whole else flat[:, s, which]
                     rate = alpha[s, which].double().numpy()
                     arguments = (part, start, at, values, rate, seed, k, step, wide)
-                    _shared(threads, flat.shape[3], lambda left, right: rows.add_columns(*arguments, left, right))  # noqa: B023
+                    shared(threads, flat.shape[3], lambda left, right: rows.add_columns(*arguments, left, right))  # noqa: B023
                     if not whole:
                         flat[:, s, which] = part
 

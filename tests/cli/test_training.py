@@ -62,7 +62,7 @@ def test_train_answers_as_the_library_does(tmp_path):
     task = decor.tasks.breast_cancer(users=16, seed=0)
     exposure = decor.Exposure(clip=1.0, steps=40)
     plan = decor.calibrate(decor.ring(16), exposure, decor.Adversary.eavesdropper(), decor.Budget(10.0, 1e-5))
-    own = decor.train(task, plan, learning_rate=0.1, engine=decor.Vectorised(seed=0))
+    own = decor.train(task, plan, learning_rate=0.1, engine=decor.Vectorised(seed=0), final_gossip_rounds=16)
     assert answer["metrics"] == own.metrics and answer["epsilon"] == own.guarantee.epsilon and answer["steps_taken"] == 40
     saved = decor.Run.load(tmp_path / "run")
     assert all(torch.equal(saved.models[name], own.models[name]) for name in own.models)
@@ -134,7 +134,7 @@ def test_a_killed_run_leaves_its_last_checkpoint(tmp_path):
 
 def test_compare_writes_everything_and_says_it(tmp_path):
     done = run(*COMPARE, "--output", tmp_path / "c")
-    for words in ("no privacy", "central DP", "DECOR ring", "local DP", "test accuracy", "SecLDP", "not counted in any epsilon"):
+    for words in ("no privacy", "central DP", "DECOR ring", "local DP", "test accuracy", "SecLDP", "no epsilon here counts"):
         assert words in done.stdout
     folder = tmp_path / "c"
     for name in ("report.html", "report.json", "manifest.json", "figures/privacy-utility.png", "figures/curves.svg"):
@@ -178,7 +178,14 @@ def test_a_folder_is_never_overwritten_by_accident(here, tmp_path):
     here(*small, "--overwrite")
     assert (tmp_path / "c" / "notes.txt").read_text() == "mine"
     here(*TRAIN, "--output", tmp_path / "run")
-    assert "holds a run already" in here(*TRAIN, "--output", tmp_path / "run", check=2)[1]
+    assert "--overwrite" in here(*TRAIN, "--output", tmp_path / "run", check=2)[1]
+    here(*TRAIN, "--output", tmp_path / "run", "--overwrite")
+    (tmp_path / "mine" / "runs").mkdir(parents=True)
+    (tmp_path / "mine" / "manifest.json").write_text('{"name": "my web app"}')
+    (tmp_path / "mine" / "runs" / "thesis.txt").write_text("precious")
+    for command in (COMPARE, TRAIN):
+        here(*command, "--output", tmp_path / "mine", "--overwrite", check=2)
+    assert (tmp_path / "mine" / "runs" / "thesis.txt").exists() and "web app" in (tmp_path / "mine" / "manifest.json").read_text()
     assert "nothing to resume" in here(*TRAIN, "--output", tmp_path / "none", "--resume", check=2)[1]
 
 
@@ -220,7 +227,7 @@ def test_divergence_is_said_with_the_way_out(tmp_path):
         (["train", "--task", "breast-cancer", "--epsilon", 1, "--learning-rate", -1], "learning_rate must be"),
         (["train", "--task", "breast-cancer", "--epsilon", 1, "--learning-rate", 1, "--users", 500], "500"),
         (["train", "--task", "breast-cancer", "--epsilon", 1, "--learning-rate", 1, "--batch-size", 64], "user 0"),
-        (["train", "--task", "breast-cancer", "--epsilon", 1, "--learning-rate", 1, "--unit", "example"], "batch_size"),
+        (["train", "--task", "breast-cancer", "--epsilon", 1, "--learning-rate", 1, "--unit", "example"], "--batch-size"),
         (["train", "--task", "breast-cancer", "--epsilon", 1, "--learning-rate", 1, "--records", 3], "--records"),
         (["train", "--task", "breast-cancer", "--epsilon", 1, "--learning-rate", 1, "--engine", "magic"], "magic"),
         (["train", "--task", "breast-cancer", "--epsilon", 1, "--learning-rate", 1, "--device", "cuda"], "cpu"),

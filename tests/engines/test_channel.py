@@ -362,3 +362,11 @@ def test_large_models_on_small_rings_have_the_plans_sigmas_too(threads):
         one = Vectorised(threads=1, seed=2, on_messages=lambda step, sent, alone=alone: alone.append(sent.double().numpy()))
         decor.train(task, plans[k], learning_rate=RATE, engine=one)
         assert np.allclose(alone[0][:, 0, 0], sent, atol=1e-5), "alone as among others, on one thread as on two"
+
+
+def test_weak_edges_keep_their_noise_beside_strong_ones():
+    """Seven orders of magnitude between two edges, and hardly any noise of one's own: nobody's noise is lost in roundings."""
+    topology = decor.path(3)
+    plan = NoisePlan(topology, Exposure(1e-8, 40), Adversary.eavesdropper(), 1e-9, (1.0, 1e-7))
+    found = noise(plan, still(3, 50))[:, :, 0, 0]  # [steps, users, d]
+    assert consistent(found[:, 2].reshape(-1, 1), np.array([[1e-14 + 1e-18]]))

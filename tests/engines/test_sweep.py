@@ -220,7 +220,7 @@ def test_the_best_is_the_candidate_with_the_best_mean_over_seeds():
         assert all(run.manifest["learning_rate"] == best.learning_rate for run in best.runs)
         assert {run.manifest["seed"] for run in best.runs} == {0, 1, 2}
         assert [row[criterion] for row in best.tried] == pytest.approx(list(means.values()))
-        assert "not counted in any epsilon" in best.warning
+        assert "no epsilon here counts" in best.warning
     assert max(abs(a - b) for a in means.values() for b in means.values()) > 0.01, "accuracies differ, so that the side matters"
     only = swept.best("loss", plans[2:])
     assert only.plan is plans[2] and len(only.tried) == 3
@@ -273,3 +273,16 @@ def test_sweeps_that_cannot_be_meant_are_refused():
     with pytest.raises(InputError, match="none of these plans"):
         swept.best("loss", [grid(task)[0]])
     assert decor.sweep(task, plans[0], learning_rates=[0.1]).runs[0].plan is plans[0], "one plan needs no list"
+
+
+def test_a_run_that_ends_among_others_is_what_it_is_alone():
+    """What the others do afterwards is not its own: its models are of the steps that its guarantee counts."""
+    task = decor.tasks.breast_cancer(users=4)
+    plan = decor.calibrate(decor.ring(4), decor.Exposure(1.0, 30), decor.Adversary.eavesdropper(), decor.Budget(3.0, 1e-5))
+    swept = decor.sweep(task, [plan], learning_rates=[0.01, 1e19], keep_models=True, evaluate_every=5)
+    with pytest.warns(decor.DivergenceWarning):
+        alone = decor.train(task, plan, learning_rate=1e19, evaluate_every=5)
+    ended = swept.runs[1]
+    assert ended.stopped == alone.stopped and ended.steps_taken == alone.steps_taken == 5
+    assert ended.guarantee.epsilon == alone.guarantee.epsilon < swept.runs[0].guarantee.epsilon
+    assert all(torch.allclose(ended.models[name], alone.models[name], rtol=1e-4) for name in alone.models)

@@ -3,6 +3,8 @@
 import copy
 import itertools
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -670,3 +672,66 @@ def test_both_paths_measure_the_same(kind):
     assert fast.keys() == generic.keys()
     for name in fast:
         assert np.allclose(fast[name], generic[name], atol=1e-12), name
+
+
+def test_central_dp_is_never_trained_without_its_server():
+    task = decor.tasks.breast_cancer(users=4)
+    plan = decor.baselines.central(decor.ring(4), decor.Exposure(1.0, 3), decor.Budget(3.0, 1e-5))
+    with pytest.raises(InputError, match="central DP's server averages in every step"):
+        decor.train(task, plan, learning_rate=0.1, gossip_rounds=0)
+    models = decor.train(task, plan, learning_rate=0.1).models["weight"]
+    assert torch.allclose(models, models[:1].expand_as(models), atol=1e-6)
+
+
+def test_a_run_is_not_resumed_on_other_data_another_loss_or_another_start():
+    def made(scale):
+        return lambda output, target: scale * losses.logistic(output, target)
+
+    X, y = np.random.default_rng(0).normal(size=(2, 6, 3)).astype("float32"), np.array([[0, 1, 0, 1, 0, 1]] * 2)
+    plan = decor.NoisePlan(decor.complete(2), decor.Exposure(1.0, 8), decor.Adversary.eavesdropper(), 1.0, 1.0)
+
+    def half(task):
+        return decor.train(task, plan, learning_rate=0.1, evaluate_every=2, callbacks=lambda moment: moment.step >= 4)
+
+    task = decor.Task(decor.models.logistic(3), made(1.0), list(zip(X, y, strict=True)))
+    stopped = half(task)
+    other = decor.Task(decor.models.logistic(3), made(50.0), list(zip(X, y, strict=True)))
+    for change in ("loss", "start", "data"):
+        if change == "start":
+            task.model.weight.data.fill_(1.0)
+        if change == "data":
+            task.model.weight.data.fill_(0.0)
+            X *= -100
+        with pytest.raises(InputError, match="another task"):
+            decor.train(other if change == "loss" else task, plan, learning_rate=0.1, evaluate_every=2, resume=stopped)
+
+
+def test_what_a_module_draws_is_decided_by_the_seed_as_well():
+    shard = (torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1, 0, 1]))
+    task = decor.Task(nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2)).train(), losses.cross_entropy, [shard] * 2)
+    plan = decor.NoisePlan(decor.complete(2), decor.Exposure(1.0, 4), decor.Adversary.eavesdropper(), 0.1, 0.1)
+    first, again = (decor.train(task, plan, learning_rate=0.1).models["0.weight"] for _ in range(2))
+    other = decor.train(task, plan, learning_rate=0.1, engine=Vectorised(seed=1)).models["0.weight"]
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_a_secret_seed_is_kept_nowhere_and_never_the_same():
+    task = decor.tasks.breast_cancer(users=4)
+    plan = decor.calibrate(decor.ring(4), decor.Exposure(1.0, 3), decor.Adversary.eavesdropper(), decor.Budget(3.0, 1e-5))
+    one, two = (decor.train(task, plan, learning_rate=0.1, engine=Vectorised(seed=None)) for _ in range(2))
+    assert one.manifest["seed"] == "secret" and not torch.equal(one.models["weight"], two.models["weight"])
+
+
+def test_a_fork_trains_on_threads_of_its_own():
+    """The child of a process that has trained on two threads has none of them, and must not wait for them."""
+    code = (
+        "import os, sys\n"
+        "from decor.engines.mixer import shared\n"
+        "shared(2, 10**5, lambda left, right: None)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    shared(2, 10**5, lambda left, right: None)\n"
+        "    os._exit(7)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=60).returncode == 7

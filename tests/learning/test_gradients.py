@@ -1,6 +1,7 @@
 """Every path of gradients against plain autograd: one user, one seed, one setting and one record at a time."""
 
 import copy
+import warnings
 
 import numpy as np
 import pytest
@@ -749,3 +750,42 @@ def test_the_average_model_loads_into_the_module_and_has_the_metrics_of_the_run(
     model.load_state_dict(run.average_model)
     wanted = plainly(given, model.state_dict())
     assert {key: run.metrics[key] for key in wanted} == pytest.approx(wanted, rel=1e-9)
+
+
+def test_records_too_small_to_square_are_clipped_too():
+    """In single precision the square of 1e-23 is zero; the gradient is not."""
+    for outputs in (1, 2):
+        model = nn.Linear(2, outputs, bias=False)
+        nn.init.zeros_(model.weight)
+        shard = (torch.full((1, 2), 1e-23), torch.full((1, outputs), 1e18))
+        task = Task(model, losses.squared, [shard])
+        exposure = decor.Exposure(1e-7, 1, unit="example", batch_size=1, records=1)
+        plan = decor.NoisePlan(decor.from_edges(1, []), exposure, decor.Adversary.eavesdropper(), 0.0, 0.0)
+        sent = []
+        engine = decor.Vectorised(on_messages=lambda step, messages, sent=sent: sent.append(messages.clone()))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", decor.DivergenceWarning)
+            decor.train(task, plan, learning_rate=1.0, engine=engine)
+        assert sent[0].double().norm() <= 1e-7 * (1 + 1e-6)
+
+
+def test_a_parameter_without_dimensions_is_trained():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inside, self.scale = nn.Linear(3, 2), nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, x):
+            return self.scale * self.inside(x)
+
+    shard = (torch.ones(4, 3), torch.tensor([0, 1, 0, 1]))
+    run = decor.train(
+        Task(Scaled(), losses.cross_entropy, [shard] * 2),
+        decor.NoisePlan(decor.complete(2), decor.Exposure(1.0, 2), decor.Adversary.eavesdropper(), 0.1, 0.1),
+        learning_rate=0.1,
+    )
+    assert run.average_model["scale"].shape == () and run.average_model["scale"] != 2.0
+
+
+def test_a_task_never_shows_its_records():
+    assert repr(decor.tasks.breast_cancer(users=4)) == "Task('breast-cancer', 4 users, 456 records, 31 parameters)"

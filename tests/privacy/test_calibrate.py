@@ -1,5 +1,6 @@
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -205,7 +206,7 @@ def test_what_rounding_takes_away_is_given_back():
 
     plan = calibrate(decor.ring(8), EXPOSURE, CURIOUS, BUDGET)
     for short in (1e-6, 1e-3):
-        lacking = plan.scaled(1 - short)
+        lacking = replace(plan.scaled(1 - short), budget=plan.budget)
         assert lacking.guarantee().epsilon > 3.0
         mended = _within(lacking, BUDGET, "exact")
         assert mended.guarantee().epsilon <= 3.0 and mended.sigma_cdp <= plan.sigma_cdp * (1 + 4 * short)

@@ -58,3 +58,17 @@ def test_runs_of_every_kind_are_named_for_what_they_are(runs):
     found = {entry["method"]: entry for entry in data["outcomes"]}
     assert "central DP, not SecLDP" in found["central"]["guarantee"] and found["none"]["guarantee"] is None
     assert found["none"]["epsilon"] is None and found["local"]["epsilon"] == 5.0
+
+
+def test_a_plan_with_less_noise_than_its_budget_needs_says_what_it_cost(runs):
+    less = replace(runs[0].plan, sigma_cdp=runs[0].plan.sigma_cdp / 10, sigma_cor=runs[0].plan.sigma_cor / 10)
+    for plan in (less, runs[0].plan.scaled(0.1)):
+        (entry,) = outcomes.of_runs([("a", replace(runs[0], plan=plan))], "")["outcomes"]
+        assert entry["epsilon"] == entry["spent"] > 20, "never the budget that it no longer meets"
+    assert runs[0].plan.scaled(0.1).budget is None and runs[0].plan.scaled(2.0).budget == runs[0].plan.budget
+
+
+def test_runs_of_different_tasks_are_not_drawn_together(runs):
+    other = replace(runs[0], manifest=runs[0].manifest | {"task": {"name": "digits"}})
+    with pytest.raises(decor.InputError, match="different tasks .breast-cancer, digits."):
+        outcomes.of_runs([("a", runs[0]), ("b", other)], "")

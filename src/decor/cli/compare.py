@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import decor
+from decor import progress
 from decor.errors import InputError
+from decor.results.folder import replace_text
 
 from . import learn
 from . import options as opt
@@ -34,10 +35,10 @@ def add_commands(commands: Any) -> None:
         "--epsilon", type=opt.numbers, default=(1.0, 3.0, 10.0, 30.0), metavar="E,...", help="(default: 1,3,10,30)"
     )
     opt.add_adversary(compare)
-    opt.add_graph(compare)
+    opt.add_graph(compare, "ring,torus")
     opt.add_exposure(compare, steps=100, several_clips=True)
     learn.add_training(compare)
-    rates = "to choose from, by the training loss (default: nine from 0.005 to 2)"
+    rates = "to choose from, by the training loss (default: twelve from 0.001 to 5)"
     compare.add_argument("--learning-rate", type=opt.numbers, metavar="R,...", help=rates)
     compare.add_argument("--seeds", type=opt.whole, default=4, metavar="N", help="runs of every setting (default: 4)")
     compare.add_argument("--output", default="comparison", metavar="DIR", help="folder for everything (default: comparison)")
@@ -55,7 +56,7 @@ def add_commands(commands: Any) -> None:
 def run_compare(options: argparse.Namespace) -> None:
     graphs = opt.topologies_of(options)
     task = learn.task_of(options, graphs[0][1].users)
-    from decor.engines.comparison import RATES, Comparison, Design
+    from decor.engines.comparison import FORMAT, RATES, Comparison, Design
 
     clips = options.clip or (1.0,)
     options.clip, options.steps = clips[0], 100 if options.steps is None else options.steps
@@ -81,7 +82,7 @@ def run_compare(options: argparse.Namespace) -> None:
     )
     folder = Path(options.output)
     if options.overwrite and not options.resume and (folder / "manifest.json").exists():
-        _remove(folder)
+        _remove(folder, FORMAT)
     comparison = Comparison(task, design, folder, resume=options.resume, command=_command())
     try:
         data = comparison.run(decor.Vectorised(threads=options.threads))
@@ -93,24 +94,32 @@ def run_compare(options: argparse.Namespace) -> None:
             pass
         print(f"decor: go on with {_command()} --resume", file=sys.stderr)
         raise
-    written = _write(data, folder)
-    _show(data, written, options.json)
+    _show(data, _write(data, folder), options.json)
 
 
 def run_report(options: argparse.Namespace) -> None:
     from decor.results import outcomes
 
+    if len(options.runs) == 1 and (saved := Path(options.runs[0]) / "report.json").is_file():
+        try:
+            data = json.loads(saved.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as problem:
+            raise InputError(f"{str(saved)!r} cannot be read: {problem}") from None
+        _show(data, {"report": str(_page(data, options.output))}, options.json)
+        return
     runs = [(Path(path).name, decor.Run.load(path)) for path in options.runs]
     if len({name for name, _ in runs}) < len(runs):
         runs = [(str(path), run) for path, (_, run) in zip(options.runs, runs, strict=True)]
     data = outcomes.of_runs(runs, _command())
-    path = Path(options.output)
-    if path.is_dir():
-        path = path / "report.html"
+    _show(data, {"report": str(_page(data, options.output))}, options.json)
+
+
+def _page(data: dict[str, Any], output: str) -> Path:
     from decor.results import report
 
+    path = Path(output) / "report.html" if Path(output).is_dir() else Path(output)
     report.write(data, path)
-    _show(data, {"report": str(path)}, options.json)
+    return path
 
 
 def _write(data: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -119,39 +128,59 @@ def _write(data: dict[str, Any], folder: Path) -> dict[str, Any]:
 
     report.write(data, folder / "report.html")
     main = data["metrics"][0]["name"]
+    private = next((m["name"] for m in data["methods"] if m["kind"] == "decor"), None)
     drawn = []
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    try:
+        (folder / "figures").mkdir(parents=True, exist_ok=True)
+        replace_text(folder / "report.json", json.dumps(data, allow_nan=False) + "\n")
+    except OSError as problem:
+        raise InputError(f"the report cannot be written to {str(folder)!r}: {problem}") from None
     for suffix in ("png", "svg"):
-        figures.comparison_figure(data, main, folder / "figures" / f"privacy-utility.{suffix}")
-        figures.curves_figure(data, main, folder / "figures" / f"curves.{suffix}")
-        drawn += [str(folder / "figures" / f"{name}.{suffix}") for name in ("privacy-utility", "curves")]
-    (folder / "report.json").write_text(json.dumps(data, allow_nan=False) + "\n", encoding="utf-8")
+        paths = [folder / "figures" / f"{name}.{suffix}" for name in ("privacy-utility", "curves", "users")]
+        figures.comparison_figure(data, main, paths[0])
+        figures.curves_figure(data, main, paths[1])
+        if private is not None:
+            figures.users_figure(data, private, paths[2])
+        drawn += [str(path) for path in paths if path.exists()]
     return {"report": str(folder / "report.html"), "figures": drawn, "data": str(folder / "report.json")}
 
 
 def _show(data: dict[str, Any], written: dict[str, Any], as_json: bool) -> None:
     from decor.results.summary import summary_header, summary_rows
 
+    progress.report("")
     if as_json:
         write_json({**data, "written": written})
         return
     print(data["title"] + (f" ({data['subtitle']})" if data["subtitle"] else ""))
     print(table(summary_header(data), summary_rows(data)))
     kinds = {method["name"]: method["kind"] for method in data["methods"]}
-    promised = sorted((kinds[entry["method"]] != "decor", entry["guarantee"]) for entry in data["outcomes"] if entry["guarantee"])
+    promised = [entry for entry in data["outcomes"] if entry["guarantee"]]
+    promised.sort(key=lambda entry: kinds[entry["method"]] != "decor")
     if promised:
-        print(f"\n{promised[0][1]}")
+        print(f"\n{promised[0]['method']}: {promised[0]['guarantee']}")
+    for note in data["notes"]:
+        print(f"- {note}")
     if data["tuning"]:
         print(f"\n{data['tuning']['warning']}")
     print(f"\nwrote {written['report']}" + (f", {', '.join(written.get('figures', []))}" if written.get("figures") else ""))
 
 
-def _remove(folder: Path) -> None:
-    """Only what a comparison writes: a folder that holds more keeps it."""
-    for name in ("outcomes", "metrics", "runs", "figures"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    for name in ("manifest.json", "report.html", "report.json"):
-        (folder / name).unlink(missing_ok=True)
+def _remove(folder: Path, wanted: str) -> None:
+    """What a comparison wrote, and nothing else; a folder of something else is left alone."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        manifest = None
+    if not isinstance(manifest, dict) or manifest.get("format") != wanted:
+        raise InputError(f"{str(folder)!r} is no comparison that could be overwritten; name another folder by --output")
+    ours = [folder / name for name in ("manifest.json", "report.html", "report.json")]
+    ours += [path for room, kind in (("outcomes", "json"), ("metrics", "jsonl")) for path in (folder / room).glob(f"*.{kind}")]
+    ours += [path for kind in ("png", "svg") for path in (folder / "figures").glob(f"*.{kind}")]
+    names = ("manifest.json", "plan.json", "metrics.jsonl", "models-*.safetensors")
+    ours += [path for name in names for path in (folder / "runs").glob(f"*/{name}")]
+    for path in ours:
+        path.unlink(missing_ok=True)
 
 
 def _command() -> str:

@@ -29,7 +29,7 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how it is trained (nothing here costs privacy)")
     group.add_argument("--gossip-rounds", type=opt.whole, default=1, metavar="K", help="rounds of averaging a step (default: 1)")
     group.add_argument("--accelerate", action="store_true", help="Chebyshev's weights for several rounds")
-    group.add_argument("--final-gossip-rounds", type=opt.whole, default=0, metavar="K", help="after the last step (default: 0)")
+    group.add_argument("--final-gossip-rounds", type=opt.whole, default=16, metavar="K", help="after the last step (default: 16)")
     group.add_argument("--momentum", type=opt.number, default=0.0, metavar="M", help="of noised gradients (default: 0)")
     group.add_argument("--weight-decay", type=opt.number, default=0.0, metavar="W", help="(default: 0)")
     schedules = "constant, cosine, inverse-time:HORIZON or pl:MU:SMOOTHNESS (default: constant)"
@@ -48,6 +48,8 @@ def exposure_of(options: argparse.Namespace, task: Any) -> tuple[decor.Exposure,
     if options.records is not None:
         raise InputError("--records is what the task's users hold; drop it")
     if options.unit == "example":
+        if options.batch_size is None:
+            raise InputError("--unit example needs --batch-size, such as --batch-size 16")
         options.records = task.records
         return opt.exposure_of(options), None
     batch, options.batch_size = options.batch_size, None

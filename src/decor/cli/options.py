@@ -42,9 +42,10 @@ def numbers(text: str) -> tuple[float, ...]:
     return tuple(number(part) for part in text.split(",") if part.strip())
 
 
-def add_graph(parser: argparse.ArgumentParser) -> None:
+def add_graph(parser: argparse.ArgumentParser, default: str = "ring") -> None:
     group = parser.add_argument_group("graph")
-    group.add_argument("--topology", metavar="NAME", help=f"{', '.join(TOPOLOGIES)} (default: ring)")
+    several = ", or several with commas" if "," in default else ""
+    group.add_argument("--topology", metavar="NAME", help=f"{', '.join(TOPOLOGIES)}{several} (default: {default})")
     group.add_argument("--users", type=whole, metavar="N", help="number of users (default: 16)")
     group.add_argument("--degree", type=whole, metavar="K", help="neighbours in random-regular (default: 4)")
     group.add_argument("--probability", type=number, metavar="P", help="of an edge in erdos-renyi (default: 2 log(N)/N)")
@@ -62,7 +63,7 @@ def add_exposure(parser: argparse.ArgumentParser, steps: int = 1000, several_cli
     else:
         group.add_argument("--clip", type=number, metavar="C", help="norm to which gradients are clipped (default: 1)")
     group.add_argument("--unit", help="user (all data of a user) or example (one record) (default: user)")
-    group.add_argument("--batch-size", type=whole, metavar="B", help="example level: records averaged in a step")
+    group.add_argument("--batch-size", type=whole, metavar="B", help="records a step; at example level epsilon depends on it")
     group.add_argument("--records", type=records, metavar="M", help="example level: records of a user, or M1,M2,... of each")
     group.add_argument("--sampling", help="example level: poisson (default) or fixed")
     group.add_argument("--relation", help="example level: add-remove (default with poisson) or replace")

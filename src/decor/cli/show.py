@@ -46,11 +46,13 @@ def write_json(value: dict[str, Any]) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """Infinities as the strings that JSON can hold."""
+    """Infinities as the strings that JSON can hold; what is not a number is null."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
+    if isinstance(value, float) and math.isnan(value):
+        return None
     if isinstance(value, float) and math.isinf(value):
         return "inf" if value > 0 else "-inf"
     return value
@@ -61,8 +63,9 @@ def _progress(what: str, fraction: float | None, seconds: float) -> str:
     if not fraction:
         return f"{what} ({seconds:.0f} s)"
     bar = "█" * round(20 * fraction) + "░" * (20 - round(20 * fraction))
-    left = seconds / fraction - seconds
-    return f"{bar} {fraction:4.0%}  {what}, {_time(left)} left"
+    early = fraction < 0.03 or seconds < 2  # too early to say how long
+    left = "" if early else f", {_time(seconds / fraction - seconds)} left"
+    return f"{bar} {fraction:4.0%}  {what}{left}"
 
 
 def _time(seconds: float) -> str:
@@ -82,6 +85,9 @@ def shown_progress() -> Iterator[None]:
     def listener(what: str, fraction: float | None) -> None:
         nonlocal drawn
         now = time.monotonic()
+        if not what:  # what comes next is for standard output
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            return
         if now - start > 1 and now - drawn > 0.1:
             drawn = now
             print(f"\r\x1b[K{_progress(what, fraction, now - start)}", end="", file=sys.stderr, flush=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import decor
+from decor import progress
 from decor.errors import InputError
 
 from . import learn
@@ -40,11 +41,13 @@ def add_commands(commands: Any) -> None:
     )
     train.add_argument("--engine", default="vectorised", help="vectorised (default)")
     train.add_argument("--device", default="cpu", help="cpu (default)")
-    train.add_argument("--seed", type=opt.whole, default=0, metavar="S", help="of noise and batches (default: 0)")
+    secret = "of noise and batches, or secret: one that is kept nowhere, for a model to be released (default: 0)"
+    train.add_argument("--seed", type=_seed, default=0, metavar="S", help=secret)
     train.add_argument("--allow-disconnected", action="store_true", help="train on a graph in parts, whose models never agree")
     train.add_argument("--output", required=True, metavar="DIR", help="folder for the run")
     train.add_argument("--checkpoint-every", type=opt.number, default=10.0, metavar="S", help="seconds (default: 10)")
     train.add_argument("--resume", action="store_true", help="go on with the run in that folder")
+    train.add_argument("--overwrite", action="store_true", help="replace the run in that folder")
     train.add_argument("--tensorboard", metavar="DIR", help="write metrics for TensorBoard there as well")
     train.add_argument("--json", action="store_true", help="one JSON object on standard output, and nothing else there")
 
@@ -54,35 +57,41 @@ def run_train(options: argparse.Namespace) -> None:
         raise InputError(f"unknown engine {options.engine!r}; this release has vectorised")
     folder = Path(options.output)
     exists = (folder / "manifest.json").exists()
-    if exists and not options.resume:
-        raise InputError(f"{options.output!r} holds a run already; go on with it by --resume, or name another folder")
+    if exists and not (options.resume or options.overwrite):
+        raise InputError(
+            f"{options.output!r} holds a run or a comparison already; go on with a run by --resume, replace it by --overwrite, "
+            "or name another folder"
+        )
     task, plan, batch_size = _task_and_plan(options)
-    resumed = decor.Run.load(folder) if exists else None
+    resumed = decor.Run.load(folder) if exists and options.resume else None
     if options.resume and resumed is None:
         raise InputError(f"there is nothing to resume in {options.output!r}; drop --resume")
-    if resumed is not None and resumed.stopped is None:
-        run = resumed
-    else:
-        with _until_interrupted() as interrupted:
-            run = decor.train(
-                task,
-                plan,
-                learning_rate=options.learning_rate,
-                engine=decor.Vectorised(seed=options.seed, device=options.device, threads=options.threads),
-                schedule=learn.schedule_of(options, plan.topology),
-                momentum=options.momentum,
-                weight_decay=options.weight_decay,
-                gossip_rounds=options.gossip_rounds,
-                accelerate=options.accelerate,
-                final_gossip_rounds=options.final_gossip_rounds,
-                local_steps=options.local_steps,
-                batch_size=batch_size,
-                evaluate_every=options.evaluate_every,
-                callbacks=[*_tensorboard(options.tensorboard), _checkpoints(folder, options.checkpoint_every), interrupted],
-                resume=resumed,
-                allow_disconnected=options.allow_disconnected,
-            )
-        run.save(folder)
+    with _until_interrupted() as interrupted:
+        run = decor.train(
+            task,
+            plan,
+            learning_rate=options.learning_rate,
+            engine=decor.Vectorised(
+                seed=None if options.seed == "secret" else options.seed, device=options.device, threads=options.threads
+            ),
+            schedule=learn.schedule_of(options, plan.topology),
+            momentum=options.momentum,
+            weight_decay=options.weight_decay,
+            gossip_rounds=options.gossip_rounds,
+            accelerate=options.accelerate,
+            final_gossip_rounds=options.final_gossip_rounds,
+            local_steps=options.local_steps,
+            batch_size=batch_size,
+            evaluate_every=options.evaluate_every,
+            callbacks=[
+                *_tensorboard(options.tensorboard),
+                _checkpoints(folder, options.checkpoint_every, options.overwrite),
+                interrupted,
+            ],
+            resume=resumed,
+            allow_disconnected=options.allow_disconnected,
+        )
+    run.save(folder, overwrite=options.overwrite)
     _show(run, folder, options)
     if run.stopped is not None and run.stopped.startswith("interrupted"):
         raise KeyboardInterrupt
@@ -114,6 +123,10 @@ def _task_and_plan(options: argparse.Namespace) -> tuple[Any, decor.NoisePlan, i
     return task, plan, batch
 
 
+def _seed(text: str) -> int | str:
+    return "secret" if text == "secret" else opt.whole(text)
+
+
 @contextmanager
 def _until_interrupted() -> Iterator[Any]:
     """A callback that stops a run cleanly after Ctrl-C; a second Ctrl-C stops at once."""
@@ -132,14 +145,14 @@ def _until_interrupted() -> Iterator[Any]:
         signal.signal(signal.SIGINT, before)
 
 
-def _checkpoints(folder: Path, every: float) -> Any:
+def _checkpoints(folder: Path, every: float, overwrite: bool) -> Any:
     """A callback that saves the run every few seconds, so that even a killed process leaves a whole folder."""
     saved = time.monotonic()
 
     def save(moment: Any) -> None:
         nonlocal saved
         if time.monotonic() - saved >= every:
-            moment.run().save(folder)
+            moment.run().save(folder, overwrite)
             saved = time.monotonic()
 
     return save
@@ -150,9 +163,12 @@ def _tensorboard(path: str | None) -> list[Any]:
         return []
     try:
         from torch.utils.tensorboard import SummaryWriter
+
+        writer = SummaryWriter(path)
     except ImportError:
         raise decor.MissingExtra("--tensorboard needs tensorboard: pip install tensorboard") from None
-    writer = SummaryWriter(path)
+    except OSError as problem:
+        raise InputError(f"--tensorboard cannot write to {path!r}: {problem}") from None
 
     def log(moment: Any) -> None:
         for name, value in moment.metrics.items():
@@ -169,6 +185,7 @@ def _show(run: decor.Run, folder: Path, options: argparse.Namespace) -> None:
     data = outcomes.of_runs([(folder.name or "run", run)], run.manifest.get("command", ""))
     report.write(data, folder / "report.html")
     guarantee = run.guarantee
+    progress.report("")
     if options.json:
         write_json(
             {
@@ -188,6 +205,7 @@ def _show(run: decor.Run, folder: Path, options: argparse.Namespace) -> None:
         return
     print(f"{run.manifest['task']['name']} on {run.plan.topology.description}, {run.steps_taken:,} steps")
     print(table(["metric", "value"], [[name, f"{value:.6g}"] for name, value in run.metrics.items() if name != "step"]))
+    print("  (the training loss is of private data: a real federation keeps it to itself)")
     if run.stopped:
         print(f"\n{run.stopped}")
     print(f"\n{guarantee}\n\nwrote {folder}, {folder / 'report.html'}")

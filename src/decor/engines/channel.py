@@ -62,7 +62,7 @@ def channel(
     users = topology.users
     if users > DENSE and isinstance(mixing, Average) and not central:
         return _Complete(mixing, plans, seeds)
-    if users > DENSE or _banded(plans[0], parameters):
+    if users > DENSE or _banded(plans[0], parameters) or root.uneven(_by_edge(plans[0])):
         return _Sparse(mixing, plans, seeds)
     return _Dense(mixing, plans, seeds, dtype)
 
@@ -156,8 +156,9 @@ class _Sparse:
         alike: dict[bytes, tuple[list[int], root.Columns, list[Any]]] = {}
         for r, plan in enumerate(plans):
             found = _sparse_root(plan)
-            alike.setdefault(found.rows.tobytes(), ([], found, []))[0].append(r)
-            alike[found.rows.tobytes()][2].append(found.values)
+            key = found.start.tobytes() + found.rows.tobytes()
+            alike.setdefault(key, ([], found, []))[0].append(r)
+            alike[key][2].append(found.values)
         self.roots = [(which, first.start, first.rows, np.stack(values)) for which, first, values in alike.values()]
 
     def noise(self, to: Blocks, alpha: Tensor, step: int, threads: int = 1) -> None:

@@ -29,17 +29,18 @@ from decor.results.run import Run
 
 from .engine import Engine
 from .manifest import fingerprint, versions
-from .sweep import NOT_FREE, sweep
+from .sweep import NOT_FREE, Sweep, sweep
 
-_FORMAT = "decor-comparison-1"
-RATES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+FORMAT = "decor-comparison-1"
+RATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 @dataclass(frozen=True)
 class Design:
     """What is compared. Every method takes the best of `learning_rates` x `clips`, at every epsilon, by the training loss.
 
-    DECOR also chooses its couple, as the paper does: the default's ratio of noises times each of `couples`.
+    DECOR also chooses its couple, as the paper does: the default's ratio of noises times each of `couples`. What is chosen with
+    some seeds is shown with others (`seeds`), or luck would look like merit.
     """
 
     graphs: tuple[tuple[str, Topology], ...]
@@ -59,6 +60,10 @@ class Design:
     weight_decay: float = 0.0
     batch_size: int | None = None
     schedule: Schedule | None = None
+
+    def __post_init__(self) -> None:
+        if len({f"{epsilon:g}" for epsilon in self.epsilons}) < len(self.epsilons) or not self.epsilons:
+            raise InputError(f"the epsilons {self.epsilons!r} are too few, or too alike to be told apart; name each once")
 
     def described(self) -> dict[str, Any]:
         """As plain values: two designs are the same if these are."""
@@ -133,6 +138,9 @@ class Comparison:
         unit = "everything a user holds" if e.unit == "user" else "one record"
         finished = len(found) == len(d.methods())
         notes = [] if finished else [f"Interrupted: {len(found)} of {len(d.methods())} methods are finished."]
+        notes += [_edge_note(entry) for entries in found.values() for entry in entries if entry.get("edge")]
+        if "public" in self.task.facts:
+            notes.append(f"Taken as public knowledge: {self.task.facts['public']}.")
         grid = {"learning rate": list(d.learning_rates), "clip": list(d.clips), "couple, times the default": list(d.couples)}
         tuned = max(len(values) for values in grid.values()) > 1
         tuning = {"tuned": True, "criterion": d.criterion, "grid": grid, "warning": NOT_FREE} if tuned else None
@@ -162,11 +170,34 @@ class Comparison:
         name = str(outcomes.method(kind, graph)["name"])
         progress.report(f"{name}: calibrating", 0.0, 1.0)
         planned = list(d.plans(kind, graph))
-        swept = sweep(
+        with progress.share(0.0, 0.8):
+            tried = self._sweep([plan for _, plans in planned for plan in plans], d.learning_rates, _other(d.seeds), engine)
+        entries: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
+        for k, (epsilon, plans) in enumerate(planned):
+            best = tried.best(d.criterion, plans)
+            with progress.share(0.8 + 0.2 * k / len(planned), 0.8 + 0.2 * (k + 1) / len(planned)):
+                runs = self._sweep([best.plan], (best.learning_rate,), d.seeds, engine, keep_models=True).runs
+            entries.append(outcomes.outcome(name, epsilon, runs) | {"edge": _edge(best.learning_rate, d.learning_rates)})
+            runs[0].save(self.folder / "runs" / _slug(name, epsilon))
+            rows += _rows(name, epsilon, runs)
+        _replace(self.folder / "metrics" / f"{_slug(name, None)}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        _replace(self._path(kind, graph), json.dumps(entries, allow_nan=False))
+
+    def _sweep(
+        self,
+        plans: list[NoisePlan],
+        rates: Sequence[float],
+        seeds: Sequence[int],
+        engine: Engine | None,
+        keep_models: bool = False,
+    ) -> Sweep:
+        d = self.design
+        return sweep(
             self.task,
-            [plan for _, plans in planned for plan in plans],
-            learning_rates=d.learning_rates,
-            seeds=d.seeds,
+            plans,
+            learning_rates=rates,
+            seeds=seeds,
             engine=engine,
             schedule=d.schedule,
             momentum=d.momentum,
@@ -175,17 +206,8 @@ class Comparison:
             accelerate=d.accelerate,
             final_gossip_rounds=d.final_gossip_rounds,
             batch_size=d.batch_size,
-            keep_models=True,
+            keep_models=keep_models,
         )
-        entries: list[dict[str, Any]] = []
-        rows: list[dict[str, Any]] = []
-        for epsilon, plans in planned:
-            best = swept.best(d.criterion, plans)
-            entries.append(outcomes.outcome(name, epsilon, best.runs))
-            best.runs[0].save(self.folder / "runs" / _slug(name, epsilon))
-            rows += _rows(name, epsilon, best.runs)
-        _replace(self.folder / "metrics" / f"{_slug(name, None)}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-        _replace(self._path(kind, graph), json.dumps(entries, allow_nan=False))
 
     def _path(self, kind: str, graph: str | None) -> Path:
         return self.folder / "outcomes" / f"{_slug(str(outcomes.method(kind, graph)['name']), None)}.json"
@@ -227,7 +249,7 @@ class Comparison:
     def _write_manifest(self) -> None:
         finished = [str(outcomes.method(k, g)["name"]) for k, g in self.design.methods() if self._path(k, g).exists()]
         value = {
-            "format": _FORMAT,
+            "format": FORMAT,
             "complete": len(finished) == len(self.design.methods()),
             "finished": finished,
             **self.identity,
@@ -236,6 +258,26 @@ class Comparison:
             "seconds": round(self.seconds, 3),
         }
         _replace(self.folder / "manifest.json", json.dumps(value, indent=1) + "\n")
+
+
+def _other(seeds: Sequence[int]) -> list[int]:
+    """Seeds to choose settings with, none of them among those that are shown."""
+    return [seed + 1_000_000 for seed in seeds]
+
+
+def _edge(rate: float, rates: Sequence[float]) -> str | None:
+    """Where on its grid a learning rate was chosen, if that was an end: beyond it there may be better ones."""
+    if len(rates) < 2 or min(rates) < rate < max(rates):
+        return None
+    return "smallest" if rate == min(rates) else "largest"
+
+
+def _edge_note(entry: dict[str, Any]) -> str:
+    where = "" if entry["epsilon"] is None else f" at epsilon {entry['epsilon']:g}"
+    return (
+        f"{entry['method']}{where} took the {entry['edge']} learning rate of the grid, {entry['learning_rate']:g}; "
+        "a wider --learning-rate may serve it better."
+    )
 
 
 def _rows(name: str, epsilon: float | None, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+
 from decor.errors import InputError
 from decor.graph.gossip import Gossip
 from decor.learning.schedule import Constant, Schedule
@@ -30,13 +32,18 @@ class Recipe:
     evaluate_every: int | None = None
 
     def __post_init__(self) -> None:
+        if not hasattr(self.schedule, "rates"):
+            raise InputError(f"schedule must be one of decor.schedule, such as Cosine(), not {self.schedule!r}")
+        for name in ("momentum", "weight_decay"):
+            if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), int | float | np.number):
+                raise InputError(f"{name} must be a number, not {getattr(self, name)!r}")
         if not (0 <= self.momentum < 1):
             raise InputError(f"momentum must be a number from 0 to less than 1, not {self.momentum!r}")
         if not (0 <= self.weight_decay < math.inf):
             raise InputError(f"weight_decay must be a number of at least 0, not {self.weight_decay!r}")
         for name in ("local_steps", "batch_size", "evaluate_every"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
                 raise InputError(f"{name} must be a positive whole number, not {value!r}")
 
     def described(self) -> dict[str, Any]:
@@ -59,10 +66,12 @@ class Setting:
 
     def __post_init__(self) -> None:
         rate = self.learning_rate
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not (rate > 0 and math.isfinite(rate)):
+        if isinstance(rate, bool) or not isinstance(rate, int | float | np.number) or not (rate > 0 and math.isfinite(rate)):
             raise InputError(f"learning_rate must be a positive finite number, not {rate!r}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int | np.integer) or not 0 <= self.seed < 2**63:
             raise InputError(f"seed must be a whole number from 0 to 2^63 - 1, not {self.seed!r}")
+        object.__setattr__(self, "learning_rate", float(rate))
+        object.__setattr__(self, "seed", int(self.seed))
 
 
 @dataclass(frozen=True)

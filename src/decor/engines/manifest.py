@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,9 @@ if TYPE_CHECKING:
     from .vectorised import Vectorised
 
 
-def described(engine: Vectorised, task: Task, setting: Setting, recipe: Recipe, seconds: float) -> dict[str, Any]:
+def described(
+    engine: Vectorised, task: Task, fingerprint: str, setting: Setting, recipe: Recipe, seconds: float
+) -> dict[str, Any]:
     """What JSON holds of it: task with a fingerprint of its data, recipe, engine, seed and versions."""
     value = {
         "task": {
@@ -27,13 +28,18 @@ def described(engine: Vectorised, task: Task, setting: Setting, recipe: Recipe, 
             "users": task.users,
             "records": list(task.records),
             "parameters": task.parameters,
-            "fingerprint": fingerprint(task),
+            "fingerprint": fingerprint,
             **task.facts,
         },
         "learning_rate": setting.learning_rate,
-        "seed": setting.seed,
+        "seed": setting.seed if engine.seed is not None else "secret",
         "recipe": recipe.described(),
-        "engine": {"name": "vectorised", "dtype": engine.dtype, "path": engine.path},
+        "engine": {
+            "name": "vectorised",
+            "dtype": engine.dtype,
+            "path": engine.path,
+            "noise": "own" if engine.noise is None else f"from outside: {type(engine.noise).__qualname__}",
+        },
         "versions": versions(),
         "machine": f"{platform.system()} {platform.machine()}",
         "seconds": round(seconds, 3),
@@ -42,19 +48,31 @@ def described(engine: Vectorised, task: Task, setting: Setting, recipe: Recipe, 
     return plain
 
 
-@lru_cache(maxsize=8)
 def fingerprint(task: Task) -> str:
     """Of all data, the loss, the model and its start: equal for equal tasks, here and elsewhere."""
-    loss = task.loss if hasattr(task.loss, "__qualname__") else type(task.loss)
-    digest = hashlib.sha256(f"{task.model!r} {loss.__module__}.{loss.__qualname__}".encode())
-    for X, y in task.shards:
+    digest = hashlib.blake2b(f"{task.model!r} {_loss(task.loss)}".encode(), digest_size=32)
+    for X, y in (*task.shards, *([task.test] if task.test is not None else [])):
         digest.update(repr((tuple(X.shape), tuple(y.shape))).encode())
-        digest.update(X.contiguous().numpy().tobytes())
-        digest.update(y.contiguous().numpy().tobytes())
+        digest.update(X.contiguous().numpy().data.cast("B"))
+        digest.update(y.contiguous().numpy().data.cast("B"))
     for name, p in task.model.state_dict().items():
         digest.update(name.encode())
         digest.update(p.detach().contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+def _loss(loss: Any) -> str:
+    """A function by its name, its code and what it closes over; an object by its description."""
+    code = getattr(loss, "__code__", None)
+    if code is None:
+        return (
+            f"{type(loss).__module__}.{type(loss).__qualname__} {loss!r}"
+            if not hasattr(loss, "__qualname__")
+            else loss.__qualname__
+        )
+    around = [repr(cell.cell_contents) for cell in loss.__closure__ or ()]
+    constants = [c for c in code.co_consts if not hasattr(c, "co_code")]
+    return f"{loss.__module__}.{loss.__qualname__} {code.co_code.hex()} {constants} {loss.__defaults__} {around}"
 
 
 def versions() -> dict[str, str]:

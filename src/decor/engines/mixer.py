@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -94,7 +95,11 @@ def shared(threads: int, columns: int, work: Callable[[int, int], None]) -> None
     list(pool(threads).map(work, ends[:-1], ends[1:]))
 
 
-@cache
 def pool(threads: int) -> ThreadPoolExecutor:
-    """Kept for the life of the process: starting threads would cost as much as a step's noise."""
+    """Kept for the life of the process: starting threads would cost as much as a step's noise. A fork has none of them."""
+    return _pool(threads, os.getpid())
+
+
+@cache
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="decor")

@@ -28,8 +28,9 @@ _ROOM = 100_000_000
 
 HIGHER_IS_BETTER = ("accuracy",)
 NOT_FREE = (
-    "The best of these settings was chosen by looking at private data. That choice is not counted in any epsilon above: "
-    "tune on public data, or count every run that was tried."
+    "The best of these settings was chosen by looking at private data, which no epsilon here counts: tune on public data. "
+    "Settings of one seed also share their noise, so that they compare fairly; two of them together reveal more than their "
+    "epsilons say, so release one at most."
 )
 
 
@@ -85,7 +86,7 @@ def sweep(
     plans: Sequence[NoisePlan],
     *,
     learning_rates: Sequence[float] | float,
-    seeds: Sequence[int] | int = (0,),
+    seeds: Sequence[int] = (0,),
     engine: Engine | None = None,
     schedule: Schedule | None = None,
     momentum: float = 0.0,
@@ -106,7 +107,9 @@ def sweep(
     """
     plans = [plans] if isinstance(plans, NoisePlan) else list(plans)
     rates = [learning_rates] if isinstance(learning_rates, int | float) else list(learning_rates)
-    seeds = [seeds] if isinstance(seeds, int) else list(seeds)
+    if isinstance(seeds, int | np.integer):
+        raise InputError(f"seeds must be a list of them, such as range({seeds}), not {seeds!r}")
+    seeds = list(seeds)
     if not plans or not rates or not seeds:
         raise InputError("a sweep needs at least one plan, one learning rate and one seed")
     if len(set(seeds)) < len(seeds) or len(set(rates)) < len(rates) or len({id(plan) for plan in plans}) < len(plans):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import warnings
 from collections.abc import Sequence
 
@@ -31,7 +32,7 @@ def train(
     local_steps: int = 1,
     batch_size: int | None = None,
     evaluate_every: int | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] | Callback = (),
     resume: Run | None = None,
     allow_disconnected: bool = False,
 ) -> Run:
@@ -43,8 +44,12 @@ def train(
     a gradient averages; at example level the plan says it. `resume` continues a run that stopped early.
     Guarantee: the run's `guarantee` counts the steps taken.
     """
-    chosen = engine or Vectorised()
+    chosen = Vectorised() if engine is None else engine
+    if not hasattr(chosen, "run"):
+        raise InputError(f"engine must be an engine such as Vectorised(), not {engine!r}")
     seed = getattr(chosen, "seed", 0)
+    seed = secrets.randbits(62) if seed is None else seed
+    callbacks = [callbacks] if callable(callbacks) else list(callbacks)
     recipe = Recipe(
         schedule or Constant(),
         momentum,
@@ -79,6 +84,10 @@ def check(task: Task, plan: NoisePlan, recipe: Recipe, allow_disconnected: bool 
             f"{plan.topology!r} has {plan.topology.component_count} parts that never hear of each other, so their models cannot "
             "agree; add an edge between them, or say allow_disconnected=True"
         )
+    if plan.adversary.average_only and recipe.gossip.rounds == 0:
+        raise InputError("central DP's server averages in every step, and protects nothing else; drop gossip_rounds=0")
+    if exposure.steps >= 2**32:
+        raise InputError(f"{exposure.steps:,} steps are more than noise is counted for; take fewer than 2^32")
     if exposure.unit == "user":
         return
     if recipe.batch_size is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -26,9 +27,11 @@ from decor.results.run import Run
 
 from .channel import Channel, NoiseSource, channel
 from .engine import Callback, Moment, Recipe, Setting
-from .manifest import described
+from .manifest import described, fingerprint
 from .threads import Threads
 
+_HOPELESS = 1e4
+"""Times its first loss at which a run is called diverged."""
 _ROOM = 1_000_000
 """Numbers that users worked on together may take: what stays in a processor's cache."""
 
@@ -54,13 +57,15 @@ class Gradients(Protocol):
 class Vectorised:
     """The simulator: exact Algorithm 1 for all users at once, without a loop over them.
 
-    `seed` decides all that is random (a sweep names its own seeds). `threads` None takes as many cores as help.
+    `seed` decides all that is random (a sweep names its own seeds), and whoever knows it can take the noise away again: a model
+    of real data that is to be released takes `seed=None`, one from the operating system that is kept nowhere.
+    `threads` None takes as many cores as help.
     `path` "auto" takes the fast path for linear models and MLPs, "generic" torch.func for everything; both give the same numbers.
-    `noise` replaces the simulator's own noise; `on_messages(step, messages)` sees what goes over the wire in every step, as
-    [users, seeds, settings, parameters].
+    `noise` replaces the simulator's own noise, and has to have the plan's law. `on_messages(step, messages)` sees every step's
+    noised models as they are first sent, [users, seeds, settings, parameters].
     """
 
-    seed: int = 0
+    seed: int | None = 0
     device: str = "cpu"
     dtype: str = "float32"
     threads: int | None = None
@@ -129,6 +134,9 @@ class _Simulation:
         self.clip = torch.tensor([s.plan.exposure.clip for s in self.grid], dtype=self.dtype).expand(shape)
         tables = [recipe.schedule.rates(s.learning_rate, self.steps) for s in self.grid]
         self.rates = torch.stack([torch.from_numpy(table) for table in tables], 1).to(self.dtype).unsqueeze(1).expand(-1, *shape)
+        least = float(self.clip.min())
+        if self.dtype is torch.float32 and least < 1e-12:
+            raise InputError(f'clip {least:g} is too small for float32, whose squares vanish; say Vectorised(dtype="float64")')
         fastest = float(self.rates.max())
         if recipe.weight_decay * fastest >= 1:
             raise InputError(
@@ -140,8 +148,9 @@ class _Simulation:
         self.models = [b.expand(task.users, *shape, *b.shape).clone() for b in self.gradients.initial()]
         self.velocity = [torch.zeros_like(b) for b in self.models] if recipe.momentum else []
         self.stopped: list[str | None] = [None] * len(settings)
-        self.ended = [0] * len(settings)
+        self.ended: dict[int, Run] = {}
         self.began = time.monotonic()
+        self.fingerprint = fingerprint(task)
         if resume is not None:
             self._resume(resume)
         self.taken = self.start
@@ -154,7 +163,7 @@ class _Simulation:
             for step in range(self.start, self.steps):
                 if all(self.stopped):
                     break
-                with self.threads.step() as threads:
+                with self.threads.step() as threads, self._dropout(step):
                     self._step(step, threads)
                 self.taken = step + 1
                 progress.report(f"training {self.task.name}", self.taken, self.steps)
@@ -162,7 +171,17 @@ class _Simulation:
                     self.models = self.channel.mix(self.models, self.recipe.final_gossip)
                 if self.taken in measured:
                     self._measure()
-        return [self._run(k) for k in range(len(self.settings))]
+        return [self.ended.get(k) or self._run(k) for k in range(len(self.settings))]
+
+    @contextmanager
+    def _dropout(self, step: int) -> Iterator[None]:
+        """What a module draws itself, such as dropout, is a function of (seed, step) as well."""
+        if not isinstance(self.gradients, Modules):
+            yield
+            return
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed((self.seeds[0] * 1_000_003 + step) % 2**63)
+            yield
 
     def _step(self, step: int, threads: int = 1) -> None:
         """Algorithm 1: clip, fresh noise, local step, gossip."""
@@ -236,7 +255,8 @@ class _Simulation:
             row = {"step": self.taken, **{name: values[k] for name, values in table.items()}}
             for name, value in row.items():
                 self.history[k].setdefault(name, []).append(value)
-            if not all(math.isfinite(value) for value in row.values()):
+            hopeless = row["loss"] > _HOPELESS * (1 + abs(self.history[k]["loss"][0]))
+            if hopeless or not all(math.isfinite(value) for value in row.values()):
                 self._stop(k, self._diverged(k))
                 continue
             for callback in self.callbacks:
@@ -246,7 +266,9 @@ class _Simulation:
                     self._stop(k, reason if isinstance(reason, str) else f"stopped by a callback after step {self.taken}")
 
     def _stop(self, k: int, why: str) -> None:
-        self.stopped[k], self.ended[k] = why, self.taken
+        """This run is over: what others in the tensor still do is no longer its own."""
+        self.stopped[k] = why
+        self.ended[k] = self._run(k)
 
     def _distance(self, point: Blocks) -> Tensor:
         """Everybody's mean squared distance to a model, [seeds * settings]."""
@@ -261,7 +283,7 @@ class _Simulation:
         noise = f"sigma_cdp {s.plan.sigma_cdp:.4g}"
         way = f"lower the learning rate from {s.learning_rate:g} to {s.learning_rate / 10:g}"
         return (
-            f"diverged: models or loss are no longer finite after step {self.taken} ({noise}); {way}, "
+            f"diverged: the loss is {self.history[k]['loss'][-1]:.3g} after step {self.taken} ({noise}); {way}, "
             "or take a smaller clip, which needs less noise"
         )
 
@@ -270,18 +292,21 @@ class _Simulation:
         models = self.gradients.state([b[:, seed, setting].clone() for b in self.models])
         models |= {name: models[own].clone() for name, own in self.gradients.tied.items()}
         velocity = self.gradients.state([b[:, seed, setting].clone() for b in self.velocity]) if self.velocity else {}
-        manifest = described(self.engine, self.task, self.settings[k], self.recipe, time.monotonic() - self.began)
-        stopped, taken = self.stopped[k], self.ended[k] if self.stopped[k] else self.taken
-        if stopped is None and taken < self.steps:
-            stopped = f"stopped after step {taken} of {self.steps}"
+        seconds = time.monotonic() - self.began
+        manifest = described(self.engine, self.task, self.fingerprint, self.settings[k], self.recipe, seconds)
+        stopped = self.stopped[k]
+        if stopped is None and self.taken < self.steps:
+            stopped = f"stopped after step {self.taken} of {self.steps}"
         history = {name: list(values) for name, values in self.history[k].items()}
         plan, fixed = self.settings[k].plan, self.gradients.fixed
-        return Run(plan, history, models, taken, stopped, manifest, velocity if stopped else {}, fixed)
+        return Run(plan, history, models, self.taken, stopped, manifest, velocity if stopped else {}, fixed)
 
     def _resume(self, run: Run) -> None:
         if run.stopped is not None and run.stopped.startswith("diverged"):
             raise InputError(f"the run to resume has {run.stopped}; start a new one")
-        manifest: dict[str, Any] = described(self.engine, self.task, self.settings[0], self.recipe, 0.0)
+        if not isinstance(run, Run):
+            raise InputError(f"resume must be a Run, not {run!r}; load one with decor.Run.load(path)")
+        manifest: dict[str, Any] = described(self.engine, self.task, self.fingerprint, self.settings[0], self.recipe, 0.0)
         for name in ("task", "recipe", "seed", "learning_rate", "engine"):
             if run.manifest.get(name) != manifest[name]:
                 raise InputError(
@@ -301,5 +326,6 @@ class _Simulation:
 
 def _named_optimum(task: Task) -> dict[str, Tensor]:
     assert task.optimum is not None
-    parts = torch.split(task.optimum.reshape(-1), [p.numel() for p in task.model.parameters()])
-    return {name: part.view(p.shape) for (name, p), part in zip(task.model.named_parameters(), parts, strict=True)}
+    trained = {name: p for name, p in task.model.named_parameters() if p.requires_grad}
+    parts = torch.split(task.optimum.reshape(-1), [p.numel() for p in trained.values()])
+    return {name: part.view(p.shape) for (name, p), part in zip(trained.items(), parts, strict=True)}

@@ -63,18 +63,25 @@ class Layers:
         rows, weights = self.data.taken(batch, models[0], users)
         targets, held = (_by_group([block[users] for block in side], len(rows)) for side in (to, models))
         limits, rates = (_by_model(value, len(rows), models[0][users]) for value in (clip, alpha))
-        first = self.data.square.index_select(0, rows.reshape(-1)).view(rows.shape)
+        first = self.data.size.index_select(0, rows.reshape(-1)).view(rows.shape)
         for group, target, W, A, y, some in self._settings(targets, held, rows):
             into, back = self._passes(W, A, y)
-            squares = first.repeat_interleave(some, 0) * back[0].square().sum(-1)
-            for k in range(1, len(back)):
-                squares.add_(into[k].square().sum(-1).add_(float(self.bias[k])).mul_(back[k].square().sum(-1)))
             limit, rate = (value[:, group].reshape(-1, 1) for value in (limits, rates))
-            # a gradient of zero gives infinity, which the clamp makes one
-            factor = squares.rsqrt_().mul_(limit).clamp_(max=1.0).mul_(rate)
+            # norms over the limit, squared: how often the clip fits into a record's gradient
+            times = (first.repeat_interleave(some, 0) * self._norm(back[0])).div_(limit).square_()
+            for k in range(1, len(back)):
+                inputs = into[k].square().sum(-1).add_(float(self.bias[k])).sqrt_()
+                times.add_(inputs.mul_(self._norm(back[k])).div_(limit).square_())
+            factor = times.clamp_(min=1.0).rsqrt_().mul_(rate)
             factor.mul_(weights if isinstance(weights, float) else weights.repeat_interleave(some, 0))
             for k, (h, g) in enumerate(zip(into, back, strict=True)):
                 self._outer(target[k], k, h, g.mul_(factor.unsqueeze(-1)), 1.0, 1.0)
+
+    def _norm(self, g: Tensor) -> Tensor:
+        # residuals may be so small that their squares vanish, differences of probabilities not
+        kind = torch.float64 if self.stack.loss == "squared" else self.dtype
+        norm: Tensor = torch.linalg.vector_norm(g, dim=-1, dtype=kind)
+        return norm.to(self.dtype)
 
     def evaluate(self, blocks: Blocks) -> dict[str, Tensor]:
         return self.data.metrics(blocks, lambda models, X: self._forward(models, X.expand(len(models[0]), *X.shape))[-1])

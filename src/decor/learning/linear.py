@@ -56,7 +56,7 @@ class Linear:
         x = models[0][users]
         rows, weights = self.data.taken(batch, models[0], users)
         A, e = self._derivatives(x, rows)  # [B, b, count]
-        size = self.data.square.index_select(0, rows.reshape(-1)).view(*rows.shape, 1).sqrt_()
+        size = self.data.size.index_select(0, rows.reshape(-1)).view(*rows.shape, 1)
         limit, rate = (_by_group(value, len(rows), x) for value in (clip, alpha))  # [B or 1, 1, count]
         # e times the clip factor min(1, limit / (|e| |a|)); a null gradient stays null
         e = torch.minimum(e.abs(), limit / size).mul_(e.sign_()).mul_(rate)

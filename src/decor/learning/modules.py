@@ -107,7 +107,7 @@ class Modules:
     def _named(self, flat: Tensor) -> dict[str, Tensor]:
         parts = torch.split(flat, [shape.numel() for shape in self.shapes.values()], dim=-1)
         around = flat.shape[:-1]
-        return {name: part.reshape(*around, *shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+        return {name: part.reshape((*around, *shape)) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
     def _output(self, flat: Tensor, X: Tensor) -> Tensor:
         output: Tensor = functional_call(self.model, {**self._named(flat), **self.fixed}, (X,))

@@ -36,7 +36,6 @@ class Quadratic:
         self.H64, self.h64, self.b64 = (torch.stack(part) for part in zip(*(moments(*s) for s in task.shards), strict=True))
         self.test = None if task.test is None else tuple(part.unsqueeze(0) for part in moments(*task.test))
         self.H, self.h = self.H64.to(dtype), self.h64.transpose(1, 2).to(dtype)
-        self.optimum = None if task.optimum is None else task.optimum.double().reshape(-1)
 
     @staticmethod
     def takes(task: Task, batch_size: int | None) -> bool:

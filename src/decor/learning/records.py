@@ -23,7 +23,7 @@ class Records:
         self.loss, self.outputs, self.bias, self.dtype = loss, outputs, bias, dtype
         X = self._rows(torch.cat([X.flatten(1) for X, _ in task.shards]))
         X = torch.cat([X, torch.zeros_like(X[:1])])
-        self.square = X.square().sum(1)
+        self.size = torch.linalg.vector_norm(X, dim=1, dtype=torch.float64).to(dtype)  # squares of tiny numbers would vanish
         # small whole numbers, such as indicators, are kept as bytes: most of a step on little models is fetching its records
         small = X.to(torch.uint8)
         self.X = small if bool((small == X).all()) else X

@@ -52,6 +52,10 @@ class Task:
         if self.optimum is not None and self.optimum.numel() != self.parameters:
             raise InputError(f"optimum has {self.optimum.numel()} numbers, but the model has {self.parameters} parameters")
 
+    def __repr__(self) -> str:
+        """Never the records themselves, which would end in notebooks and logs."""
+        return f"Task({self.name!r}, {self.users} users, {sum(self.records):,} records, {self.parameters:,} parameters)"
+
     @property
     def users(self) -> int:
         return len(self.shards)
@@ -187,4 +191,9 @@ def _shard(who: str, shard: Any) -> Shard:
         if part.is_floating_point() and not bool(torch.isfinite(part).all()):
             at = int((~torch.isfinite(part)).reshape(len(part), -1).any(1).nonzero()[0])
             raise InputError(f"{who} has a NaN or an infinity in its {what} at record {at}; fill in or drop that record")
-    return X.detach(), y.detach() if y.is_floating_point() else y.detach().long()
+    return _plain(X), _plain(y) if y.is_floating_point() else y.detach().long()
+
+
+def _plain(part: Tensor) -> Tensor:
+    """Half precision as single: NumPy does not know all its kinds."""
+    return part.detach().float() if part.is_floating_point() and part.element_size() < 4 else part.detach()

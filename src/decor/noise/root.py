@@ -31,8 +31,22 @@ def eigenvectors(users: int, edges: Array, weights: Array) -> tuple[Array, Array
     np.add.at(laplacian, (j, i), -weights)
     laplacian[np.diag_indices(users)] = -laplacian.sum(axis=1)
     values, vectors = np.linalg.eigh(laplacian)
-    # the null eigenvalues come out as roundings, which a large c would make larger than s
-    return np.where(values > 1e-13 * values.max(initial=0.0), values, 0.0), vectors
+    # one null eigenvalue for every part of the graph; they come out as roundings, which a large c would make larger than s
+    values[: _parts(users, edges, weights)] = 0.0
+    return np.clip(values, 0.0, None), vectors
+
+
+def _parts(users: int, edges: Array, weights: Array) -> int:
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    i, j = edges[weights > 0].T
+    return int(connected_components(coo_array((np.ones(len(i)), (i, j)), shape=(users, users)), directed=False)[0])
+
+
+def uneven(c: Array) -> bool:
+    """Edges so different that eigenvectors would lose the weak ones among the roundings of the strong."""
+    return bool(c.any()) and bool((c[c > 0] < 1e-5 * c.max()).any())
 
 
 def sparse(users: int, edges: Array, s: float, c: Array) -> Columns:

@@ -90,10 +90,10 @@ class NoisePlan:
         return [Adversary(k) for k in sorted(counts)] + [Adversary.everyone()]
 
     def scaled(self, factor: float) -> NoisePlan:
-        """The plan with all noise multiplied."""
+        """The plan with all noise multiplied; with less noise than before it meets no budget any more."""
         c = self.sigma_cor
         scaled = tuple(factor * each for each in c) if isinstance(c, tuple) else factor * c
-        return replace(self, sigma_cdp=factor * self.sigma_cdp, sigma_cor=scaled)
+        return replace(self, sigma_cdp=factor * self.sigma_cdp, sigma_cor=scaled, budget=self.budget if factor >= 1 else None)
 
     def to_json(self) -> str:
         budget = asdict(self.budget) if self.budget is not None else None

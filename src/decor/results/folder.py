@@ -80,6 +80,7 @@ def _make_room(run: Run, folder: Path, overwrite: bool) -> None:
     """Leaves an earlier state of the same run where it is; anything else has to be told to go, and goes first."""
     if not (folder / _MANIFEST).is_file():
         return
+    old = None
     try:
         old = _json(folder / _MANIFEST)
         same = isinstance(old, dict) and all(old.get(name) == run.manifest.get(name) for name in _IDENTITY)
@@ -89,6 +90,8 @@ def _make_room(run: Run, folder: Path, overwrite: bool) -> None:
         same = False
     if same:
         return
+    if not isinstance(old, dict) or old.get("format") != _FORMAT:
+        raise InputError(f"{str(folder)!r} holds something else than a run; name another folder")
     if not overwrite:
         raise InputError(f"{str(folder)!r} holds another run; name another folder, or say overwrite=True")
     (folder / _MANIFEST).unlink()

@@ -9,12 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from decor.errors import InputError
 from decor.graph.topology import Topology
 from decor.privacy.adversary import Adversary
+from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
 
 from .report_data import FORMAT, Data, drawn_graph
 from .run import Run
+
+_DELTA = 1e-5
 
 METRICS: tuple[dict[str, Any], ...] = (
     {"name": "accuracy", "label": "test accuracy", "better": "higher", "percent": True},
@@ -28,6 +32,7 @@ METRICS: tuple[dict[str, Any], ...] = (
 NOT_COVERED = (
     "Users follow the protocol and are curious; somebody who deviates from it, and side channels, are not covered.",
     "The training loss is computed on private data: a simulation shows it, a real federation keeps it to itself.",
+    "Whoever knows the seed of a simulation can take its noise away: a model of real data that is released needs a secret one.",
 )
 
 
@@ -52,8 +57,8 @@ def outcome(name: str, epsilon: float | str | None, runs: Sequence[Run], guarant
     entry: dict[str, Any] = {
         "method": name,
         "epsilon": epsilon,
-        "delta": plan.budget.delta if plan.budget is not None else None,
-        "seeds": [run.manifest.get("seed", k) for k, run in enumerate(runs)],
+        "delta": plan.budget.delta if plan.budget is not None else _DELTA,
+        "seeds": [run.manifest["seed"] if isinstance(run.manifest.get("seed"), int) else k for k, run in enumerate(runs)],
         "learning_rate": runs[0].manifest.get("learning_rate"),
         "clip": plan.exposure.clip if plan.sigma_cdp > 0 else None,
         "sigma_cdp": plan.sigma_cdp,
@@ -120,16 +125,22 @@ def of_runs(runs: Sequence[tuple[str, Run]], command: str) -> Data:
         methods.append(method(kind, graph) | {"name": name, "graph": graph})
         epsilon: float | str | None = None
         if not silent:
-            epsilon = plan.budget.epsilon if plan.budget is not None else _json(run.guarantee.epsilon)
+            spent = _guarantee(run).epsilon
+            # what was spent, unless the plan meets its budget
+            within = plan.budget is not None and spent <= plan.budget.epsilon
+            epsilon = plan.budget.epsilon if within and plan.budget is not None else _json(spent)
         entries.append(outcome(name, epsilon, [run]))
     first = runs[0][1]
     task = first.manifest.get("task", {})
+    names = {run.manifest.get("task", {}).get("name", "run") for _, run in runs}
+    if len(names) > 1:
+        raise InputError(f"these runs are of different tasks ({', '.join(sorted(names))}); report them apart")
     return report(
         f"{task.get('name', 'run')}: {len(runs)} run{'s' if len(runs) > 1 else ''}",
         methods,
         entries,
         list(graphs.items()),
-        subtitle=first.plan.topology.description,
+        subtitle=first.plan.topology.description if len(graphs) == 1 else f"{first.plan.topology.users} users",
         repeat={
             "command": command,
             "versions": first.manifest.get("versions", {}),
@@ -141,7 +152,7 @@ def of_runs(runs: Sequence[tuple[str, Run]], command: str) -> Data:
 
 def _privacy(run: Run) -> dict[str, Any]:
     """What the steps taken cost, against the plan's adversary and (where that is quick) against the others."""
-    guarantee = run.guarantee
+    guarantee = _guarantee(run)
     listed = [] if run.plan.adversary.average_only else run.plan.listed_adversaries()
     if run.plan.exposure.unit == "example":  # each takes seconds: the two that say most
         listed = [a for a in listed if a in (run.plan.adversary, Adversary.everyone())]
@@ -155,6 +166,11 @@ def _privacy(run: Run) -> dict[str, Any]:
         "per_user_epsilon": [_json(e) for e in guarantee.per_user.tolist()],
         "adversaries": rows,
     }
+
+
+def _guarantee(run: Run) -> Guarantee:
+    """At the budget's delta; a plan made by hand has none, and is asked about the usual one."""
+    return run.guarantee if run.plan.budget is not None else run.guarantee_at(_DELTA)
 
 
 def _sigma_cor(plan: NoisePlan) -> Any:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from decor.errors import InputError
+from decor.privacy.guarantee import figure as rounded_up
 
 from .palette import styles
 from .report_data import Data, check
@@ -151,6 +152,8 @@ def _setting(outcome: Data, key: str) -> str:
     if key == "steps" and value is not None:
         planned = outcome.get("planned_steps")
         return f"{value:,}" if planned in (None, value) else f"{value:,} of {planned:,}"
+    if key.startswith("sigma") and value is not None:  # somebody may use these figures: not less noise than was used
+        return " to ".join(rounded_up(v) for v in ((value["low"], value["high"]) if isinstance(value, dict) else (value,)))
     return plain(value)
 
 

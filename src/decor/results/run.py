@@ -42,6 +42,11 @@ class Run:
     velocity: dict[str, Tensor] = field(default_factory=dict, repr=False)
     fixed: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
+    def __repr__(self) -> str:
+        name = self.manifest.get("task", {}).get("name", "run")
+        shown = ", ".join(f"{metric} {value:.4g}" for metric, value in self.metrics.items() if metric != "step")
+        return f"Run({name!r}, {self.steps_taken:,} steps, {shown}{f', {self.stopped}' if self.stopped else ''})"
+
     @property
     def average_model(self) -> dict[str, Tensor]:
         """The mean of everybody's models, as a state dict that the module loads."""

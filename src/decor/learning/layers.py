@@ -22,6 +22,10 @@ _REPEATED = 20_000
 """Numbers of a first layer up to which settings share a product with repeated records; above, each takes its own turn."""
 
 
+_NARROW = 32
+"""Outputs up to which products are taken transposed: libraries are slow with few columns and fast with few rows."""
+
+
 class Layers:
     """Multinomial regression and MLPs; a block [users, seeds, settings, inputs + 1, outputs] for every layer."""
 
@@ -78,9 +82,10 @@ class Layers:
                 self._outer(target[k], k, h, g.mul_(factor.unsqueeze(-1)), 1.0, 1.0)
 
     def _norm(self, g: Tensor) -> Tensor:
+        if self.stack.loss != "squared":
+            return g.square().sum(-1).sqrt_()
         # residuals may be so small that their squares vanish, differences of probabilities not
-        kind = torch.float64 if self.stack.loss == "squared" else self.dtype
-        norm: Tensor = torch.linalg.vector_norm(g, dim=-1, dtype=kind)
+        norm: Tensor = torch.linalg.vector_norm(g, dim=-1, dtype=torch.float64)
         return norm.to(self.dtype)
 
     def evaluate(self, blocks: Blocks) -> dict[str, Tensor]:
@@ -116,22 +121,36 @@ class Layers:
     def _forward(self, W: Blocks, A: Tensor) -> Blocks:
         """The inputs of every layer, and the last output."""
         into = [A]
-        h = torch.bmm(A, W[0])
+        h = _product(A, W[0])
         for k in range(1, len(W)):
             h = h.relu_() if self.stack.activations[k - 1] is nn.ReLU else h.tanh_()
             into.append(h)
-            weight = W[k][:, : h.shape[-1]]
-            h = torch.baddbmm(W[k][:, -1:], h, weight) if self.bias[k] else torch.bmm(h, weight)
+            h = _product(h, W[k][:, : h.shape[-1]])
+            if self.bias[k]:
+                h.add_(W[k][:, -1:])
         return [*into, h]
 
     def _outer(self, to: Tensor, k: int, h: Tensor, g: Tensor, alpha: float, beta: float) -> None:
         """to = beta to + alpha [h, 1]' g for all models; the first layer's h has its ones already."""
-        to[:, : h.shape[-1]].baddbmm_(h.transpose(1, 2), g, beta=beta, alpha=alpha)
+        weight = to[:, : h.shape[-1]]
+        if g.shape[-1] > _NARROW:
+            weight.baddbmm_(h.transpose(1, 2), g, beta=beta, alpha=alpha)
+        elif beta:
+            weight.add_(torch.bmm(g.transpose(1, 2), h).transpose(1, 2), alpha=alpha)
+        else:
+            torch.mul(torch.bmm(g.transpose(1, 2), h).transpose(1, 2), alpha, out=weight)
         if k and self.bias[k]:
             if beta:
                 to[:, -1].add_(g.sum(1), alpha=alpha)
             else:
                 torch.mul(g.sum(1), alpha, out=to[:, -1])
+
+
+def _product(h: Tensor, weight: Tensor) -> Tensor:
+    """h W for all models."""
+    if weight.shape[-1] > _NARROW:
+        return torch.bmm(h, weight)
+    return torch.bmm(weight.transpose(1, 2), h.transpose(1, 2)).transpose(1, 2).contiguous()
 
 
 def _by_group(blocks: Blocks, B: int) -> Blocks:

@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 
 demo: $(STAMP)
 	$(BIN)/decor compare --task breast-cancer --users 16 --epsilon 1,3,10,30 --topology ring,torus \
-	    --gossip-rounds 4 --final-gossip-rounds 16 --seeds 8 --output demo --overwrite
+	    --gossip-rounds 4 --final-gossip-rounds 16 --seeds 24 --output demo --overwrite
 
 test: $(STAMP)-test
 	$(BIN)/python -m pytest

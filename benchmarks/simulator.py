@@ -324,7 +324,7 @@ def demo():
             "--final-gossip-rounds",
             "16",
             "--seeds",
-            "8",
+            "24",
         ]
         start = time.perf_counter()
         subprocess.run([*command, "--output", folder + "/demo"], check=True, stdout=subprocess.DEVNULL)

@@ -65,7 +65,7 @@ def demo() -> None:
         graphs,
         (1.0, 3.0, 10.0, 30.0),
         Exposure(clip=1.0, steps=100),
-        seeds=tuple(range(8)),
+        seeds=tuple(range(24)),
         gossip_rounds=4,
         final_gossip_rounds=16,
     )

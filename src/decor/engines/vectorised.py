@@ -34,6 +34,8 @@ _HOPELESS = 1e4
 """Times its first loss at which a run is called diverged."""
 _ROOM = 1_000_000
 """Numbers that users worked on together may take: what stays in a processor's cache."""
+_GENERAL_ROOM = 4_000_000
+"""The same for torch.func, whose calls cost more than what leaves the cache."""
 
 
 class Gradients(Protocol):
@@ -237,7 +239,8 @@ class _Simulation:
         """Users whose gradients are taken together."""
         size = self.batches.size or int(max(self.task.records))
         taken = size * (1 if self.batches.size is None else len(self.seeds)) * int(self.task.shards[0][0][0].numel())
-        some = max(1, _ROOM // (sum(b[0].numel() for b in self.models) + taken))
+        room = _GENERAL_ROOM if isinstance(self.gradients, Modules) else _ROOM
+        some = max(1, room // (sum(b[0].numel() for b in self.models) + taken))
         return tuple(slice(first, min(first + some, self.task.users)) for first in range(0, self.task.users, some))
 
     def _measure(self) -> None:

@@ -58,7 +58,7 @@ class Modules:
     def mean(self, models: Blocks, batch: Batch, users: slice) -> Blocks:
         """Everybody's weighted mean gradient, in the shape of `models[users]`."""
         x, rows, weights = self._part(models[0], batch, users)
-        X, y = self.X[rows], self.y[rows]
+        X, y = self._records_at(rows)
         G = self._user(x, X, y) if isinstance(weights, float) else self._weighted(x, X, y, weights)
         return [G.view(models[0][users].shape)]
 
@@ -75,7 +75,7 @@ class Modules:
         wide = max(1, _ROOM // max(1, len(x) * count * x.shape[-1]))
         for k in range(0, rows.shape[1], wide):
             part = rows[:, k : k + wide]
-            G = self._records(x, self.X[part], self.y[part])  # [B, count, records, parameters]
+            G = self._records(x, *self._records_at(part))  # [B, count, records, parameters]
             if isinstance(weights, Tensor):
                 # a record that was not taken counts for nothing, even where its gradient is not a number
                 G.masked_fill_((weights[:, None, k : k + wide] == 0).unsqueeze(-1), 0.0)
@@ -127,10 +127,16 @@ class Modules:
         per = len(batch.rows) // len(block)
         inside = slice(users.start * per, users.stop * per)
         weights = batch.weights if isinstance(batch.weights, float) else batch.weights[inside].to(self.dtype)
-        # padding is a record of the same user: nobody's record is ever looked at for somebody else's message
-        own = self.starts[users].repeat_interleave(per).unsqueeze(1)
-        rows = torch.where(batch.rows[inside] == self.starts[-1], own, batch.rows[inside])
+        rows = batch.rows[inside]
+        if isinstance(weights, Tensor):
+            # padding is a record of the same user: nobody's record is ever looked at for somebody else's message
+            own = self.starts[users].repeat_interleave(per).unsqueeze(1)
+            rows = torch.where(rows == self.starts[-1], own, rows)
         return block[users].view(len(rows), -1, block.shape[-1]), rows, weights
+
+    def _records_at(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        X, y = (part.index_select(0, rows.reshape(-1)) for part in (self.X, self.y))
+        return X.view(*rows.shape, *X.shape[1:]), y.view(*rows.shape, *y.shape[1:])
 
     def _real(self, part: Tensor) -> Tensor:
         return part.to(self.dtype) if part.is_floating_point() else part

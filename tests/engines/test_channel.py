@@ -293,13 +293,13 @@ def test_one_round_of_gossip_leaves_of_the_correlated_noise_what_lemma_noiseredu
         assert abs(left - wrong**2 * expected) > 5 * deviation
 
 
-@given(graphs(most=12), st.integers(0, 9), st.booleans(), st.integers(1, 40))
+@given(graphs(most=12), st.integers(0, 9), st.sampled_from([False, True, "designed"]), st.integers(1, 40))
 def test_sparse_gossip_is_the_gossip_matrix(topology, rounds, accelerate, wide):
     gossip = Gossip(rounds, accelerate)
     x = np.random.default_rng(wide).normal(size=(topology.users, wide))
     W = topology.mixing
     found = x.copy()
-    steps = np.array(gossip.steps(topology)).reshape(-1, 2)
+    steps = np.array(gossip.steps(topology)).reshape(-1, 3)
     if rounds:
         middle = wide // 2  # as two threads would share the columns
         for left, right in ((0, middle), (middle, wide)):
@@ -310,7 +310,7 @@ def test_sparse_gossip_is_the_gossip_matrix(topology, rounds, accelerate, wide):
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2, 7])
-@pytest.mark.parametrize("accelerate", [False, True])
+@pytest.mark.parametrize("accelerate", [False, True, "designed"])
 @pytest.mark.parametrize("topology", [decor.ring(12), decor.star(7), decor.complete(6), decor.ring(70), decor.star(80)], ids=repr)
 def test_models_after_a_step_are_the_messages_gossiped(topology, rounds, accelerate):
     sent = []

@@ -28,7 +28,7 @@ def add_task(parser: argparse.ArgumentParser, default: str | None) -> None:
 def add_training(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how it is trained (nothing here costs privacy)")
     group.add_argument("--gossip-rounds", type=opt.whole, default=1, metavar="K", help="rounds of averaging a step (default: 1)")
-    group.add_argument("--accelerate", action="store_true", help="Chebyshev's weights for several rounds")
+    opt.add_accelerate(group)
     group.add_argument("--final-gossip-rounds", type=opt.whole, default=16, metavar="K", help="after the last step (default: 16)")
     group.add_argument("--momentum", type=opt.number, default=0.0, metavar="M", help="of noised gradients (default: 0)")
     group.add_argument("--weight-decay", type=opt.number, default=0.0, metavar="W", help="(default: 0)")

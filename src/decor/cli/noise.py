@@ -41,7 +41,7 @@ def add_commands(commands: Any) -> None:
     couple.add_argument("--edges", default="uniform", help="uniform, or optimal: noise designed for every edge")
     gossip = plan.add_argument_group("gossip in every step (moves the default couple and the predicted errors, no epsilon)")
     gossip.add_argument("--gossip-rounds", type=opt.whole, default=1, metavar="K", help="rounds (default: 1)")
-    gossip.add_argument("--accelerate", action="store_true", help="Chebyshev rounds instead of plain ones")
+    opt.add_accelerate(gossip)
     plan.add_argument("--method", default="exact", help="exact, or paper: the paper's looser conversion (default: exact)")
     plan.add_argument("--save", metavar="FILE", help="save the plan as JSON")
     opt.add_output(plan)

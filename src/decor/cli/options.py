@@ -53,6 +53,11 @@ def add_graph(parser: argparse.ArgumentParser, default: str = "ring") -> None:
     group.add_argument("--graph", metavar="FILE", help="a graph of your own: edge list, .gml or .graphml")
 
 
+def add_accelerate(group: argparse._ArgumentGroup) -> None:
+    said = "better weights for several rounds: chebyshev's, or designed for this graph (chebyshev if none is named)"
+    group.add_argument("--accelerate", nargs="?", const="chebyshev", default=False, metavar="HOW", help=said)
+
+
 def add_exposure(parser: argparse.ArgumentParser, steps: int = 1000, several_clips: bool = False) -> None:
     group = parser.add_argument_group("what is exposed")
     group.add_argument("--steps", type=whole, metavar="T", help=f"training steps (default: {steps})")

@@ -54,7 +54,7 @@ class Design:
     seeds: tuple[int, ...] = (0, 1, 2, 3)
     criterion: str = "loss"
     gossip_rounds: int = 1
-    accelerate: bool = False
+    accelerate: bool | str = False
     final_gossip_rounds: int = 0
     momentum: float = 0.0
     weight_decay: float = 0.0

@@ -29,7 +29,7 @@ class Recipe:
     final_gossip: Gossip = field(default_factory=lambda: Gossip(0))
     local_steps: int = 1
     batch_size: int | None = None
-    evaluate_every: int | None = None
+    evaluate_every: int | Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         if not hasattr(self.schedule, "rates"):
@@ -41,10 +41,15 @@ class Recipe:
             raise InputError(f"momentum must be a number from 0 to less than 1, not {self.momentum!r}")
         if not (0 <= self.weight_decay < math.inf):
             raise InputError(f"weight_decay must be a number of at least 0, not {self.weight_decay!r}")
-        for name in ("local_steps", "batch_size", "evaluate_every"):
+        for name in ("local_steps", "batch_size"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
+            if value is not None and not _counts(value):
                 raise InputError(f"{name} must be a positive whole number, not {value!r}")
+        every = self.evaluate_every
+        if isinstance(every, Sequence | range) and not isinstance(every, str) and all(map(_counts, every)):
+            object.__setattr__(self, "evaluate_every", tuple(int(step) for step in every))
+        elif every is not None and not _counts(every):
+            raise InputError(f"evaluate_every must be a positive whole number, or the steps to measure after, not {every!r}")
 
     def described(self) -> dict[str, Any]:
         """As plain values, for the manifest of a run."""
@@ -52,8 +57,14 @@ class Recipe:
 
     def evaluated(self, steps: int) -> frozenset[int]:
         """After which steps metrics are taken: about fifty times unless told otherwise, at the start and at the end."""
-        every = self.evaluate_every or max(1, steps // 50)
+        if isinstance(self.evaluate_every, tuple):
+            return frozenset(step for step in self.evaluate_every if step <= steps) | {0, steps}
+        every = int(self.evaluate_every or max(1, steps // 50))  # type: ignore[arg-type]
         return frozenset(range(0, steps, every)) | {steps}
+
+
+def _counts(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
 
 
 @dataclass(frozen=True)

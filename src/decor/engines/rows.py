@@ -70,14 +70,14 @@ def add_complete(to: Array, apart: float, together: float, seed: np.uint64, stre
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz"})
 def gossip(blocks: Array, start: Array, columns: Array, weights: Array, steps: Array, wide: int, left: int, right: int) -> None:
-    """Rounds x_{k+1} = a_k W x_k + b_k x_{k-1} of W by rows, in place on [users, columns]."""
+    """Rounds x_{k+1} = a_k W x_k + b_k x_{k-1} + c_k x_k of W by rows, in place on [users, columns]."""
     n = len(blocks)
     now, before = np.zeros((n, wide), blocks.dtype), np.zeros((n, wide), blocks.dtype)
     for first in range(left, right, wide):
         some = min(wide, right - first)
         now[:, :some] = blocks[:, first : first + some]
         for k in range(len(steps)):
-            a, b = steps[k]
+            a, b, c = steps[k]
             last = k == len(steps) - 1
             back = blocks.dtype.type(b)
             for i in range(n):
@@ -91,6 +91,10 @@ def gossip(blocks: Array, start: Array, columns: Array, weights: Array, steps: A
                 else:
                     for j in range(some):
                         row[j] = back * old[j] + w * other[j]
+                if c != 0.0:
+                    own, mine = blocks.dtype.type(c), now[i, :some]
+                    for j in range(some):
+                        row[j] += own * mine[j]
                 p += 1
                 while p + 1 < start[i + 1]:  # two neighbours at a time halve the passes
                     w, other = blocks.dtype.type(a * weights[p]), now[columns[p], :some]

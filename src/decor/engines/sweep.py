@@ -92,11 +92,11 @@ def sweep(
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     gossip_rounds: int = 1,
-    accelerate: bool = False,
+    accelerate: bool | str = False,
     final_gossip_rounds: int = 0,
     local_steps: int = 1,
     batch_size: int | None = None,
-    evaluate_every: int | None = None,
+    evaluate_every: int | Sequence[int] | None = None,
     keep_models: bool = False,
     allow_disconnected: bool = False,
 ) -> Sweep:

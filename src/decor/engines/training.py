@@ -27,18 +27,18 @@ def train(
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     gossip_rounds: int = 1,
-    accelerate: bool = False,
+    accelerate: bool | str = False,
     final_gossip_rounds: int = 0,
     local_steps: int = 1,
     batch_size: int | None = None,
-    evaluate_every: int | None = None,
+    evaluate_every: int | Sequence[int] | None = None,
     callbacks: Sequence[Callback] | Callback = (),
     resume: Run | None = None,
     allow_disconnected: bool = False,
 ) -> Run:
     """Trains everybody's model by Algorithm 1 with the plan's noise, for exactly the plan's steps.
 
-    `momentum`, `weight_decay`, `schedule`, `gossip_rounds` (with `accelerate`, Chebyshev's weights) and `final_gossip_rounds`
+    `momentum`, `weight_decay`, `schedule`, `gossip_rounds` (with `accelerate`, better weights) and `final_gossip_rounds`
     (always Chebyshev's) act on messages that are private already: they change no guarantee. `local_steps` (user level) walks
     several steps alone and clips their sum, which costs as much as one gradient. `batch_size` (user level) is how many records
     a gradient averages; at example level the plan says it. `resume` continues a run that stopped early.

@@ -247,10 +247,14 @@ class _Simulation:
         """Metrics of all runs; notes which diverged and which a callback stops."""
         mean = [block.mean(0) for block in self.models]
         found = self.gradients.evaluate([m.flatten(0, 1) for m in mean])
-        found["consensus"] = self._distance(mean)
+        models = self.models
+        if self.recipe.final_gossip.rounds and 0 < self.taken < self.steps:
+            # what everybody would hold if the run ended here
+            models = self.channel.mix([block.clone() for block in models], self.recipe.final_gossip)
+        found["consensus"] = self._distance(models, mean)
         if self.task.optimum is not None:
             best = self.gradients.blocks(_named_optimum(self.task))
-            found["distance"] = self._distance([x.expand_as(m) for x, m in zip(best, mean, strict=True)])
+            found["distance"] = self._distance(models, [x.expand_as(m) for x, m in zip(best, mean, strict=True)])
         table = {name: values.double().tolist() for name, values in found.items()}
         for k in range(len(self.settings)):
             if self.stopped[k]:
@@ -273,11 +277,11 @@ class _Simulation:
         self.stopped[k] = why
         self.ended[k] = self._run(k)
 
-    def _distance(self, point: Blocks) -> Tensor:
+    def _distance(self, models: Blocks, point: Blocks) -> Tensor:
         """Everybody's mean squared distance to a model, [seeds * settings]."""
         total = torch.zeros(len(self.settings), dtype=torch.float64)
         for users in self._parts:
-            for block, x in zip(self.models, point, strict=True):
+            for block, x in zip(models, point, strict=True):
                 total += (block[users] - x).square_().flatten(3).sum((0, 3)).flatten()
         return total / self.task.users
 

@@ -2,7 +2,7 @@
 
 In every round users replace their model by a weighted mean of their neighbours' (and, accelerated, of their own of the round
 before). All rounds of a step together are a polynomial P(W) of the Metropolis matrix with P(1) = 1: the average of all models
-stays, and every mode of disagreement shrinks by P at its eigenvalue.
+stays, and every mode of disagreement shrinks by P at its eigenvalue. Which polynomial is free to choose: it costs no privacy.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from decor.errors import InputError
 
+from .design import designed_roots
 from .mixing import metropolis
 from .modes import Floats, edges_estimated, function_of_mixing, modes_of, second_eigenvalue
 from .spectrum import DENSE_LIMIT, laplacian_spectrum
@@ -32,15 +33,17 @@ _FILL = 5_000_000
 
 @dataclass(frozen=True)
 class Gossip:
-    """`rounds` of gossip in every training step: W^rounds, or `accelerate`d, the Chebyshev polynomial of that degree.
+    """`rounds` of gossip in every training step: W^rounds, or `accelerate`d, a better polynomial of that degree.
 
-    With l the second largest |eigenvalue| of W, the latter is T_k(W/l) / T_k(1/l): of all polynomials that keep the average,
-    the one that shrinks the worst mode in [-l, l] most. Should l be a little too small (on large irregular graphs it is found
-    iteratively), a mode beyond it shrinks less than promised, and still shrinks: T_k grows beyond 1, so |P| < P(1) = 1 there.
+    "designed" is the one that leaves least of the edges' noise on this very graph, nothing where there are rounds enough
+    (`decor.graph.design`). True (or "chebyshev") needs to know less, and is for graphs too large for that: with l the second
+    largest |eigenvalue| of W it is T_k(W/l) / T_k(1/l), the one that shrinks the worst mode in [-l, l] most. Should l be
+    a little too small (on large irregular graphs it is found iteratively), a mode beyond it shrinks less than promised, and still
+    shrinks: T_k grows beyond 1, so |P| < P(1) = 1 there.
     """
 
     rounds: int = 1
-    accelerate: bool = False
+    accelerate: bool | str = False
 
     def __post_init__(self) -> None:
         rounds = self.rounds
@@ -49,31 +52,35 @@ class Gossip:
                 f"gossip rounds must be a whole number from 0 (no gossip) to {MAX_ROUNDS:,}, not {rounds!r}; "
                 "give 1 for the paper's, more to come closer to the average"
             )
-        if not isinstance(self.accelerate, bool | np.bool_):
-            raise InputError(f"accelerate must be True or False, not {self.accelerate!r}")
+        named = {"chebyshev": True, "designed": "designed"}
+        accelerate = named.get(self.accelerate) if isinstance(self.accelerate, str) else self.accelerate
+        if accelerate != "designed" and not isinstance(accelerate, bool | np.bool_):
+            raise InputError(f'accelerate must be False, True (or "chebyshev") or "designed", not {self.accelerate!r}')
         object.__setattr__(self, "rounds", int(rounds))
-        object.__setattr__(self, "accelerate", bool(self.accelerate))
+        object.__setattr__(self, "accelerate", accelerate if isinstance(accelerate, str) else bool(accelerate))
 
-    def steps(self, topology: Topology) -> tuple[tuple[float, float], ...]:
-        """(a, b) of every round: the models become a W x + b y, x being the models now and y those a round earlier.
+    def steps(self, topology: Topology) -> tuple[tuple[float, float, float], ...]:
+        """(a, b, c) of every round: the models become a W x + b y + c x, x being the models now and y those a round earlier.
 
-        a + b = 1 in every round and b = 0 in the first, for which there is no y.
+        a + b + c = 1 in every round and b = 0 in the first, for which there is no y.
         """
         if not self.accelerate or self.rounds < 2:
-            return ((1.0, 0.0),) * self.rounds
+            return ((1.0, 0.0, 0.0),) * self.rounds
+        if self.accelerate == "designed":
+            return tuple((1 / (1 - r), 0.0, -r / (1 - r)) for r in designed_roots(topology, self.rounds))
         l2 = second_eigenvalue(topology) ** 2
         # a = 2 T_k(1/l) / (l T_k+1(1/l)) by T's recurrence: never above 2, whatever l and k, and 1 where l = 0
         a = [1.0, 1.0 / (1.0 - l2 / 2)]
         while len(a) < self.rounds:
             a.append(1.0 / (1.0 - l2 * a[-1] / 4))
-        return tuple((each, 1.0 - each) for each in a)
+        return tuple((each, 1.0 - each, 0.0) for each in a)
 
     def apply(self, topology: Topology, models: ArrayLike) -> Floats:
         """P(W) models, one row for every user."""
         now = before = np.asarray(models, dtype=np.float64)
         W = metropolis(topology)
-        for a, b in self.steps(topology):
-            now, before = a * (W @ now) + b * before, now
+        for a, b, c in self.steps(topology):
+            now, before = a * (W @ now) + b * before + c * now, now
         return now
 
     def matrix(self, topology: Topology) -> Floats:
@@ -91,6 +98,8 @@ class Gossip:
         1 - shrinkage^2 is the paper's p when there is one round. 0 rounds shrink nothing; where nobody has a neighbour
         nobody disagrees with its component, so it is 0.
         """
+        if self.accelerate == "designed":
+            return float(np.abs(self.at(topology, modes_of(topology).eigenvalues)).max(initial=0.0))
         l = second_eigenvalue(topology)  # noqa: E741
         if not self.accelerate or l == 0:
             return l**self.rounds if topology.edge_count else 0.0
@@ -148,8 +157,8 @@ class Gossip:
         if not self.accelerate:
             return np.asarray(eigenvalues**self.rounds)
         now = before = np.ones_like(eigenvalues)
-        for a, b in self.steps(topology):
-            now, before = a * (eigenvalues * now) + b * before, now
+        for a, b, c in self.steps(topology):
+            now, before = (a * eigenvalues + c) * now + b * before, now
         return now
 
     def _left(self, topology: Topology, eigenvalues: Floats, steps: int) -> Floats:
@@ -179,10 +188,10 @@ class Gossip:
 
         W = metropolis(topology)
         now = before = eye_array(topology.users, format="csr")
-        for a, b in self.steps(topology):
+        for a, b, c in self.steps(topology):
             if now.nnz * (W.nnz / topology.users) > max(4 * _FILL, W.nnz):
                 return None
-            now, before = a * (W @ now) + b * before, now
+            now, before = a * (W @ now) + b * before + c * now, now
         return now
 
 

@@ -33,6 +33,8 @@ def eigenvectors(users: int, edges: Array, weights: Array) -> tuple[Array, Array
     values, vectors = np.linalg.eigh(laplacian)
     # one null eigenvalue for every part of the graph; they come out as roundings, which a large c would make larger than s
     values[: _parts(users, edges, weights)] = 0.0
+    # of one sign on every graph, so that the same Gaussians move the average alike and graphs compare with less luck
+    vectors *= np.where(vectors.sum(axis=0) < 0, -1.0, 1.0)
     return np.clip(values, 0.0, None), vectors
 
 

@@ -52,7 +52,7 @@ def calibrate(
     edges: str = "uniform",
     method: str = "exact",
     gossip_rounds: int = 1,
-    accelerate: bool = False,
+    accelerate: bool | str = False,
 ) -> NoisePlan:
     """The least noise within the budget: of the default ratio, or of the ratio, sigma_cdp or sigma_cor given.
 

@@ -1,0 +1,68 @@
+"""Rounds designed for a graph: never worse than the others, and exact where there are enough."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracles import graphs
+from scipy.optimize import minimize
+
+import decor
+from decor.errors import InputError
+from decor.graph import design
+from decor.graph.gossip import Gossip
+from decor.graph.modes import modes_of
+
+NEEDED = [(decor.ring(16), 8), (decor.ring(9), 4), (decor.torus(4, 4), 4), (decor.hypercube(5), 5), (decor.star(9), 2)]
+
+
+@pytest.mark.parametrize("topology, needed", NEEDED, ids=lambda x: repr(x))
+def test_as_many_rounds_as_eigenvalues_are_the_average_and_one_less_is_not(topology, needed):
+    average = np.full((topology.users, topology.users), 1 / topology.users)
+    for more in (0, 1, 5):
+        assert np.allclose(Gossip(needed + more, "designed").matrix(topology), average, rtol=0, atol=1e-13)
+    assert not np.allclose(Gossip(needed - 1, "designed").matrix(topology), average, rtol=0, atol=1e-3)
+    assert not np.allclose(Gossip(needed, True).matrix(topology), average, rtol=0, atol=1e-3)
+
+
+@given(graphs(most=12), st.integers(2, 6))
+def test_designed_rounds_leave_no_more_noise_than_plain_or_chebyshevs(topology, rounds):
+    steps = 100_000
+    ours = Gossip(rounds, "designed").left_of(topology, 1.0, steps)
+    assert ours >= 0
+    for other in (False, True):
+        assert ours <= 1.02 * Gossip(rounds, other).left_of(topology, 1.0, steps) + 1e-9 * topology.users
+    assert Gossip(rounds, "designed").shrinkage(topology) < 1
+
+
+@pytest.mark.parametrize(
+    "topology", [decor.ring(32), decor.torus(5, 6), decor.path(12), decor.erdos_renyi(20, 0.25, seed=3)], ids=repr
+)
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_no_polynomial_found_by_search_leaves_less(topology, rounds):
+    modes = modes_of(topology)
+    noise = modes.edges + design._OWN_NOISE * modes.users
+
+    def left(roots):
+        return min(design._left(design._squared(roots, modes.eigenvalues), noise), 1e6)
+
+    starts = np.random.default_rng(0).uniform(-0.5, 0.95, (20, rounds))
+    found = min(minimize(left, start, method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-9}).fun for start in starts)
+    assert left(np.array(design.designed_roots(topology, rounds))) <= 1.01 * found
+
+
+@pytest.mark.parametrize("users", [64, 128, 500])
+def test_many_rounds_in_a_row_do_not_lose_digits(users):
+    """Some modes grow on the way; in the order taken, by no more than the rounds can lose in single precision either."""
+    P = Gossip(users // 2, "designed").matrix(decor.ring(users))
+    assert np.allclose(P, 1 / users, rtol=0, atol=1e-11)
+
+
+def test_graphs_of_unknown_spectrum_are_refused_with_the_way_out():
+    topology = decor.erdos_renyi(5000, 0.002, seed=0)
+    with pytest.raises(InputError, match="5,000.*accelerate=True"):
+        Gossip(4, "designed").steps(topology)
+    for wrong in ("best", 1, None):
+        with pytest.raises(InputError, match="accelerate must be"):
+            Gossip(4, wrong)
+    assert Gossip(4, "chebyshev") == Gossip(4, True)

@@ -1,0 +1,185 @@
+"""Running a study in its folder: cells on as many processes as there are cores, each kept when it is finished."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from decor import progress
+from decor.errors import DecorError, InputError
+
+from .study import Cell, Row, Study
+
+FORMAT = "decor-study-1"
+
+
+def run(study: Study, folder: Path, *, jobs: int | None = None, resume: bool = False) -> list[Row]:
+    """All rows, in the order of the cells; those of cells that an earlier run has finished are read."""
+    _open(study, folder, resume)
+    waiting = [cell for cell in study.cells if not _path(folder, cell).exists()]
+    done = len(study.cells) - len(waiting)
+    jobs = min(jobs or os.cpu_count() or 1, max(1, len(waiting)))
+    with progress.share(done / len(study.cells), 1.0):
+        if jobs == 1:
+            for k, cell in enumerate(waiting):
+                with progress.share(k / len(waiting), (k + 1) / len(waiting)):
+                    _keep(folder, cell, *_timed(cell))
+        else:
+            _together(waiting, folder, jobs)
+    return rows(study, folder)
+
+
+def rows(study: Study, folder: Path) -> list[Row]:
+    """Rows of the cells that are finished."""
+    return [r for cell in study.cells if _path(folder, cell).exists() for r in _read(_path(folder, cell))["rows"]]
+
+
+def seconds(study: Study, folder: Path) -> float:
+    """Processor time that the finished cells took, over all processes."""
+    return sum(float(_read(_path(folder, cell))["seconds"]) for cell in study.cells if _path(folder, cell).exists())
+
+
+def _together(cells: list[Cell], folder: Path, jobs: int) -> None:
+    """Cells dealt to processes as these become free. A process that dies, or an error in it, ends the whole."""
+    shares = dict.fromkeys((cell.name for cell in cells), 0.0)
+    left = list(cells)
+    with _workers(jobs) as workers:
+        busy: dict[Connection, Cell] = {}
+        for pipe in workers:
+            _next(pipe, left, busy)
+        while busy:
+            for ready in wait([*busy, *workers.values()]):
+                if not isinstance(ready, Connection):
+                    raise DecorError(f"a process that worked on {_names(busy)} died; is there enough memory? Go on with --resume")
+                kind, value = ready.recv()
+                cell = busy[ready]
+                if kind == "progress":
+                    shares[cell.name] = value
+                elif kind == "error":
+                    raise value
+                else:
+                    _keep(folder, cell, *value)
+                    shares[cell.name] = 1.0
+                    del busy[ready]
+                    _next(ready, left, busy)
+                progress.report(_names(busy), sum(shares.values()), len(cells))
+
+
+def _names(busy: dict[Connection, Cell]) -> str:
+    return " and ".join(cell.name for cell in busy.values())
+
+
+def _next(pipe: Connection, left: list[Cell], busy: dict[Connection, Cell]) -> None:
+    if left:
+        busy[pipe] = left.pop(0)
+        pipe.send(busy[pipe])
+
+
+@contextmanager
+def _workers(jobs: int) -> Iterator[dict[Connection, int]]:
+    """Pipes to fresh processes, each with the handle that tells of its end; they end with the block."""
+    context = multiprocessing.get_context("spawn")
+    processes, pipes = [], {}
+    try:
+        for _ in range(jobs):
+            here, there = context.Pipe()
+            process = context.Process(target=_work, args=(there,), daemon=True)
+            process.start()
+            there.close()
+            processes.append(process)
+            pipes[here] = process.sentinel
+        yield pipes
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join()
+
+
+def _work(pipe: Connection) -> None:
+    """In a process of its own: cells come in, progress and rows go out, until the pipe ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who asked; it ends this process itself
+    said = 0.0
+
+    def tell(_: str, share: float | None) -> None:
+        nonlocal said
+        if share is not None and time.monotonic() > said + 0.3:
+            said = time.monotonic()
+            pipe.send(("progress", share))
+
+    while True:
+        try:
+            cell = pipe.recv()
+        except EOFError:
+            return
+        try:
+            with progress.listening(tell):
+                found = _timed(cell)
+        except Exception as problem:
+            pipe.send(("error", problem))
+        else:
+            pipe.send(("rows", found))
+
+
+def _timed(cell: Cell) -> tuple[list[Row], float]:
+    began = time.process_time()
+    found = cell.work(**cell.arguments)
+    return found, time.process_time() - began
+
+
+def _open(study: Study, folder: Path, resume: bool) -> None:
+    """A folder belongs to one study with one set of cells; nobody's files are overwritten unasked."""
+    path = folder / "study.json"
+    identity = json.loads(json.dumps({"format": FORMAT, "study": study.name, "cells": [_described(c) for c in study.cells]}))
+    if path.exists():
+        if not resume:
+            raise InputError(
+                f"{str(folder)!r} holds a study already; go on with it by --resume, replace it by --overwrite, or name another "
+                "folder by --output"
+            )
+        if _read(path) != identity:
+            raise InputError(f"the study in {str(folder)!r} is another one, or of another version; name another folder by --output")
+        return
+    if resume:
+        raise InputError(f"there is nothing to resume in {str(folder)!r}; drop --resume")
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{str(folder)!r} holds files of something else; name an empty or new folder by --output")
+    _write(path, identity)
+
+
+def _described(cell: Cell) -> dict[str, Any]:
+    return {"name": cell.name, "work": f"{cell.work.__module__}.{cell.work.__name__}", "arguments": cell.arguments}
+
+
+def _path(folder: Path, cell: Cell) -> Path:
+    return folder / "cells" / f"{re.sub(r'[^a-z0-9.]+', '-', cell.name.lower()).strip('-')}.json"
+
+
+def _keep(folder: Path, cell: Cell, found: list[Row], took: float) -> None:
+    _write(_path(folder, cell), {"cell": cell.name, "seconds": round(took, 2), "rows": found})
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise InputError(f"{str(path)!r} cannot be read ({problem}); delete it and go on with --resume") from None
+
+
+def _write(path: Path, value: Any) -> None:
+    from decor.results.folder import replace_text
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+    except OSError as problem:
+        raise InputError(f"{str(path)!r} cannot be written: {problem.strerror}; name another folder by --output") from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from decor.results.folder import replace_text
 
 from . import learn
 from . import options as opt
-from .show import table, write_json
+from .show import table, typed, write_json
 
 _COMPARE = """example:
   decor compare --task breast-cancer --users 16 --epsilon 1,3,10,30 --topology ring,torus --output comparison"""
@@ -83,7 +82,7 @@ def run_compare(options: argparse.Namespace) -> None:
     folder = Path(options.output)
     if options.overwrite and not options.resume and (folder / "manifest.json").exists():
         _remove(folder, FORMAT)
-    comparison = Comparison(task, design, folder, resume=options.resume, command=_command())
+    comparison = Comparison(task, design, folder, resume=options.resume, command=typed())
     try:
         data = comparison.run(decor.Vectorised(threads=options.threads))
     except KeyboardInterrupt:
@@ -92,7 +91,7 @@ def run_compare(options: argparse.Namespace) -> None:
             print(f"decor: interrupted; what is finished is in {written['report']}", file=sys.stderr)
         except InputError:
             pass
-        print(f"decor: go on with {_command()} --resume", file=sys.stderr)
+        print(f"decor: go on with {typed()} --resume", file=sys.stderr)
         raise
     _show(data, _write(data, folder), options.json)
 
@@ -110,7 +109,7 @@ def run_report(options: argparse.Namespace) -> None:
     runs = [(Path(path).name, decor.Run.load(path)) for path in options.runs]
     if len({name for name, _ in runs}) < len(runs):
         runs = [(str(path), run) for path, (_, run) in zip(options.runs, runs, strict=True)]
-    data = outcomes.of_runs(runs, _command())
+    data = outcomes.of_runs(runs, typed())
     _show(data, {"report": str(_page(data, options.output))}, options.json)
 
 
@@ -181,9 +180,3 @@ def _remove(folder: Path, wanted: str) -> None:
     ours += [path for name in names for path in (folder / "runs").glob(f"*/{name}")]
     for path in ours:
         path.unlink(missing_ok=True)
-
-
-def _command() -> str:
-    """What was typed, to be typed again."""
-    kept = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
-    return shlex.join(["decor", *kept])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -39,6 +40,12 @@ def _numeric(cell: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def typed() -> str:
+    """What was typed, to be typed again."""
+    kept = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
+    return shlex.join(["decor", *kept])
 
 
 def write_json(value: dict[str, Any]) -> None:

@@ -16,6 +16,8 @@ DECAY = 1e-5
 PAPERS: dict[str, Any] = {"steps": 1000, "batch_size": 64, "clips": (1.0, 1.5, 5.0), "rates": (0.5, 1.0, 2.0, 5.0)}
 OUR: dict[str, Any] = {"steps": 200, "batch_size": 512, "clips": (0.1,), "rates": (64.0, 96.0, 144.0)}
 """Chosen once, for all methods, on central DP at epsilon 1: few large batches need less noise than many small ones."""
+LOCAL_RATES = (8.0, 16.0, 32.0, 64.0)
+"""Of local DP in our variant, whose noise is four times larger."""
 
 
 def study(quick: bool = False) -> Study:
@@ -38,16 +40,17 @@ def study(quick: bool = False) -> Study:
         logarithmic=False,
         published=published.MNIST,
         notes=(
-            "784-128-10 with ReLU, disjoint shards by a Dirichlet(10) law of labels, Poisson batches, every record's gradient clipped.",
+            "784-128-10 with ReLU, disjoint shards by a Dirichlet(10) law of labels, Poisson batches, every record's gradient "
+            "clipped.",
             f"As in the paper: {PAPERS['steps']} steps of {PAPERS['batch_size']} records a user, one round of gossip, clips "
-            f"{PAPERS['clips']}, step sizes {PAPERS['rates']} falling as 1 / (1 + t / 5000), weight decay {DECAY:g}; clip, step size "
-            "and couple chosen one after the other. The epsilons are exact in both variants: the paper's accountant for examples does not "
-            "compose over steps.",
+            f"{PAPERS['clips']}, step sizes {PAPERS['rates']} falling as 1 / (1 + t / 5000), weight decay {DECAY:g}; step size, "
+            "clip and couple chosen one after the other. The epsilons are exact in both variants: the paper's accountant for "
+            "examples does not compose over steps.",
             f"Ours: {OUR['steps']} steps of {OUR['batch_size']} records, clip {OUR['clips'][0]:g}, the best of the step sizes "
-            f"{OUR['rates']}, rounds of gossip designed for the graph. Central and local DP get the same.",
+            f"{OUR['rates']} (local DP: {LOCAL_RATES}), rounds of gossip designed for the graph.",
             "Published points are drawn at what their noise costs: the epsilons printed with them, "
-            f"{', '.join(f'{e:g}' for e in published.MNIST_PRINTED)}, are {', '.join(f'{e:g}' for e in published.MNIST_EPSILONS)} by "
-            "the most charitable tight count (for the ring's noise, drawn for all their curves).",
+            f"{_listed(published.MNIST_PRINTED)}, are {_listed(published.MNIST_EPSILONS)} by the most charitable tight count "
+            "(for the ring's noise, drawn for all their curves).",
         ),
     )
 
@@ -76,9 +79,10 @@ def point(variant: str, kind: str, graph: str | None, quick: bool, epsilon: floa
         options={"evaluate_every": steps, "schedule": schedule, "weight_decay": 0.0 if ours else DECAY, **gossip},
     )
     ratio = default_ratio(one.topology, steps, **gossip) if kind == "decor" else 0.0
-    best = Choice(setup["clips"][0], ratio, setup["rates"][1])
+    rates = LOCAL_RATES if ours and kind == "local" else setup["rates"]
+    best = Choice(setup["clips"][0], ratio, rates[1])
     if not quick:
-        best = one.tuned({epsilon: [Choice(best.clip, ratio, rate) for rate in setup["rates"]]})[epsilon]
+        best = one.tuned({epsilon: [Choice(best.clip, ratio, rate) for rate in rates]})[epsilon]
         if not ours:
             best = _refined(one, epsilon, best)
     return one.shown({epsilon: best}, **gossip)
@@ -93,6 +97,10 @@ def _refined(one: Curve, epsilon: float, best: Choice) -> Choice:
         return best
     couples = [Choice(best.clip, best.ratio * times, best.learning_rate) for times in (1.0, 0.25, 4.0)]
     return one.tuned({epsilon: couples})[epsilon]
+
+
+def _listed(values: tuple[float, ...]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
 
 
 @lru_cache(maxsize=1)

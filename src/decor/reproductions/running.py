@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -46,6 +46,20 @@ def rows(study: Study, folder: Path) -> list[Row]:
 def seconds(study: Study, folder: Path) -> float:
     """Processor time that the finished cells took, over all processes."""
     return sum(float(_read(_path(folder, cell))["seconds"]) for cell in study.cells if _path(folder, cell).exists())
+
+
+def remove(folder: Path, files: Sequence[str]) -> None:
+    """What a study wrote, and nothing else; a folder of something else is left alone."""
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    mark = folder / "study.json"
+    described = _read(mark) if mark.exists() else None
+    if not isinstance(described, dict) or described.get("format") != FORMAT:
+        raise InputError(f"{str(folder)!r} is no study that could be overwritten; name another folder by --output")
+    for path in [*(folder / "cells").glob("*.json"), *(folder / name for name in files), mark]:
+        path.unlink(missing_ok=True)
+    if (folder / "cells").exists() and not any((folder / "cells").iterdir()):
+        (folder / "cells").rmdir()
 
 
 def _together(cells: list[Cell], folder: Path, jobs: int) -> None:
@@ -147,7 +161,9 @@ def _open(study: Study, folder: Path, resume: bool) -> None:
                 "folder by --output"
             )
         if _read(path) != identity:
-            raise InputError(f"the study in {str(folder)!r} is another one, or of another version; name another folder by --output")
+            raise InputError(
+                f"the study in {str(folder)!r} is another one, or of another version; name another folder by --output"
+            )
         return
     if resume:
         raise InputError(f"there is nothing to resume in {str(folder)!r}; drop --resume")

@@ -94,12 +94,12 @@ class Curve:
         for (epsilon, clip, ratio), some in rates.items():
             by_rates.setdefault(tuple(some), []).append((epsilon, Choice(clip, ratio, math.nan)))
         found, done = [], 0
-        for some, couples in by_rates.items():
+        for together, couples in by_rates.items():
             plans = [self.plan(task, epsilon, choice) for epsilon, choice in couples]
-            with progress.share(done / len(wanted), (done + len(plans) * len(some)) / len(wanted)):
+            with progress.share(done / len(wanted), (done + len(plans) * len(together)) / len(wanted)):
                 engine = decor.Vectorised(threads=1)
-                sweep = decor.sweep(task, plans, learning_rates=some, seeds=(seed,), engine=engine, **self.options)
-            done += len(plans) * len(some)
+                sweep = decor.sweep(task, plans, learning_rates=together, seeds=(seed,), engine=engine, **self.options)
+            done += len(plans) * len(together)
             of = {id(plan): couple for plan, couple in zip(plans, couples, strict=True)}
             for plan, rate, runs in sweep.candidates():
                 epsilon, choice = of[id(plan)]

@@ -1,0 +1,27 @@
+"""The studies by name."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from decor.errors import InputError
+
+from .study import Study
+
+FIGURE_ONE = {"least-squares": "least_squares", "a9a": "a9a", "mnist": "mnist"}
+OTHERS = {
+    "accountant": "accountant",
+    "irregular": "irregular",
+    "adversaries": "adversaries",
+    "scaling": "scaling",
+    "gossip": "gossip",
+}
+MODULES = FIGURE_ONE | OTHERS
+
+
+def study(name: str, quick: bool = False) -> Study:
+    """The study of that name; `quick` asks the same question with fewer points, seeds and settings."""
+    if name not in MODULES:
+        raise InputError(f"there is no study named {name!r}; there are {', '.join(MODULES)}")
+    found: Study = import_module(f".{MODULES[name]}", __package__).study(quick)
+    return found

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import decor
 
 from . import figure_one, published
 from .study import OURS, Row, Study, by_graph
 from .tuning import Choice, Curve, default_ratio
+
+Array = NDArray[Any]
 
 STEPS, BATCH, DECAY, HORIZON = 5000, 64, 1e-5, 5000
 CLIPS = (0.01, 0.1)
@@ -80,16 +84,20 @@ def task_of(seed: int) -> decor.Task:
 
 @lru_cache(maxsize=8)
 def optimum(seed: int) -> float:
-    """The least mean over users of the mean logistic loss over their records, by Newton's method in double precision.
+    """The least mean over users of the mean logistic loss over their records."""
+    shards = [(X.double().numpy(), y.double().numpy()) for X, y in task_of(seed).shards]
+    X, y = (np.concatenate(parts) for parts in zip(*shards, strict=True))
+    return least_loss(X, y, np.concatenate([np.full(len(y), 1 / (len(shards) * len(y))) for _, y in shards]))
+
+
+def least_loss(X: Array, y: Array, share: Array) -> float:
+    """The least logistic loss of a linear model with a bias, records weighing their share, by Newton's method.
 
     Some features always come together, so the least-norm step is taken; what it can still gain is below 1e-10 at the end.
     """
-    shards = [(X.double().numpy(), y.double().numpy()) for X, y in task_of(seed).shards]
-    X = np.concatenate([np.c_[X, np.ones(len(X))] for X, _ in shards])
-    y = np.concatenate([y for _, y in shards])
-    share = np.concatenate([np.full(len(y), 1 / (len(shards) * len(y))) for _, y in shards])
+    X = np.c_[X, np.ones(len(X))]
 
-    def loss(b: np.ndarray) -> float:
+    def loss(b: Array) -> float:
         z = X @ b
         return float(share @ (np.logaddexp(0, z) - y * z))
 
@@ -104,4 +112,4 @@ def optimum(seed: int) -> float:
         b = b - size * step
         if gradient @ step < 1e-10:
             return loss(b)
-    raise decor.DecorError("Newton's method did not reach the optimum of a9a in 100 steps")
+    raise decor.DecorError("Newton's method did not reach the optimum in 100 steps")

@@ -17,9 +17,9 @@ EPSILON, CLIP, DIMENSION = 10.0, 1.0, 10
 ROUNDS = (1, 2, 3, 4, 6, 8)
 GRAPHS = {"ring of 16": decor.ring(16), "torus of 16": decor.torus(4, 4), "ring of 64": decor.ring(64)}
 WEIGHTS: dict[str, bool | str] = {"plain": False, "Chebyshev": True, "designed": "designed"}
-STEPS = 3500
-COMPARED = {"same steps": None, "same messages": STEPS, "same messages, few": 280}
-"""How many messages go to every neighbour in all; None: as many steps however many rounds they have."""
+COMPARED = ("same steps", "same messages", "same messages, few")
+STEPS, FEW = 3500, 120
+"""Steps of one round: as many messages go to every neighbour in all. Few of them leave few steps to those with many rounds."""
 LENGTH = 5.8
 """First step size times steps in the paper's least squares, whose multiples are tried: it is what fewer steps keep."""
 TIMES = (0.5, 1.0, 1.5, 2.0, 3.0)
@@ -50,14 +50,14 @@ def study(quick: bool = False) -> Study:
         value_label="squared distance to the optimum",
         panels=panels,
         notes=(
-            f"epsilon {EPSILON:g}, delta 1e-5, full gradients, clip {CLIP:g}, a step size that falls along a cosine. The value is "
-            f"the mean over the last {MEASURED:.1%} of the steps and over users of |x_i - x*|^2.",
-            f"Same steps: {STEPS}. Same messages: {STEPS} in all to every neighbour, or only {COMPARED['same messages, few']}, so "
-            "that there are as many times fewer steps as there are rounds in one, with the noise of fewer steps.",
-            f"Every point has the best of {len(TIMES)} step sizes, and of the ratio of noises that calibrate takes for its gossip, "
-            "a quarter of that and four times that, chosen on other noise than shown.",
-            "messages is what one user sends in all, in models; bytes is that in float32, without what the wire adds. Central DP, "
-            "which sends one message to a server in a step, is the level that no gossip can beat: it is shown at each point's steps.",
+            f"epsilon {EPSILON:g}, delta 1e-5, full gradients, clip {CLIP:g}, a step size that falls along a cosine. The value "
+            f"is the mean over the last {MEASURED:.1%} of the steps and over users of |x_i - x*|^2.",
+            f"Same steps: {STEPS}. Same messages: {STEPS} in all to every neighbour, or only {FEW}: the more rounds in a step, "
+            "the fewer steps, and the less noise in each.",
+            f"Every point has the best of {len(TIMES)} step sizes and of {len(RATIOS)} ratios of noises: what calibrate takes "
+            "for its gossip, a quarter of that and four times that. They are chosen on other noise than shown.",
+            "messages is what one user sends in all, in models; bytes is that in float32, without what the wire adds. Central DP "
+            "sends one message a step, to a server. It is the level that gossip can reach, shown with as many steps.",
         ),
     )
 
@@ -67,10 +67,9 @@ def curve(graph: str, compared: str, weights: str, quick: bool) -> list[Row]:
 
 
 def point(graph: str, compared: str, weights: str, rounds: int, quick: bool = False) -> list[Row]:
-    topology, total = GRAPHS[graph], COMPARED[compared]
-    steps = (STEPS if total is None else total // rounds) // (4 if quick and total != 280 else 1)
+    topology, steps = GRAPHS[graph], steps_of(compared, rounds, quick)
     gossip: dict[str, Any] = {"gossip_rounds": rounds, "accelerate": WEIGHTS.get(weights, False)}
-    first = steps - round(MEASURED * steps) + 1
+    last = max(1, round(MEASURED * steps))
     central = weights == "central"
     one = Curve(
         OURS,
@@ -80,11 +79,11 @@ def point(graph: str, compared: str, weights: str, rounds: int, quick: bool = Fa
         topology,
         lambda seed: task_of(topology.users, seed),
         lambda task, clip: decor.Exposure(clip=clip, steps=steps),
-        lambda task, run: float(np.mean(run.history["distance"][-(steps - first + 1) :])),
+        lambda task, run: float(np.mean(run.history["distance"][-last:])),
         (EPSILON,),
         seeds=tuple(range(2 if quick else 5)),
         tuning_seeds=tuple(range(1 if quick else 2)),
-        options={"evaluate_every": range(first, steps + 1), "schedule": decor.schedule.Cosine(), **gossip},
+        options={"evaluate_every": range(steps - last + 1, steps + 1), "schedule": decor.schedule.Cosine(), **gossip},
     )
     usual = 0.0 if central else default_ratio(topology, steps, **gossip)
     ratios = (0.0,) if central else tuple(usual * k for k in RATIOS)
@@ -93,6 +92,11 @@ def point(graph: str, compared: str, weights: str, rounds: int, quick: bool = Fa
     sent = steps if central else messages(topology, steps, rounds)
     own = {"compared": compared, "weights": weights, "rounds": rounds, "messages": sent, "bytes": 4 * DIMENSION * sent}
     return one.shown({EPSILON: best}, ratio=best.ratio, default_ratio=usual, **own)
+
+
+def steps_of(compared: str, rounds: int, quick: bool = False) -> int:
+    ample = STEPS // 4 if quick else STEPS
+    return {"same steps": ample, "same messages": ample // rounds, "same messages, few": FEW // rounds}[compared]
 
 
 def messages(topology: decor.Topology, steps: int, rounds: int) -> int:

@@ -1,4 +1,4 @@
-"""Irregular graphs: what it is worth to design the noise edge by edge. The value is everybody's squared distance to the optimum."""
+"""Irregular graphs, and noise designed edge by edge. The value is everybody's squared distance to the optimum."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import decor
 
-from . import figure_one
 from .study import OURS, Cell, Panel, Row, Study, lines
 from .tuning import Choice, Curve
 
 STEPS, CLIP = 1000, 1.0
 EPSILONS = (3.0, 5.0, 10.0, 20.0, 40.0)
-RATES = (0.003, 0.006, 0.012, 0.025, 0.05)
+RATES = (0.003, 0.006, 0.012, 0.025)
+RATIOS = (10.0, 20.0, 40.0, 80.0, 160.0)
 GRAPHS = ("Florentine families", "Barabasi-Albert, m = 2", "Barabasi-Albert, m = 4", "Erdos-Renyi, p = 0.15")
 METHODS = {
     "central DP": ("central", "uniform"),
@@ -40,15 +40,15 @@ def study(quick: bool = False) -> Study:
         value_label="squared distance to the optimum",
         panels=panels,
         notes=(
-            "Florentine families: marriages among 15 families of Renaissance Florence; the other graphs have 32 users, drawn once.",
+            "Florentine families: marriages among 15 families of the Renaissance; the other graphs have 32 users, drawn once.",
             f"{STEPS} full gradients, clip {CLIP:g}, a step size that falls along a cosine. The value is the mean over users of "
             "|x_i - x*|^2 at the end.",
-            "One plain round of gossip a step: noise by edge is designed for what one round leaves of it. With exact averages nothing "
-            "is left of any edge's noise, and how it is spread over edges cannot matter.",
-            f"Every method has the best of the step sizes {RATES}; DECOR, uniform and by edge alike, the best of the ratios of noises "
-            f"{figure_one.RATIOS}, for every graph and epsilon. They are chosen on other noise than they are shown on.",
-            "predicted_error is of the noise alone, per coordinate and squared step size. most_exposed is the user with the largest "
-            "epsilon, epsilon_least what the best hidden user has.",
+            "One plain round of gossip a step: noise by edge is designed for what one round leaves of it. With exact averages "
+            "nothing is left of any edge's noise, and how it is spread over edges cannot matter.",
+            f"Every method has the best of the step sizes {RATES}; DECOR, uniform and by edge alike, the best of the ratios of "
+            f"noises {RATIOS}, for every graph and epsilon. They are chosen on other noise than they are shown on.",
+            "predicted_error is of the noise alone, per coordinate and squared step size. most_exposed is the user with the "
+            "largest epsilon; epsilon_least is what the best hidden user has.",
         ),
     )
 
@@ -71,7 +71,7 @@ def curve(graph: str, method: str, quick: bool) -> list[Row]:
         edges=edges,
         options={"evaluate_every": STEPS, "schedule": decor.schedule.Cosine()},
     )
-    ratios = figure_one.RATIOS if kind == "decor" else (0.0,)
+    ratios = RATIOS if kind == "decor" else (0.0,)
     grid = [Choice(CLIP, ratio, rate) for ratio in ratios for rate in RATES]
     chosen = one.tuned(dict.fromkeys(one.epsilons, grid))
     task = task_of(topology.users, 0)

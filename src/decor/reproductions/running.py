@@ -71,11 +71,13 @@ def _together(cells: list[Cell], folder: Path, jobs: int) -> None:
         for pipe in workers:
             _next(pipe, left, busy)
         while busy:
-            for ready in wait([*busy, *workers.values()]):
-                if not isinstance(ready, Connection):
-                    raise DecorError(f"a process that worked on {_names(busy)} died; is there enough memory? Go on with --resume")
-                kind, value = ready.recv()
+            for ready in wait(list(busy)):
+                assert isinstance(ready, Connection)
                 cell = busy[ready]
+                try:
+                    kind, value = ready.recv()
+                except EOFError:
+                    raise DecorError(f"the process of {cell.name!r} died; is there enough memory? Go on with --resume") from None
                 if kind == "progress":
                     shares[cell.name] = value
                 elif kind == "error":
@@ -99,10 +101,10 @@ def _next(pipe: Connection, left: list[Cell], busy: dict[Connection, Cell]) -> N
 
 
 @contextmanager
-def _workers(jobs: int) -> Iterator[dict[Connection, int]]:
-    """Pipes to fresh processes, each with the handle that tells of its end; they end with the block."""
+def _workers(jobs: int) -> Iterator[list[Connection]]:
+    """Pipes to fresh processes, which end with the block; the pipe of one that died ends before."""
     context = multiprocessing.get_context("spawn")
-    processes, pipes = [], {}
+    processes, pipes = [], []
     try:
         for _ in range(jobs):
             here, there = context.Pipe()
@@ -110,7 +112,7 @@ def _workers(jobs: int) -> Iterator[dict[Connection, int]]:
             process.start()
             there.close()
             processes.append(process)
-            pipes[here] = process.sentinel
+            pipes.append(here)
         yield pipes
     finally:
         for process in processes:

@@ -17,7 +17,7 @@ USERS = (16, 64, 256, 1024)
 EPSILON, DELTA = 10.0, 1e-5
 STEPS, CLIP, DIMENSION, DEGREE = 500, 1.0, 10, 4
 SPREAD = 0.5
-"""How far apart users' targets are, in clips: at the optimum nobody's gradient is cut."""
+"""The length of users' vectors: half a clip, so that near the optimum nobody's gradient is cut."""
 LENGTHS = (3, 4, 6, 8, 12, 16, 20, 28)
 """First step sizes, times steps: the way that a model could go if its gradient stayed 1 and the step size did not fall."""
 GOSSIP: dict[str, Any] = {"gossip_rounds": 8, "accelerate": "designed"}
@@ -37,15 +37,15 @@ def study(quick: bool = False) -> Study:
         value_label="squared distance to the optimum",
         panels=one_panel("everybody's model"),
         notes=(
-            f"Everybody wants the mean of all users' {DIMENSION} numbers, which are drawn around 0 with a spread of {SPREAD:g} clips: "
-            "the curvature is 1 for any number of users, so that nothing but noise changes with it.",
-            f"{STEPS} full gradients, clip {CLIP:g}, the best of {len(LENGTHS)} step sizes that fall along a cosine, chosen on other "
-            "noise than shown. The value is the mean over users of |x_i - x*|^2 at the end.",
-            f"{GOSSIP['gossip_rounds']} rounds of gossip a step whatever the number of users, designed for the graph, and {FINAL} "
-            f"more after the last step. The random graph gives everybody {DEGREE} neighbours; on a ring of 64 users and more so few "
-            "rounds are far from the average, and its gain stops to grow.",
-            "gain is local DP's value over the row's, local DP being on the random graph. predicted_gain is the same of the noise in "
-            "the average model alone: exactly the number of users for central DP.",
+            f"Everybody wants the mean of all users' vectors of {DIMENSION} numbers, drawn around 0 with a length of about "
+            f"{SPREAD:g}. The curvature is 1 for any number of users, so that nothing but noise changes with it.",
+            f"{STEPS} full gradients, clip {CLIP:g}, the best of {len(LENGTHS)} step sizes that fall along a cosine, chosen on "
+            "other noise than shown. The value is the mean over users of |x_i - x*|^2 at the end.",
+            f"{GOSSIP['gossip_rounds']} rounds of gossip a step, designed for the graph, and {FINAL} more after the last step, "
+            f"whatever the number of users. That is enough on the random graph, in which everybody has {DEGREE} neighbours, and "
+            "on rings too few from 64 users on.",
+            "gain is local DP's value over the row's, local DP being on the random graph. predicted_gain is the same of the "
+            "noise in the average model alone: exactly the number of users for central DP.",
         ),
     )
 
@@ -77,7 +77,7 @@ def measured(task: decor.Task, kind: str, topology: decor.Topology, quick: bool)
         **GOSSIP,
     }
     tried = decor.sweep(
-        task, [plan], learning_rates=[k / STEPS for k in LENGTHS], seeds=range(10**6, 10**6 + (2 if quick else 4)), **options
+        task, [plan], learning_rates=[k / STEPS for k in LENGTHS], seeds=range(10**6, 10**6 + (4 if quick else 8)), **options
     )
     rate = tried.best("distance").learning_rate
     runs = decor.sweep(task, [plan], learning_rates=rate, seeds=range(8 if quick else 16), **options).runs
@@ -113,4 +113,5 @@ def task_of(users: int) -> decor.Task:
     b = (SPREAD / math.sqrt(DIMENSION) * drawn).astype(np.float32)
     shards = [(np.eye(DIMENSION, dtype=np.float32)[None], b[i : i + 1]) for i in range(users)]
     task = decor.Task(decor.models.linear(DIMENSION), decor.losses.squared, shards, name="mean of vectors")  # type: ignore[arg-type]
-    return replace(task, optimum=sum(target.double() for _, target in task.shards).reshape(-1) / users)
+    best = b.astype(np.float64).mean(axis=0).ravel()
+    return replace(task, optimum=task.shards[0][1].double().new_tensor(best))

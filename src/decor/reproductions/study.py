@@ -81,7 +81,8 @@ def one_panel(title: str) -> Callable[[Sequence[Row]], list[Panel]]:
 def by_graph(rows: Sequence[Row]) -> list[Panel]:
     """A picture for every graph that DECOR ran on, each with central and local DP beside it."""
     graphs = list(dict.fromkeys(r["graph"] for r in rows if r["kind"] == "decor"))
-    return [Panel(g, lines([r for r in rows if r["kind"] != "decor" or r["graph"] == g])) for g in graphs]
+    short = [r | {"method": r["method"].removesuffix(f" {r['graph']}")} for r in rows]
+    return [Panel(g, lines([r for r in short if r["kind"] != "decor" or r["graph"] == g])) for g in graphs]
 
 
 def lines(rows: Sequence[Row]) -> tuple[Series, ...]:

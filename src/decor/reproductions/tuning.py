@@ -107,11 +107,10 @@ class Curve:
         return found
 
 
-def default_ratio(topology: decor.Topology, steps: int, **gossip: Any) -> float:
-    """The ratio of noises that `calibrate` takes by itself: it depends on graph, steps and gossip alone."""
-    plan = decor.calibrate(
-        topology, decor.Exposure(clip=1.0, steps=steps), decor.Adversary.eavesdropper(), decor.Budget(1.0, 1e-5), **gossip
-    )
+def default_ratio(topology: decor.Topology, steps: int, adversary: decor.Adversary | None = None, **gossip: Any) -> float:
+    """The ratio of noises that `calibrate` takes by itself: it depends on graph, steps, adversary and gossip alone."""
+    adversary = adversary or decor.Adversary.eavesdropper()
+    plan = decor.calibrate(topology, decor.Exposure(clip=1.0, steps=steps), adversary, decor.Budget(1.0, 1e-5), **gossip)
     assert isinstance(plan.sigma_cor, float)
     return (plan.sigma_cor / plan.sigma_cdp) ** 2
 

@@ -113,7 +113,7 @@ def _panel(axis: Any, study: Study, panel: Panel) -> None:
 def _line(axis: Any, study: Study, series: Series) -> None:
     hues, marks = HUES[series.kind], MARKS[series.kind]
     rows = sorted(series.rows, key=lambda r: r[study.x])
-    ours = series.variant == OURS
+    ours, central = series.variant == OURS, series.kind == "central"
     axis.errorbar(
         [r[study.x] for r in rows],
         [r["value"] for r in rows],
@@ -123,8 +123,9 @@ def _line(axis: Any, study: Study, series: Series) -> None:
         linestyle=_DASHES.get(series.variant, "-"),
         linewidth=1.8 if ours else 1.2,
         marker=_SHAPES[marks[series.turn % len(marks)]],
-        markersize=5 if ours else 3.5,
-        markerfacecolor=None if ours else "white",
+        markersize=3.5 if not ours else 8 if central else 5,
+        # DECOR often lies on central DP, which then shows around it
+        markerfacecolor="none" if central else None if ours else "white",
         alpha=1.0 if ours else 0.75,
         elinewidth=1,
     )

@@ -51,13 +51,13 @@ def study(quick: bool = False) -> Study:
             f"User level: clip {CLIP:g}, sigma_cdp {user_sigma_cdp():.4g}, the centre of the paper's search interval for epsilon "
             f"{CENTRE_OF:g}. The curves fall alike. The exact one lies 12 to 19 % below the paper's: the same noise, "
             "whose loss is exactly Gaussian, with nothing lost in the conversion.",
-            f"Example level: clip {CLIP:g}, sigma_cdp {SIGMA_CDP:g}, batches of {BATCH} out of {RECORDS} records. The bound that the "
-            "paper cites (Wang, Balle and Kasiviswanathan 2019) is for batches of fixed size and neighbours that replace one record. "
-            f"Here it is composed over all {STEPS} steps and converted with the best whole order, in the sharpest form its authors "
-            "give.",
-            "That bound holds for any mechanism, and pays for it: with the Gaussian one it gives 1.5 times the epsilon of a privacy "
-            "loss distribution where there is most noise, and 50 times where there is least. With Poisson batches and neighbours "
-            "that add or remove a record, which promises less, the same noise costs 5 to 10 times less again.",
+            f"Example level: clip {CLIP:g}, sigma_cdp {SIGMA_CDP:g}, batches of {BATCH} out of {RECORDS} records. The bound "
+            "that the paper cites (Wang, Balle and Kasiviswanathan 2019) is for batches of fixed size and neighbours that "
+            f"replace one record. Here it is composed over all {STEPS} steps and converted with the best whole order, in the "
+            "sharpest form its authors give.",
+            "That bound holds for any mechanism, and pays for it: with the Gaussian one it gives 1.5 times the epsilon of a "
+            "privacy loss distribution where there is most noise, and 50 times where there is least. With Poisson batches and "
+            "neighbours that add or remove a record, which promises less, the same noise costs 5 to 10 times less again.",
             "The accountant behind the published MNIST figure did not compose over the steps, nor convert at delta: its epsilons "
             "are not on these curves. The method itself is unaffected.",
         ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import decor
 
 from . import figure_one
 from .least_squares import CLIP, LAST, RATE, STEPS, task_of
-from .study import OURS, Cell, Row, Study, by_graph
+from .study import OURS, Cell, Panel, Row, Study, by_graph
 from .tuning import Choice, Curve, default_ratio
 
 DELTA = 1e-5
@@ -48,11 +50,11 @@ def study(quick: bool = False) -> Study:
         x="epsilon",
         x_label="epsilon (delta = 1e-5)",
         value_label="squared distance to the optimum",
-        panels=by_graph,
+        panels=panels,
         notes=(
             f"{STEPS} full gradients, clip {CLIP:g}, exact accounting, as in the study least-squares: the best of {len(TIMES)} "
-            f"step sizes falling along a cosine, and of {len(RATIO_TIMES)} ratios of the noises. They are chosen on other noise than "
-            "shown on, and all methods are shown on the same: their differences are surer than their values.",
+            f"step sizes falling along a cosine, and of {len(RATIO_TIMES)} ratios of the noises. They are chosen on other noise "
+            "than shown on, and all methods are shown on the same: their differences are surer than their values.",
             "Four rounds of gossip a step, designed for the graph, or the paper's one plain round. Central and local DP average "
             "exactly in all pictures.",
             "Epsilon holds against the adversary that the method's name gives; central DP's against somebody who sees nothing "
@@ -77,8 +79,8 @@ def curve(kind: str, graph: str | None, against: str | None, quick: bool) -> lis
         lambda task, clip: decor.Exposure(clip=clip, steps=STEPS),
         lambda task, run: float(np.mean(run.history["distance"][-LAST:])),
         (3.0, 40.0) if quick else EPSILONS,
-        seeds=tuple(range(2 if quick else 12)),
-        tuning_seeds=tuple(range(1 if quick else 6)),
+        seeds=tuple(range(2 if quick else 8)),
+        tuning_seeds=tuple(range(1 if quick else 8)),
         adversary=adversary,
         delta=DELTA,
         options={"evaluate_every": range(STEPS - LAST + 1, STEPS + 1), "schedule": decor.schedule.Cosine(), **gossip},
@@ -90,6 +92,14 @@ def curve(kind: str, graph: str | None, against: str | None, quick: bool) -> lis
     grid = [Choice(CLIP, ratio, RATE * k) for ratio in ratios for k in (TIMES[::2] if quick else TIMES)]
     rows = one.shown(one.tuned(dict.fromkeys(one.epsilons, grid)), against=against, **gossip)
     return [r | left(topology, r["sigma_cdp"], r["sigma_cor"]) for r in rows]
+
+
+def panels(rows: Sequence[Row]) -> list[Panel]:
+    """A picture for every graph, whose name its lines need not repeat: so the pictures share a legend."""
+    return [
+        replace(panel, series=tuple(replace(s, label=s.label.replace(f" {panel.title}", "")) for s in panel.series))
+        for panel in by_graph(rows)
+    ]
 
 
 def left(topology: decor.Topology, sigma_cdp: float, sigma_cor: float) -> dict[str, float]:

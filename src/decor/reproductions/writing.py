@@ -73,7 +73,7 @@ def draw(study: Study, rows: Sequence[Row]) -> Figure:
     tall = -(-len(panels) // wide)
     names = list(dict.fromkeys(s.label for panel in panels for s in panel.series))
     figure = Figure(figsize=(max(4.6 * wide, 7.0), 4.0 * tall + 0.22 * -(-len(names) // 3)), layout="constrained")
-    axes = figure.subplots(tall, wide, squeeze=False, sharey=True)
+    axes = figure.subplots(tall, wide, squeeze=False, sharey="row")
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     for k, (axis, panel) in enumerate(zip(axes.flat, panels, strict=False)):

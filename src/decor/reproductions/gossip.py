@@ -52,6 +52,7 @@ def study(quick: bool = False) -> Study:
         x_logarithmic=False,
         value_label="squared distance to the optimum",
         panels=panels,
+        line=("graph", "compared", "method"),
         notes=(
             f"epsilon {EPSILON:g}, delta {DELTA:g}, full gradients, clip {CLIP:g}, a step size that falls along a cosine. The "
             f"value is the mean over the last {MEASURED:.1%} of the steps and over users of |x_i - x*|^2.",

@@ -39,12 +39,15 @@ def study(quick: bool = False) -> Study:
         x_label="epsilon (delta = 1e-5)",
         value_label="squared distance to the optimum",
         panels=panels,
+        line=("graph", "method"),
         notes=(
             "Florentine families: marriages among 15 families of the Renaissance; the other graphs have 32 users, drawn once.",
             f"{STEPS} full gradients, clip {CLIP:g}, a step size that falls along a cosine. The value is the mean over users of "
             "|x_i - x*|^2 at the end.",
             "One plain round of gossip a step: noise by edge is designed for what one round leaves of it. With exact averages "
             "nothing is left of any edge's noise, and how it is spread over edges cannot matter.",
+            "It pays more than predicted_error says, which knows no clip: users who disagree have larger gradients, of which the "
+            "clip takes more, so that disagreement slows down the average too.",
             f"Every method has the best of the step sizes {RATES}; DECOR, uniform and by edge alike, the best of the ratios of "
             f"noises {RATIOS}, for every graph and epsilon. They are chosen on other noise than they are shown on.",
             "predicted_error is of the noise alone, per coordinate and squared step size. most_exposed is the user with the "

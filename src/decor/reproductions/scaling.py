@@ -36,6 +36,7 @@ def study(quick: bool = False) -> Study:
         x_label=f"users (epsilon = {EPSILON:g}, delta = {DELTA:g})",
         value_label="squared distance to the optimum",
         panels=one_panel("everybody's model"),
+        line=("method",),
         notes=(
             f"Everybody wants the mean of all users' vectors of {DIMENSION} numbers, drawn around 0 with a length of about "
             f"{SPREAD:g}. The curvature is 1 for any number of users, so that nothing but noise changes with it.",
@@ -46,6 +47,8 @@ def study(quick: bool = False) -> Study:
             "on rings too few from 64 users on.",
             "gain is local DP's value over the row's, local DP being on the random graph. predicted_gain is the same of the "
             "noise in the average model alone: exactly the number of users for central DP.",
+            "With few users the gain is larger: local DP's noise throws models so far that all gradients are cut and hardly pull "
+            "back. With the same noise and no clip it is 14 for 16 users and 58 for 64.",
         ),
     )
 

@@ -44,7 +44,8 @@ class Panel:
 class Study:
     """What `decor reproduce NAME` computes and draws.
 
-    `x` is the column that the figure's horizontal axis and the table's columns show. `panels` arranges all rows into pictures.
+    `x` is the column that the figure's horizontal axis and the table's columns show; `line` names those that tell the table's
+    lines apart. `panels` arranges all rows into pictures.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Study:
     x_label: str
     value_label: str
     panels: Callable[[Sequence[Row]], list[Panel]]
+    line: tuple[str, ...] = ("method", "variant")
     better: str = "lower"
     percent: bool = False
     x_logarithmic: bool = True

@@ -53,12 +53,14 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def table(study: Study, rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """A line for every method and variant, a column for every x."""
+    """A line for every method and variant (or what else tells lines apart), a column for every x."""
     xs = sorted({r[study.x] for r in rows})
-    found: dict[tuple[str, str], dict[Any, Row]] = {}
+    found: dict[tuple[str, ...], dict[Any, Row]] = {}
     for r in rows:
-        found.setdefault((str(r["method"]), str(r["variant"])), {})[r[study.x]] = r
-    header = ["method", "variant", *(f"{study.x} {x:g}" if k == 0 else f"{x:g}" for k, x in enumerate(xs))]
+        own = found.setdefault(tuple(str(r[name]) for name in study.line), {})
+        assert r[study.x] not in own, f"two rows of {study.name} would be one cell of its table"
+        own[r[study.x]] = r
+    header = [*study.line, *(f"{study.x} {x:g}" if k == 0 else f"{x:g}" for k, x in enumerate(xs))]
     return header, [[*names, *(shown(study, own[x]) if x in own else "" for x in xs)] for names, own in found.items()]
 
 

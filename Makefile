@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check docs bench clean
+.PHONY: demo test check docs bench reproduce clean
 
 demo: $(STAMP)
 	$(BIN)/decor compare --task breast-cancer --users 16 --epsilon 1,3,10,30 --topology ring,torus \
@@ -24,6 +24,12 @@ docs: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/accountant.py | tee benchmarks/accountant.jsonl
 	$(BIN)/python benchmarks/simulator.py | tee benchmarks/simulator.jsonl
+
+# everything in docs/reproduction.md: an hour and a half on two cores; DECOR_DATA names the folder of a9a and mnist
+STUDIES := least-squares a9a mnist accountant irregular adversaries scaling gossip
+reproduce: $(STAMP)
+	for study in $(STUDIES); do $(BIN)/decor reproduce $$study --output reproduction/$$study --overwrite || exit 1; done
+	$(BIN)/python reproductions/publish.py $(addprefix reproduction/,$(STUDIES))
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis demo

@@ -36,10 +36,11 @@ class Gossip:
     """`rounds` of gossip in every training step: W^rounds, or `accelerate`d, a better polynomial of that degree.
 
     "designed" is the one that leaves least of the edges' noise on this very graph, nothing where there are rounds enough
-    (`decor.graph.design`). True (or "chebyshev") needs to know less, and is for graphs too large for that: with l the second
-    largest |eigenvalue| of W it is T_k(W/l) / T_k(1/l), the one that shrinks the worst mode in [-l, l] most. Should l be
-    a little too small (on large irregular graphs it is found iteratively), a mode beyond it shrinks less than promised, and still
-    shrinks: T_k grows beyond 1, so |P| < P(1) = 1 there.
+    (`decor.graph.design`); it needs all eigenvalues. True (or "chebyshev") needs one: with l the second largest |eigenvalue| of
+    W it is T_k(W/l) / T_k(1/l), which shrinks the worst mode in [-l, l] most. That is best for models that differ between far
+    ends of the graph; of edges' noise, which sits in other modes, plain rounds leave less on rings. Should l be a little too
+    small (on large irregular graphs it is found iteratively), a mode beyond it shrinks less than promised, and still shrinks:
+    T_k grows beyond 1, so |P| < P(1) = 1 there.
     """
 
     rounds: int = 1

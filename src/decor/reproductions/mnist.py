@@ -48,7 +48,8 @@ def study(quick: bool = False) -> Study:
             "clip and couple chosen one after the other. The epsilons are exact in both variants: the paper's accountant for "
             "examples does not compose over steps.",
             f"Ours: {OUR['steps']} steps of {OUR['batch_size']} records, clip {OUR['clips'][0]:g}, the best of the step sizes "
-            f"{OUR['rates']} (local DP: {LOCAL_RATES}) falling as 1 / (1 + t / {HORIZON}), rounds of gossip designed for the graph.",
+            f"{OUR['rates']} (local DP: {LOCAL_RATES}) falling as 1 / (1 + t / {HORIZON}), rounds of gossip designed for the "
+            "graph.",
             "Published points are drawn at what their noise costs: the epsilons printed with them, "
             f"{_listed(published.MNIST_PRINTED)}, are {_listed(published.MNIST_EPSILONS)} by the most charitable tight count "
             "(for the ring's noise, drawn for all their curves).",

@@ -31,3 +31,7 @@ class FragileGraphWarning(UserWarning):
 
 class DivergenceWarning(UserWarning):
     """A training whose models are no longer finite: it has stopped, and what it spent is spent."""
+
+
+class AgreementError(DecorError):
+    """Two neighbours could not agree on a secret, or one asks for what is gone; nothing was sent under it."""

@@ -1,0 +1,133 @@
+"""Two neighbours agree on a secret: X25519 keys signed by their identities, and HKDF over all that was said.
+
+Nothing here reads or writes: an `Agreement` gives bytes to send and takes bytes received. What comes out is an `EdgeSecret`,
+from which every step's key follows by a ratchet that only goes forward: whoever seizes a machine learns no earlier noise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from decor.errors import AgreementError, InputError
+
+OFFER_BYTES = 32 + 64
+TAG_BYTES = 32
+_OFFER, _EDGE, _SECRET = b"decor offer 1", b"decor edge 1", b"decor edge secret 1"
+
+
+@dataclass(frozen=True)
+class Edge:
+    """What two neighbours have to agree about before they agree on a secret: who they are, in what, for the how-manieth time.
+
+    `lower` and `higher` are the public keys of the user with the lower and the higher number; `federation` is the digest of the
+    federation's file; `epoch` grows with every agreement of the two, so that no exchange can stand for another.
+    """
+
+    lower: bytes
+    higher: bytes
+    federation: bytes
+    epoch: int
+
+    def __post_init__(self) -> None:
+        if not (len(self.lower) == len(self.higher) == len(self.federation) == 32):
+            raise InputError("public keys and the federation's digest have 32 bytes each")
+        if self.lower == self.higher:
+            raise InputError("two neighbours have different identities; one key is used by both")
+        if not 0 <= self.epoch < 2**64:
+            raise InputError(f"an epoch is a whole number from 0 to 2^64 - 1, not {self.epoch!r}")
+
+    def described(self) -> bytes:
+        return self.federation + struct.pack("<Q", self.epoch) + self.lower + self.higher
+
+
+class Agreement:
+    """One end of one exchange. Its key is made from the operating system's randomness and is gone after `accept`."""
+
+    def __init__(self, identity: Ed25519PrivateKey, edge: Edge) -> None:
+        own = identity.public_key().public_bytes_raw()
+        if own not in (edge.lower, edge.higher):
+            raise InputError("this identity is at neither end of the edge")
+        self.edge, self.is_lower = edge, own == edge.lower
+        self._key: X25519PrivateKey | None = X25519PrivateKey.generate()
+        self._public = self._key.public_key().public_bytes_raw()
+        self.offer = self._public + identity.sign(_signed(edge, self.is_lower, self._public))
+        """To be sent to the neighbour."""
+
+    def accept(self, offer: bytes) -> EdgeSecret:
+        """The secret, from the neighbour's offer. The two still have to compare tags before they use it."""
+        if self._key is None:
+            raise AgreementError("this agreement was used already; begin another with a higher epoch")
+        if len(offer) != OFFER_BYTES:
+            raise AgreementError(f"an offer has {OFFER_BYTES} bytes, not {len(offer)}")
+        public, signature = offer[:32], offer[32:]
+        theirs = self.edge.higher if self.is_lower else self.edge.lower
+        try:
+            Ed25519PublicKey.from_public_bytes(theirs).verify(signature, _signed(self.edge, not self.is_lower, public))
+            shared = self._key.exchange(X25519PublicKey.from_public_bytes(public))
+        except InvalidSignature:
+            raise AgreementError("the offer is not signed by this neighbour for this federation and epoch") from None
+        except ValueError:
+            raise AgreementError("the offer's key is of small order, which no honest neighbour sends") from None
+        self._key = None
+        low, high = (self._public, public) if self.is_lower else (public, self._public)
+        said = hashlib.sha256(_EDGE + self.edge.described() + low + high).digest()
+        drawn = HKDF(SHA256(), 64, salt=said, info=_SECRET).derive(shared)
+        return EdgeSecret(drawn[:32], drawn[32:], said, self.is_lower)
+
+
+class EdgeSecret:
+    """What the two ends of an edge share. Never printed, never written; keys of past steps are gone."""
+
+    def __init__(self, chain: bytes, confirmation: bytes, said: bytes, is_lower: bool) -> None:
+        self._chain, self._step = bytearray(chain), 0
+        self._confirmation, self._said, self.is_lower = confirmation, said, is_lower
+
+    def __repr__(self) -> str:
+        return f"EdgeSecret(step {self._step})"
+
+    def __reduce__(self) -> str:
+        raise TypeError("an edge's secret is not to be written anywhere")
+
+    @property
+    def tag(self) -> bytes:
+        """To be sent to the neighbour: shows that this end holds the secret, and tells nothing about it."""
+        return self._tag(self.is_lower)
+
+    def confirm(self, tag: bytes) -> None:
+        """Raises unless the neighbour holds the same secret."""
+        if not hmac.compare_digest(tag, self._tag(not self.is_lower)):
+            raise AgreementError("the neighbour holds another secret: somebody is in between, or one of the two is broken")
+
+    def key(self, step: int) -> bytes:
+        """The key of a step; steps only go forward, and those passed over are lost too."""
+        if step < self._step:
+            raise AgreementError(f"the key of step {step} is gone: the edge is at step {self._step}")
+        while self._step < step:
+            self._forward()
+        key = _keyed(self._chain, b"key" + struct.pack("<Q", step))
+        self._forward()
+        return key
+
+    def _forward(self) -> None:
+        self._chain[:] = _keyed(self._chain, b"next")  # in place: the old one is overwritten
+        self._step += 1
+
+    def _tag(self, lower: bool) -> bytes:
+        return _keyed(self._confirmation, (b"lower" if lower else b"higher") + self._said)
+
+
+def _signed(edge: Edge, by_lower: bool, public: bytes) -> bytes:
+    return _OFFER + edge.described() + (b"lower" if by_lower else b"higher") + public
+
+
+def _keyed(key: bytes | bytearray, message: bytes) -> bytes:
+    return hmac.digest(key, message, "sha256")

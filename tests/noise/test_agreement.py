@@ -1,0 +1,174 @@
+"""Two neighbours agree on a secret that nobody else has, and forget what they used."""
+
+import copy
+import pickle
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decor.errors import AgreementError, InputError
+from decor.noise import agreement
+from decor.noise.agreement import OFFER_BYTES, TAG_BYTES, Agreement, Edge, EdgeSecret
+
+FEDERATION = bytes(range(32))
+
+
+def public(key):
+    return key.public_key().public_bytes_raw()
+
+
+def pair(epoch=0, federation=FEDERATION):
+    a, b = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    edge = Edge(public(a), public(b), federation, epoch)
+    return a, b, edge
+
+
+def agreed(epoch=0):
+    a, b, edge = pair(epoch)
+    one, two = Agreement(a, edge), Agreement(b, edge)
+    return one.accept(two.offer), two.accept(one.offer)
+
+
+def test_both_ends_have_the_same_key_in_every_step_and_another_in_each():
+    one, two = agreed()
+    one.confirm(two.tag)
+    two.confirm(one.tag)
+    keys = [one.key(step) for step in range(20)]
+    assert keys == [two.key(step) for step in range(20)] and len(set(keys)) == 20 and all(len(key) == 32 for key in keys)
+    assert one.tag != two.tag and len(one.tag) == TAG_BYTES  # or a tag could be sent back to whoever sent it
+
+
+def test_two_agreements_of_the_same_two_share_nothing():
+    a, b, edge = pair()
+    first = [Agreement(a, edge), Agreement(b, edge)]
+    second = [Agreement(a, edge), Agreement(b, edge)]
+    keys = {one.accept(two.offer).key(0) for one, two in (first, second)}
+    assert len(keys) == 2
+
+
+def test_steps_only_go_forward_and_skipped_ones_are_lost():
+    one, two = agreed()
+    assert one.key(7) == [two.key(step) for step in range(8)][-1]
+    for gone in (0, 6, 7):
+        with pytest.raises(AgreementError, match=f"step {gone} is gone: the edge is at step 8"):
+            one.key(gone)
+    assert one.key(8) == two.key(8)
+
+
+def test_the_chain_after_a_step_does_not_hold_that_steps_key():
+    """One way: the chain that is left is a hash, and the bytes it had before are overwritten."""
+    one, two = agreed()
+    chain = one._chain
+    before = bytes(chain)
+    used = one.key(0)
+    assert chain is one._chain and bytes(chain) != before and used not in (before, bytes(chain))
+    assert two.key(0) == used and bytes(two._chain) == bytes(one._chain)
+
+
+@pytest.mark.parametrize("at", [0, 31, 32, 60, OFFER_BYTES - 1])
+def test_a_changed_offer_is_refused(at):
+    a, b, edge = pair()
+    one, two = Agreement(a, edge), Agreement(b, edge)
+    wrong = bytearray(two.offer)
+    wrong[at] ^= 1
+    with pytest.raises(AgreementError, match="not signed by this neighbour"):
+        one.accept(bytes(wrong))
+    assert one.accept(two.offer).key(0) == two.accept(one.offer).key(0)  # a wrong one does not spoil the right one
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_but_an_offer_are_taken(garbage):
+    a, _, edge = pair()
+    with pytest.raises(AgreementError):
+        Agreement(a, edge).accept(garbage)
+
+
+def test_an_offer_counts_for_one_neighbour_one_federation_one_epoch_and_one_direction():
+    a, b, edge = pair(epoch=3)
+    stranger = Ed25519PrivateKey.generate()
+    theirs = Agreement(b, edge).offer
+    others = [
+        Agreement(b, Edge(edge.lower, edge.higher, bytes(32), 3)).offer,
+        Agreement(b, Edge(edge.lower, edge.higher, FEDERATION, 4)).offer,
+        Agreement(b, Edge(public(stranger), edge.higher, FEDERATION, 3)).offer,
+        Agreement(b, Edge(edge.higher, edge.lower, FEDERATION, 3)).offer,
+        Agreement(stranger, Edge(public(stranger), edge.higher, FEDERATION, 3)).offer,
+        Agreement(a, edge).offer,  # one's own, reflected
+    ]
+    for offer in others:
+        with pytest.raises(AgreementError, match="not signed"):
+            Agreement(a, edge).accept(offer)
+    Agreement(a, edge).accept(theirs)
+
+
+def test_keys_of_small_order_are_refused_even_if_signed():
+    a, b, edge = pair()
+    for point in (bytes(32), b"\x01" + bytes(31)):
+        signed = point + b.sign(agreement._signed(edge, False, point))
+        with pytest.raises(AgreementError, match="small order"):
+            Agreement(a, edge).accept(signed)
+
+
+def test_a_man_in_the_middle_without_the_identities_gets_nothing():
+    a, b, edge = pair()
+    eve = Ed25519PrivateKey.generate()
+    fake = Agreement(eve, Edge(public(eve), edge.higher, FEDERATION, 0))
+    with pytest.raises(AgreementError, match="not signed"):
+        Agreement(b, edge).accept(fake.offer)
+
+
+def test_different_secrets_are_noticed_before_they_are_used():
+    one, _ = agreed()
+    _, two = agreed()
+    with pytest.raises(AgreementError, match="another secret"):
+        one.confirm(two.tag)
+    with pytest.raises(AgreementError, match="another secret"):
+        one.confirm(one.tag)
+
+
+def test_an_agreement_is_used_once():
+    a, b, edge = pair()
+    one, two = Agreement(a, edge), Agreement(b, edge)
+    one.accept(two.offer)
+    with pytest.raises(AgreementError, match="used already"):
+        one.accept(two.offer)
+
+
+def test_secrets_are_not_printed_copied_or_written():
+    one, _ = agreed()
+    shown = repr(one) + str(one) + f"{one}"
+    assert shown == "EdgeSecret(step 0)" * 3 and bytes(one._chain).hex() not in shown
+    for way in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="not to be written"):
+            way(one)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda a, b: Edge(a, a, FEDERATION, 0),
+        lambda a, b: Edge(a, b[:31], FEDERATION, 0),
+        lambda a, b: Edge(a, b, b"", 0),
+        lambda a, b: Edge(a, b, FEDERATION, -1),
+        lambda a, b: Agreement(Ed25519PrivateKey.generate(), Edge(a, b, FEDERATION, 0)),
+    ],
+)
+def test_what_cannot_be_an_edge_is_refused(wrong):
+    a, b, _ = pair()
+    with pytest.raises(InputError):
+        wrong(public(a), public(b))
+
+
+def test_the_derivation_does_not_change_between_releases():
+    """Known answers: peers of different releases must agree, and a seized key must not be an earlier one."""
+    secret = EdgeSecret(bytes(32), bytes(range(32)), b"said", True)
+    assert secret.tag.hex() == TAG
+    assert secret.key(0).hex() == KEY_0
+    assert secret.key(5).hex() == KEY_5
+
+
+TAG = "3a38431ca3b13b01e65aaaba39d7f290d3924ff3388787231efa0f9554d13d7c"
+KEY_0 = "dc42e9dc57449b797a8479726c06fb2aac5b559ba431cc42ec4b8c01798d5664"
+KEY_5 = "caea4901e56ba63956b5cf7a13e2d2e767067c1576516c521e26e3407d927c95"

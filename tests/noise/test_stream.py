@@ -78,9 +78,9 @@ def test_two_levels_together_are_a_discrete_gaussian_of_deviation_sigma():
     value = np.arange(-2048 * 65, 2047 * 65 + 1)
     law = np.array([level @ coarse[k - 4095 : k + 1][::-1] for k in range(4095, len(coarse), 997)])
     z = value[4095 : len(coarse) : 997] / stream.SIGMA
-    near = abs(z) < 7
+    near = abs(z) < 6  # beyond, thresholds of 2^-64 show
     expected = np.exp(-(z**2) / 2) / (stream.SIGMA * math.sqrt(2 * math.pi))
-    assert np.allclose(law[near], expected[near], rtol=1e-9, atol=1e-22)
+    assert np.allclose(law[near], expected[near], rtol=1e-7, atol=0)
 
 
 def test_a_damaged_table_is_refused(monkeypatch):

@@ -34,6 +34,7 @@ def study(quick: bool = False) -> Study:
         value_label="training loss above the optimum",
         panels=by_graph,
         published=published.A9A,
+        prepare=lambda: task_of(0),
         notes=(
             f"{STEPS} steps with batches of {BATCH}, step size falling as 1 / (1 + t / {HORIZON}), weight decay {DECAY:g}; "
             "disjoint shards by a Dirichlet(10) law of labels.",

@@ -40,6 +40,7 @@ def study(quick: bool = False) -> Study:
         percent=True,
         logarithmic=False,
         published=published.MNIST,
+        prepare=lambda: task_of(0),
         notes=(
             "784-128-10 with ReLU, disjoint shards by a Dirichlet(10) law of labels, Poisson batches, every record's gradient "
             "clipped.",

@@ -11,6 +11,7 @@ import numpy as np
 
 import decor
 
+from . import figure_one
 from .study import OURS, Cell, Row, Study, one_panel, row
 
 USERS = (16, 64, 256, 1024)
@@ -23,7 +24,6 @@ LENGTHS = (3, 4, 6, 8, 12, 16, 20)
 GOSSIP: dict[str, Any] = {"gossip_rounds": 8, "accelerate": "designed"}
 FINAL = 8
 METHODS = (("local", None), ("central", None), ("decor", "random regular"), ("decor", "ring"))
-NAMES = {"central": "central DP", "decor": "DECOR", "local": "local DP"}
 
 
 def study(quick: bool = False) -> Study:
@@ -60,7 +60,7 @@ def point(users: int, quick: bool) -> list[Row]:
     for kind, graph in METHODS:
         topology = decor.ring(users) if graph == "ring" else decor.random_regular(users, DEGREE, seed=0)
         found, plan = measured(task, kind, topology, quick)
-        method = f"{NAMES[kind]} {graph}" if graph else NAMES[kind]
+        method = f"{figure_one.NAMES[kind]} {graph}" if graph else figure_one.NAMES[kind]
         own = row(OURS, kind, method, graph, found.pop("distances"), users=users, epsilon=EPSILON)
         noise = decor.theory.average_error(plan)
         local = local or (own["value"], noise)

@@ -54,6 +54,7 @@ def study(quick: bool = False) -> Study:
             "Published points are drawn at what their noise costs: the epsilons printed with them, "
             f"{_listed(published.MNIST_PRINTED)}, are {_listed(published.MNIST_EPSILONS)} by the most charitable tight count "
             "(for the ring's noise, drawn for all their curves).",
+            figure_one.CHOSEN,
         ),
     )
 

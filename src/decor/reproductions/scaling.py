@@ -48,7 +48,7 @@ def study(quick: bool = False) -> Study:
             "gain is local DP's value over the row's, local DP being on the random graph. predicted_gain is the same of the "
             "noise in the average model alone: exactly the number of users for central DP.",
             "With few users the gain is larger: local DP's noise throws models so far that all gradients are cut and hardly pull "
-            "back. With the same noise and no clip it is 14 for 16 users and 58 for 64.",
+            "back.",
         ),
     )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from committed import RESULTS, rows
 
-from decor.reproductions import catalogue, writing
+from decor.reproductions import catalogue, running, writing
 
 PAGE = RESULTS.parent.parent / "docs" / "reproduction.md"
 FIGURES = PAGE.parent / "figures"
@@ -37,6 +37,8 @@ def main() -> None:
     for folder in map(Path, sys.argv[1:]):
         if folder.name not in catalogue.MODULES:
             raise SystemExit(f"{folder.name} is no study; name the folder like one of {', '.join(catalogue.MODULES)}")
+        if not running.is_whole(catalogue.study(folder.name), folder):
+            raise SystemExit(f"{folder} is a quick or unfinished run, or one of other settings; publish whole ones")
         shutil.copy(folder / "results.csv", RESULTS / f"{folder.name}.csv")
         shutil.copy(folder / "figure.svg", FIGURES / f"reproduction-{folder.name}.svg")
     PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -51,6 +51,19 @@ def test_no_polynomial_found_by_search_leaves_less(topology, rounds):
     assert left(np.array(design.designed_roots(topology, rounds))) <= 1.01 * found
 
 
+LONG = [(decor.ring(100), 8, 0.786), (decor.ring(256), 8, 3.67), (decor.ring(256), 31, 0.155), (decor.path(100), 31, 0.046)]
+
+
+@pytest.mark.parametrize(("topology", "rounds", "reached"), LONG, ids=repr)
+def test_long_graphs_are_designed_for_too(topology, rounds, reached):
+    """Where a whole step of the iteration overshoots, and plain rounds leave five times as much or more."""
+    modes = modes_of(topology)
+    left = [Gossip(rounds, how).left_of(topology, 1.0, 10**6) for how in ("designed", False)]
+    noise = modes.edges + design._OWN_NOISE * modes.users
+    roots = np.array(design.designed_roots(topology, rounds))
+    assert design._left(design._squared(roots, modes.eigenvalues), noise) <= reached and left[0] < left[1] / 4
+
+
 @pytest.mark.parametrize("users", [64, 128, 500])
 def test_many_rounds_in_a_row_do_not_lose_digits(users):
     """Some modes grow on the way; in the order taken, by no more than the rounds can lose in single precision either."""

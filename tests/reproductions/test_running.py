@@ -1,6 +1,8 @@
 """Cells in processes of their own: kept when finished, never lost, never done twice."""
 
+import contextlib
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -70,6 +72,66 @@ def test_a_process_that_is_killed_is_told_and_does_not_hang(tmp_path):
         running.run(s, folder, jobs=2)
 
 
+def breaks(log):
+    class Unknown(Exception):
+        pass
+
+    raise Unknown("somewhere deep")
+
+
+def test_a_bug_in_a_cell_is_told_with_its_place_even_if_it_cannot_be_sent(tmp_path):
+    s = study(tmp_path, Cell("bad", breaks, {"log": ""}), points=1)
+    with pytest.raises(RuntimeError, match="(?s)in 'bad'.*test_running.py.*Unknown: somewhere deep"):
+        running.run(s, tmp_path / "out", jobs=2)
+
+
+def test_a_process_that_dies_before_its_first_cell_is_told_too(tmp_path, monkeypatch):
+    s = study(tmp_path, points=4)
+    begin = running._workers
+
+    @contextlib.contextmanager
+    def killed(jobs):
+        with begin(jobs) as pipes:
+            for process in multiprocessing.active_children():
+                process.kill()
+                process.join()
+            yield pipes
+
+    monkeypatch.setattr(running, "_workers", killed)
+    with pytest.raises(DecorError, match="died.*--resume"):
+        running.run(s, tmp_path / "out", jobs=2)
+
+
+def test_cells_of_other_code_are_not_mixed_in(tmp_path):
+    s, folder = study(tmp_path), tmp_path / "out"
+    running.run(s, folder, jobs=1)
+    assert running.is_whole(s, folder) and not running.is_whole(study(tmp_path, points=2), folder)
+    described = json.loads((folder / "study.json").read_text())
+    (folder / "study.json").write_text(json.dumps(described | {"code": "older"}))
+    with pytest.raises(InputError, match="other code.*--overwrite"):
+        running.run(s, folder, jobs=1, resume=True)
+    assert running.is_whole(s, folder)  # it was computed, whatever by
+    (folder / "cells" / "point-1.json").unlink()
+    assert not running.is_whole(s, folder)
+
+
+@pytest.mark.parametrize("held", ["", "[]", "{}", "not json"])
+def test_a_damaged_cell_is_named_with_the_way_out(tmp_path, held):
+    s, folder = study(tmp_path), tmp_path / "out"
+    running.run(s, folder, jobs=1)
+    (folder / "cells" / "point-1.json").write_text(held)
+    with pytest.raises(InputError, match="point-1.json.*delete it and go on with --resume"):
+        running.run(s, folder, jobs=1, resume=True)
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "out").write_text("mine")
+    running.remove(tmp_path / "out", ())
+    with pytest.raises(InputError, match="is a file"):
+        running.run(study(tmp_path), tmp_path / "out", jobs=1)
+    assert (tmp_path / "out").read_text() == "mine"
+
+
 def test_folders_of_others_are_left_alone(tmp_path):
     s, folder = study(tmp_path), tmp_path / "out"
     with pytest.raises(InputError, match="nothing to resume"):
@@ -77,7 +139,7 @@ def test_folders_of_others_are_left_alone(tmp_path):
     running.run(s, folder, jobs=1)
     with pytest.raises(InputError, match="--resume.*--overwrite"):
         running.run(s, folder, jobs=1)
-    with pytest.raises(InputError, match="another one, or of another version"):
+    with pytest.raises(InputError, match="holds another study"):
         running.run(study(tmp_path, points=4), folder, jobs=1, resume=True)
     other = tmp_path / "other"
     other.mkdir()

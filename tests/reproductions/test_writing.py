@@ -2,11 +2,13 @@
 
 import csv
 import io
+import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from decor.reproductions import writing
+from decor.reproductions import catalogue, writing
 from decor.reproductions.study import OURS, PAPER, PUBLISHED, Cell, Study, by_graph, lines, row
 
 ROWS = [
@@ -56,6 +58,19 @@ def test_the_files_are_whole_and_the_page_needs_nothing_else(tmp_path):
     before = (tmp_path / "figure.svg").read_bytes()
     writing.write(study(), ROWS[:4], tmp_path, {"command": "decor reproduce <s>"})
     assert (tmp_path / "figure.svg").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", catalogue.MODULES)
+def test_a_study_interrupted_after_its_first_cell_can_be_written(name, tmp_path):
+    """With the rows that its last full run gave for that cell, which may be nothing but a baseline's."""
+    full = catalogue.study(name)
+    sys.path.insert(0, str(Path(__file__).parent.parent.parent / "reproductions"))
+    import committed
+
+    rows = [r for r in committed.rows(name) if r["variant"] != PUBLISHED]
+    kind, method = rows[0]["kind"], rows[0]["method"]
+    writing.write(full, [r for r in rows if (r["kind"], r["method"]) == (kind, method)], tmp_path, {})
+    assert (tmp_path / "report.html").stat().st_size > 1000
 
 
 def test_a_row_is_the_mean_over_seeds_with_its_standard_error():

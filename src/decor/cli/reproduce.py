@@ -36,7 +36,7 @@ def add_commands(commands: Any) -> None:
     parser.set_defaults(run=run_reproduce)
     parser.add_argument("study", metavar="STUDY", help="one of the studies below")
     parser.add_argument("--quick", action="store_true", help="fewer points, seeds and settings: less than a minute")
-    parser.add_argument("--output", metavar="DIR", help="folder for everything (default: the study's name)")
+    parser.add_argument("--output", metavar="DIR", help="folder for everything (default: the study's name, and -quick)")
     parser.add_argument("--jobs", type=opt.whole, metavar="N", help="processes (default: one for each core)")
     parser.add_argument("--resume", action="store_true", help="go on with an interrupted study in that folder")
     parser.add_argument("--overwrite", action="store_true", help="replace the study in that folder")
@@ -49,16 +49,18 @@ def run_reproduce(options: argparse.Namespace) -> None:
     if options.jobs is not None and options.jobs < 1:
         raise InputError(f"--jobs must be at least 1, not {options.jobs}")
     study = catalogue.study(options.study, options.quick)
-    folder = Path(options.output or study.name)
+    folder = Path(options.output or study.name + ("-quick" if options.quick else ""))
+    if study.prepare is not None:
+        study.prepare()
     if options.overwrite and not options.resume:
         running.remove(folder, writing.FILES)
     try:
         rows = running.run(study, folder, jobs=options.jobs, resume=options.resume)
     except KeyboardInterrupt:
+        print(f"decor: interrupted; go on with {typed()} --resume", file=sys.stderr)
         if finished := running.rows(study, folder):
             written = writing.write(study, finished, folder, _repeat(running.seconds(study, folder)))
-            print(f"decor: interrupted; what is finished is in {written['report']}", file=sys.stderr)
-        print(f"decor: go on with {typed()} --resume", file=sys.stderr)
+            print(f"decor: what is finished is in {written['report']}", file=sys.stderr)
         raise
     written = writing.write(study, rows, folder, _repeat(running.seconds(study, folder)))
     progress.report("")

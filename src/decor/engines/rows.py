@@ -70,40 +70,39 @@ def add_complete(to: Array, apart: float, together: float, seed: np.uint64, stre
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz"})
 def gossip(blocks: Array, start: Array, columns: Array, weights: Array, steps: Array, wide: int, left: int, right: int) -> None:
-    """Rounds x_{k+1} = a_k W x_k + b_k x_{k-1} + c_k x_k of W by rows, in place on [users, columns]."""
+    """Rounds x_{k+1} = a_k W x_k + b_k x_{k-1} + c_k x_k of W by rows, in place on [users, columns].
+
+    As a + b + c = 1 and W's rows sum to 1, that is x + a sum_j w_j (x_j - x) + b (y - x): written so, what all users agree about
+    stays exactly, however large a is. Rounded weights would move it a little, in the same direction in every step.
+    """
     n = len(blocks)
     now, before = np.zeros((n, wide), blocks.dtype), np.zeros((n, wide), blocks.dtype)
     for first in range(left, right, wide):
         some = min(wide, right - first)
         now[:, :some] = blocks[:, first : first + some]
         for k in range(len(steps)):
-            a, b, c = steps[k]
+            a, b = steps[k, 0], steps[k, 1]
             last = k == len(steps) - 1
             back = blocks.dtype.type(b)
             for i in range(n):
                 # the last round goes where the models are
                 row = blocks[i, first : first + some] if last else before[i, :some]
-                old, p = before[i, :some], start[i]
-                w, other = blocks.dtype.type(a * weights[p]), now[columns[p], :some]
+                old, own = before[i, :some], now[i, :some]
                 if b == 0.0:
                     for j in range(some):
-                        row[j] = w * other[j]
+                        row[j] = own[j]
                 else:
                     for j in range(some):
-                        row[j] = back * old[j] + w * other[j]
-                if c != 0.0:
-                    own, mine = blocks.dtype.type(c), now[i, :some]
-                    for j in range(some):
-                        row[j] += own * mine[j]
-                p += 1
+                        row[j] = own[j] + back * (old[j] - own[j])
+                p = start[i]
                 while p + 1 < start[i + 1]:  # two neighbours at a time halve the passes
                     w, other = blocks.dtype.type(a * weights[p]), now[columns[p], :some]
                     v, another = blocks.dtype.type(a * weights[p + 1]), now[columns[p + 1], :some]
                     for j in range(some):
-                        row[j] += w * other[j] + v * another[j]
+                        row[j] += w * (other[j] - own[j]) + v * (another[j] - own[j])
                     p += 2
                 if p < start[i + 1]:
                     w, other = blocks.dtype.type(a * weights[p]), now[columns[p], :some]
                     for j in range(some):
-                        row[j] += w * other[j]
+                        row[j] += w * (other[j] - own[j])
             now, before = before, now

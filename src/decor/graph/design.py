@@ -35,35 +35,38 @@ def designed_roots(topology: Topology, rounds: int) -> tuple[float, ...]:
     candidates = [np.zeros(rounds), l * np.cos(np.pi * (np.arange(rounds) + 0.5) / max(rounds, 1))]
     best = min(candidates, key=lambda roots: _left(_squared(roots, w), noise))
     if len(w) and rounds > 1:
-        q = _squared(best, w)
-        least = _left(q, noise)
-        for _ in range(30):
-            # least squares with the weights at which its solution is the minimum of what is left
-            roots = _least_squares(w, noise / (1 - np.minimum(q, 0.99)) ** 2, rounds)
-            q = _squared(roots, w)
-            left = _left(q, noise)
-            if not left < 0.999 * least:
+        q, least = _squared(best, w), np.inf
+        for _ in range(60):
+            # least squares with the weights at which its solution is the minimum of what is left; half a step at a time,
+            # as a whole one can overshoot and come to a P that lets some mode grow
+            roots = _least_squares(w, noise / (1 - np.minimum(q, 0.999)) ** 2, rounds)
+            reached = _squared(roots, w)
+            q = (q + np.minimum(reached, 1.0)) / 2
+            candidates.append(roots)
+            left = _left(reached, noise)
+            if np.isfinite(least) and abs(left - least) <= 1e-4 * least:
                 break
-            best, least = roots, left
+            least = left
+        best = min(candidates, key=lambda roots: _left(_squared(roots, w), noise))
     return tuple(_ordered(best).tolist())
 
 
 def _least_squares(w: Floats, weights: Floats, rounds: int) -> Floats:
     """Roots of the P with P(1) = 1 and the least sum of weights P(w)^2: Gauss and Radau's nodes beside 1, by Lanczos."""
-    v = np.sqrt(weights / weights.sum())
-    basis = [v]
+    basis = np.empty((rounds + 1, len(w)))
+    basis[0] = np.sqrt(weights / weights.sum())
     diagonal: list[float] = []
     beside: list[float] = []
-    for _ in range(rounds):
-        u = w * basis[-1]
-        diagonal.append(float(u @ basis[-1]))
-        for b in (*basis, *basis):  # twice is enough
-            u = u - (u @ b) * b
+    for k in range(rounds):
+        u = w * basis[k]
+        diagonal.append(float(u @ basis[k]))
+        for _ in range(2):  # twice is enough
+            u = u - (basis[: k + 1] @ u) @ basis[: k + 1]
         size = float(np.linalg.norm(u))
         if size < 1e-12:  # all eigenvalues are met
             return np.concatenate([np.linalg.eigvalsh(_tridiagonal(diagonal, beside)), np.zeros(rounds - len(diagonal))])
         beside.append(size)
-        basis.append(u / size)
+        basis[k + 1] = u / size
     last = np.linalg.solve(_tridiagonal(diagonal, beside[:-1]) - np.eye(rounds), beside[-1] ** 2 * np.eye(rounds)[-1])[-1]
     return np.sort(np.linalg.eigvalsh(_tridiagonal([*diagonal, 1.0 + last], beside)))[:-1]
 
@@ -74,7 +77,8 @@ def _tridiagonal(diagonal: list[float], beside: list[float]) -> Floats:
 
 def _squared(roots: Floats, w: Floats) -> Floats:
     """P^2 at eigenvalues."""
-    return np.asarray(np.prod((w[:, None] - roots) / (1 - roots), axis=1) ** 2)
+    with np.errstate(over="ignore"):  # infinite is no worse than large
+        return np.asarray(np.prod((w[:, None] - roots) / (1 - roots), axis=1) ** 2)
 
 
 def _left(q: Floats, noise: Floats) -> float:

@@ -56,7 +56,7 @@ class Gossip:
         named = {"chebyshev": True, "designed": "designed"}
         accelerate = named.get(self.accelerate) if isinstance(self.accelerate, str) else self.accelerate
         if accelerate != "designed" and not isinstance(accelerate, bool | np.bool_):
-            raise InputError(f'accelerate must be False, True (or "chebyshev") or "designed", not {self.accelerate!r}')
+            raise InputError(f'accelerate must be "chebyshev" (or True), "designed" or False, not {self.accelerate!r}')
         object.__setattr__(self, "rounds", int(rounds))
         object.__setattr__(self, "accelerate", accelerate if isinstance(accelerate, str) else bool(accelerate))
 

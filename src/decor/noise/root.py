@@ -32,9 +32,10 @@ def eigenvectors(users: int, edges: Array, weights: Array) -> tuple[Array, Array
     laplacian[np.diag_indices(users)] = -laplacian.sum(axis=1)
     values, vectors = np.linalg.eigh(laplacian)
     # one null eigenvalue for every part of the graph; they come out as roundings, which a large c would make larger than s
-    values[: _parts(users, edges, weights)] = 0.0
-    # of one sign on every graph, so that the same Gaussians move the average alike and graphs compare with less luck
-    vectors *= np.where(vectors.sum(axis=0) < 0, -1.0, 1.0)
+    parts = _parts(users, edges, weights)
+    values[:parts] = 0.0
+    # averages of one sign on every graph, so that the same Gaussians move them alike and graphs compare with less luck
+    vectors[:, :parts] *= np.where(vectors[:, :parts].sum(axis=0) < 0, -1.0, 1.0)
     return np.clip(values, 0.0, None), vectors
 
 

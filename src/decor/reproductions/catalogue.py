@@ -8,15 +8,16 @@ from decor.errors import InputError
 
 from .study import Study
 
-FIGURE_ONE = {"least-squares": "least_squares", "a9a": "a9a", "mnist": "mnist"}
-OTHERS = {
+MODULES = {
+    "least-squares": "least_squares",
+    "a9a": "a9a",
+    "mnist": "mnist",
     "accountant": "accountant",
     "irregular": "irregular",
     "adversaries": "adversaries",
     "scaling": "scaling",
     "gossip": "gossip",
 }
-MODULES = FIGURE_ONE | OTHERS
 
 
 def study(name: str, quick: bool = False) -> Study:

@@ -13,6 +13,10 @@ GRAPHS = {"ring": decor.ring(USERS), "torus": decor.torus(4, 4), "complete": dec
 METHODS = (("central", None), ("decor", "ring"), ("decor", "torus"), ("decor", "complete"), ("local", "ring"))
 NAMES = {"central": "central DP", "decor": "DECOR", "local": "local DP"}
 
+CHOSEN = (
+    "For every method, graph and epsilon the settings are chosen by the very value shown, on the same data and other noise: "
+    "what that tells about the data is in no epsilon here."
+)
 ROUNDS = {"ring": 8, "torus": 4, "complete": 1}
 """Rounds of gossip in a step that make sixteen users' models equal, designed for the graph (decor.graph.design)."""
 RATIOS = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)

@@ -83,6 +83,8 @@ def point(graph: str, compared: str, weights: str, rounds: int, quick: bool = Fa
     tried = tries(plans, [k / steps for k in LENGTHS], datasets, range(10**6, 10**6 + (4 if quick else 2)), gossip)
     plan, rate, _ = min(tried, key=lambda one: math.fsum(one[2]))
     ((_, _, values),) = tries([plan], [rate], datasets, range(8), gossip)
+    if not all(map(math.isfinite, values)):
+        raise decor.DecorError(f"{graph}, {compared}: {weights}, {rounds} rounds: a run diverged with step size {rate:g}")
     sent = steps if central else messages(topology, steps, rounds)
     return row(
         OURS,

@@ -13,7 +13,7 @@ from .tuning import Choice, Curve
 
 STEPS, CLIP = 1000, 1.0
 EPSILONS = (3.0, 5.0, 10.0, 20.0, 40.0)
-RATES = (0.003, 0.006, 0.012, 0.025)
+RATES = (1e-4, 0.0005, 0.0015, 0.003, 0.006, 0.012, 0.025)
 RATIOS = (10.0, 20.0, 40.0, 80.0, 160.0)
 GRAPHS = ("Florentine families", "Barabasi-Albert, m = 2", "Barabasi-Albert, m = 4", "Erdos-Renyi, p = 0.15")
 METHODS = {

@@ -40,6 +40,7 @@ def study(quick: bool = False) -> Study:
         percent=True,
         logarithmic=False,
         published=published.MNIST,
+        prepare=lambda: task_of(0),
         notes=(
             "784-128-10 with ReLU, disjoint shards by a Dirichlet(10) law of labels, Poisson batches, every record's gradient "
             "clipped.",
@@ -53,6 +54,7 @@ def study(quick: bool = False) -> Study:
             "Published points are drawn at what their noise costs: the epsilons printed with them, "
             f"{_listed(published.MNIST_PRINTED)}, are {_listed(published.MNIST_EPSILONS)} by the most charitable tight count "
             "(for the ring's noise, drawn for all their curves).",
+            figure_one.CHOSEN,
         ),
     )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import os
 import re
 import signal
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
@@ -27,7 +29,7 @@ def run(study: Study, folder: Path, *, jobs: int | None = None, resume: bool = F
     _open(study, folder, resume)
     waiting = [cell for cell in study.cells if not _path(folder, cell).exists()]
     done = len(study.cells) - len(waiting)
-    jobs = min(jobs or os.cpu_count() or 1, max(1, len(waiting)))
+    jobs = min(jobs or _cores(), max(1, len(waiting)))
     with progress.share(done / len(study.cells), 1.0):
         if jobs == 1:
             for k, cell in enumerate(waiting):
@@ -40,18 +42,25 @@ def run(study: Study, folder: Path, *, jobs: int | None = None, resume: bool = F
 
 def rows(study: Study, folder: Path) -> list[Row]:
     """Rows of the cells that are finished."""
-    return [r for cell in study.cells if _path(folder, cell).exists() for r in _read(_path(folder, cell))["rows"]]
+    return [r for found in _finished(study, folder) for r in found["rows"]]
+
+
+def is_whole(study: Study, folder: Path) -> bool:
+    """Whether the folder holds this very study, finished; which version of decor computed it does not count."""
+    path = folder / "study.json"
+    same = path.exists() and {**_read(path), "code": None} == {**_identity(study), "code": None}
+    return same and all(_path(folder, cell).exists() for cell in study.cells)
 
 
 def seconds(study: Study, folder: Path) -> float:
     """Processor time that the finished cells took, over all processes."""
-    return sum(float(_read(_path(folder, cell))["seconds"]) for cell in study.cells if _path(folder, cell).exists())
+    return sum(float(found["seconds"]) for found in _finished(study, folder))
 
 
 def remove(folder: Path, files: Sequence[str]) -> None:
     """What a study wrote, and nothing else; a folder of something else is left alone."""
-    if not folder.exists() or not any(folder.iterdir()):
-        return
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return  # nothing there, or nothing that `run` would not refuse
     mark = folder / "study.json"
     described = _read(mark) if mark.exists() else None
     if not isinstance(described, dict) or described.get("format") != FORMAT:
@@ -76,8 +85,8 @@ def _together(cells: list[Cell], folder: Path, jobs: int) -> None:
                 cell = busy[ready]
                 try:
                     kind, value = ready.recv()
-                except EOFError:
-                    raise DecorError(f"the process of {cell.name!r} died; is there enough memory? Go on with --resume") from None
+                except (EOFError, OSError):
+                    raise _died(cell) from None
                 if kind == "progress":
                     shares[cell.name] = value
                 elif kind == "error":
@@ -97,7 +106,14 @@ def _names(busy: dict[Connection, Cell]) -> str:
 def _next(pipe: Connection, left: list[Cell], busy: dict[Connection, Cell]) -> None:
     if left:
         busy[pipe] = left.pop(0)
-        pipe.send(busy[pipe])
+        try:
+            pipe.send(busy[pipe])
+        except OSError:
+            raise _died(busy[pipe]) from None
+
+
+def _died(cell: Cell) -> DecorError:
+    return DecorError(f"the process of {cell.name!r} died; is there enough memory? Go on with --resume")
 
 
 @contextmanager
@@ -121,6 +137,11 @@ def _workers(jobs: int) -> Iterator[list[Connection]]:
             process.join()
 
 
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _work(pipe: Connection) -> None:
     """In a process of its own: cells come in, progress and rows go out, until the pipe ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who asked; it ends this process itself
@@ -140,8 +161,10 @@ def _work(pipe: Connection) -> None:
         try:
             with progress.listening(tell):
                 found = _timed(cell)
-        except Exception as problem:
+        except DecorError as problem:
             pipe.send(("error", problem))
+        except Exception:  # a bug: told with where it was, which an exception sent through a pipe has lost
+            pipe.send(("error", RuntimeError(f"in {cell.name!r}:\n{traceback.format_exc()}")))
         else:
             pipe.send(("rows", found))
 
@@ -154,17 +177,22 @@ def _timed(cell: Cell) -> tuple[list[Row], float]:
 
 def _open(study: Study, folder: Path, resume: bool) -> None:
     """A folder belongs to one study with one set of cells; nobody's files are overwritten unasked."""
-    path = folder / "study.json"
-    identity = json.loads(json.dumps({"format": FORMAT, "study": study.name, "cells": [_described(c) for c in study.cells]}))
+    path, identity = folder / "study.json", _identity(study)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{str(folder)!r} is a file; name a folder by --output")
     if path.exists():
         if not resume:
             raise InputError(
                 f"{str(folder)!r} holds a study already; go on with it by --resume, replace it by --overwrite, or name another "
                 "folder by --output"
             )
-        if _read(path) != identity:
+        old = _read(path)
+        if not isinstance(old, dict) or {**old, "code": None} != {**identity, "code": None}:
+            raise InputError(f"{str(folder)!r} holds another study; name another folder by --output")
+        if old["code"] != identity["code"]:
             raise InputError(
-                f"the study in {str(folder)!r} is another one, or of another version; name another folder by --output"
+                f"the study in {str(folder)!r} was begun with other code of decor, and would be of two kinds; begin again by "
+                "--overwrite, or name another folder by --output"
             )
         return
     if resume:
@@ -172,6 +200,25 @@ def _open(study: Study, folder: Path, resume: bool) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{str(folder)!r} holds files of something else; name an empty or new folder by --output")
     _write(path, identity)
+
+
+def _identity(study: Study) -> dict[str, Any]:
+    """What is computed, and by which code: cells of different versions are not to be mixed."""
+    code = hashlib.sha256()
+    package = Path(__file__).parent.parent
+    for path in sorted(package.rglob("*.py")):
+        code.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes() + b"\0")
+    described = {"format": FORMAT, "study": study.name, "cells": [_described(c) for c in study.cells], "code": code.hexdigest()}
+    return json.loads(json.dumps(described))  # type: ignore[no-any-return]
+
+
+def _finished(study: Study, folder: Path) -> Iterator[dict[str, Any]]:
+    for path in (_path(folder, cell) for cell in study.cells):
+        if path.exists():
+            found = _read(path)
+            if not isinstance(found, dict) or not isinstance(found.get("rows"), list):
+                raise InputError(f"{str(path)!r} is no finished cell; delete it and go on with --resume")
+            yield found
 
 
 def _described(cell: Cell) -> dict[str, Any]:
@@ -190,7 +237,8 @@ def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
-        raise InputError(f"{str(path)!r} cannot be read ({problem}); delete it and go on with --resume") from None
+        way = "delete it and go on with --resume" if path.name != "study.json" else "name another folder by --output"
+        raise InputError(f"{str(path)!r} cannot be read ({problem}); {way}") from None
 
 
 def _write(path: Path, value: Any) -> None:

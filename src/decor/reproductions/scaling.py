@@ -11,6 +11,7 @@ import numpy as np
 
 import decor
 
+from . import figure_one
 from .study import OURS, Cell, Row, Study, one_panel, row
 
 USERS = (16, 64, 256, 1024)
@@ -23,7 +24,6 @@ LENGTHS = (3, 4, 6, 8, 12, 16, 20)
 GOSSIP: dict[str, Any] = {"gossip_rounds": 8, "accelerate": "designed"}
 FINAL = 8
 METHODS = (("local", None), ("central", None), ("decor", "random regular"), ("decor", "ring"))
-NAMES = {"central": "central DP", "decor": "DECOR", "local": "local DP"}
 
 
 def study(quick: bool = False) -> Study:
@@ -48,7 +48,7 @@ def study(quick: bool = False) -> Study:
             "gain is local DP's value over the row's, local DP being on the random graph. predicted_gain is the same of the "
             "noise in the average model alone: exactly the number of users for central DP.",
             "With few users the gain is larger: local DP's noise throws models so far that all gradients are cut and hardly pull "
-            "back. With the same noise and no clip it is 14 for 16 users and 58 for 64.",
+            "back.",
         ),
     )
 
@@ -60,7 +60,7 @@ def point(users: int, quick: bool) -> list[Row]:
     for kind, graph in METHODS:
         topology = decor.ring(users) if graph == "ring" else decor.random_regular(users, DEGREE, seed=0)
         found, plan = measured(task, kind, topology, quick)
-        method = f"{NAMES[kind]} {graph}" if graph else NAMES[kind]
+        method = f"{figure_one.NAMES[kind]} {graph}" if graph else figure_one.NAMES[kind]
         own = row(OURS, kind, method, graph, found.pop("distances"), users=users, epsilon=EPSILON)
         noise = decor.theory.average_error(plan)
         local = local or (own["value"], noise)

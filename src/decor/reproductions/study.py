@@ -11,7 +11,6 @@ Row = dict[str, Any]
 """One point of a figure: `variant`, `kind`, `method`, `graph`, the x, `values` (one a seed) and the settings behind them."""
 
 OURS, PAPER, PUBLISHED = "ours", "as in the paper", "published"
-KINDS = ("central", "decor", "local")
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,8 @@ class Study:
     x_logarithmic: bool = True
     logarithmic: bool = True
     published: tuple[Row, ...] = ()
+    prepare: Callable[[], object] | None = None
+    """Raises where something is missing, such as data, before anything is begun or replaced."""
     notes: tuple[str, ...] = ()
 
 
@@ -83,6 +84,8 @@ def one_panel(title: str) -> Callable[[Sequence[Row]], list[Panel]]:
 def by_graph(rows: Sequence[Row]) -> list[Panel]:
     """A picture for every graph that DECOR ran on, each with central and local DP beside it."""
     graphs = list(dict.fromkeys(r["graph"] for r in rows if r["kind"] == "decor"))
+    if not graphs:  # an interrupted study may have come no further than its baselines
+        return [Panel("", lines(rows))]
     short = [r | {"method": r["method"].removesuffix(f" {r['graph']}")} for r in rows]
     return [Panel(g, lines([r for r in short if r["kind"] != "decor" or r["graph"] == g])) for g in graphs]
 

@@ -43,6 +43,8 @@ class Curve:
     delta: float = 1e-5
     higher_is_better: bool = False
     options: dict[str, Any] = field(default_factory=dict)
+    tried: dict[tuple[float, Choice], float] = field(default_factory=dict, repr=False)
+    """What choices cost, so that none is tried twice."""
 
     def plan(self, task: decor.Task, epsilon: float, choice: Choice) -> decor.NoisePlan:
         exposure, budget = self.exposure_of(task, choice.clip), decor.Budget(epsilon, self.delta)
@@ -56,13 +58,13 @@ class Curve:
 
     def tuned(self, choices: dict[float, Sequence[Choice]]) -> dict[float, Choice]:
         """The best choice for every epsilon, by the mean over the tuning seeds; one that diverged is the worst."""
-        totals: dict[tuple[float, Choice], float] = {}
-        for k, seed in enumerate(self.tuning_seeds):
+        wanted = [(epsilon, choice) for epsilon, some in choices.items() for choice in some]
+        new = [key for key in wanted if key not in self.tried]
+        for k, seed in enumerate(self.tuning_seeds if new else ()):
             with progress.share(k / len(self.tuning_seeds), (k + 1) / len(self.tuning_seeds)):
-                wanted = [(epsilon, choice) for epsilon, some in choices.items() for choice in some]
-                for key, run, task in self._runs(wanted, seed, seed + 1_000_000):
-                    totals[key] = totals.get(key, 0.0) + self._cost(task, run)
-        return {epsilon: min(some, key=lambda c: totals[epsilon, c]) for epsilon, some in choices.items()}
+                for key, run, task in self._runs(new, seed, seed + 1_000_000):
+                    self.tried[key] = self.tried.get(key, 0.0) + self._cost(task, run)
+        return {epsilon: min(some, key=lambda c: self.tried[epsilon, c]) for epsilon, some in choices.items()}
 
     def shown(self, chosen: dict[float, Choice], **settings: Any) -> list[Row]:
         """A row for every epsilon."""
@@ -71,6 +73,8 @@ class Curve:
         for k, seed in enumerate(self.seeds):
             with progress.share(k / len(self.seeds), (k + 1) / len(self.seeds)):
                 for (epsilon, _), run, task in self._runs(list(chosen.items()), seed, seed):
+                    if run.stopped is not None:
+                        raise decor.DecorError(f"{self.method}, {self.variant}, at epsilon {epsilon:g}: {run.stopped}")
                     values[epsilon].append(self.measure(task, run))
                     plans[epsilon] = run.plan
         return [

@@ -146,7 +146,8 @@ def page(study: Study, rows: Sequence[Row], picture: str, repeat: dict[str, str]
 <title>{escape(study.title)}</title><style>{_CSS}</style></head><body><main>
 <h1>{escape(study.title)}</h1><p class="question">{escape(study.question)}</p>
 <figure role="img" aria-label="{escape(study.value_label)} against {escape(study.x_label)}">{picture}</figure>
-<h2>Results</h2><p>{escape(study.value_label)}{", %" if study.percent else ""}; {study.better} is better; means over seeds.</p>
+<h2>Results</h2><p>{escape(study.value_label)}{", %" if study.percent else ""}; {study.better} is better;
+means over seeds. Bars in the figure are standard errors of those means.</p>
 {_html_table(header, lines, study.title)}
 <h2>What was done</h2><ul>{said}</ul>
 <h2>Every point</h2><details><summary>Values, spreads and settings</summary>

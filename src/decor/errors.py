@@ -35,3 +35,15 @@ class DivergenceWarning(UserWarning):
 
 class AgreementError(DecorError):
     """Two neighbours could not agree on a secret, or one asks for what is gone; nothing was sent under it."""
+
+
+class LocalProtocolError(DecorError):
+    """This side used the protocol wrongly: a bug of ours, never the neighbour's fault."""
+
+
+class RemoteProtocolError(DecorError):
+    """A neighbour sent what it may not send; the message names it. Its connection is closed, and nothing else happens."""
+
+
+class LedgerError(DecorError):
+    """The ledger cannot be read or written, or was asked for what it never allows; nothing may be sent before it is mended."""

@@ -1,0 +1,1 @@
+"""Bytes and peers: messages, sessions, identities and the ledger. Knows no models."""

@@ -1,0 +1,205 @@
+"""What neighbours say to each other, as bytes: every message framed, sized, typed and checked before anything is kept.
+
+A frame is a header (kind, three bytes of zero, length of what follows, little-endian) and a payload of fixed layout. Nothing is
+ever unpickled, no length is believed before it is compared with a limit, and a stranger cannot make this side hold more than
+one frame of the largest kind that it may send now.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from decor.errors import LocalProtocolError, RemoteProtocolError
+from decor.noise.agreement import OFFER_BYTES, TAG_BYTES
+
+VERSION = 1
+HEADER = struct.Struct("<B3xI")
+FIELDS = 64
+"""Fields of a federation's file at most."""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The first message of both sides: which federation, field by field, and where this side is.
+
+    `digests` has eight bytes for every field of the federation's file, so that two who differ can say where. `epoch` is above
+    that of every agreement the two have had, `step` is the first step for which no message of this side exists.
+    """
+
+    federation: bytes
+    digests: tuple[tuple[str, bytes], ...]
+    epoch: int
+    step: int
+
+    kind: ClassVar[int] = 1
+    _fixed: ClassVar[struct.Struct] = struct.Struct("<H32sQQH")
+
+    def payload(self) -> bytes:
+        fields = b"".join(struct.pack("<B", len(name.encode())) + name.encode() + digest for name, digest in self.digests)
+        return self._fixed.pack(VERSION, self.federation, self.epoch, self.step, len(self.digests)) + fields
+
+    @classmethod
+    def parsed(cls, payload: memoryview) -> Hello:
+        version, federation, epoch, step, count = cls._fixed.unpack_from(payload)
+        if version != VERSION:
+            raise RemoteProtocolError(f"speaks version {version} of the protocol, and this side version {VERSION}")
+        if count > FIELDS:
+            raise RemoteProtocolError(f"names {count} fields of its federation; {FIELDS} are the most")
+        digests, at = [], cls._fixed.size
+        for _ in range(count):
+            length = payload[at]
+            digests.append((bytes(payload[at + 1 : at + 1 + length]).decode("ascii"), bytes(payload[at + 1 + length :][:8])))
+            at += 9 + length
+        if at != len(payload) or len({name for name, _ in digests}) != count:
+            raise ValueError
+        return cls(federation, tuple(digests), epoch, step)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A key, signed, from which the edge's secret is made (`decor.noise.agreement`)."""
+
+    offer: bytes
+    kind: ClassVar[int] = 2
+
+    def payload(self) -> bytes:
+        return self.offer
+
+    @classmethod
+    def parsed(cls, payload: memoryview) -> Offer:
+        return cls(_exactly(payload, OFFER_BYTES))
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """Shows that the sender holds the same secret, and from which step on it uses it."""
+
+    tag: bytes
+    first_step: int
+    kind: ClassVar[int] = 3
+
+    def payload(self) -> bytes:
+        return self.tag + struct.pack("<Q", self.first_step)
+
+    @classmethod
+    def parsed(cls, payload: memoryview) -> Confirmation:
+        whole = _exactly(payload, TAG_BYTES + 8)
+        return cls(whole[:TAG_BYTES], int.from_bytes(whole[TAG_BYTES:], "little"))
+
+
+@dataclass(frozen=True)
+class Model:
+    """Everybody's message of a step: the noised model in round 0, what it was mixed to in the rounds after."""
+
+    step: int
+    round: int
+    values: bytes | memoryview
+    """Raw little-endian numbers, as many as the federation's model has."""
+    kind: ClassVar[int] = 4
+    fixed: ClassVar[struct.Struct] = struct.Struct("<QI4x")
+
+    def payload(self) -> bytes:
+        return self.fixed.pack(self.step, self.round) + self.values
+
+    @classmethod
+    def parsed(cls, payload: memoryview) -> Model:
+        step, round_ = cls.fixed.unpack_from(payload)
+        return cls(step, round_, bytes(payload[cls.fixed.size :]))
+
+
+@dataclass(frozen=True)
+class NoiseTag:
+    """A short digest of the noise that the sender used for this edge in a step: equal at both ends if it cancels."""
+
+    step: int
+    tag: bytes
+    kind: ClassVar[int] = 5
+
+    def payload(self) -> bytes:
+        return struct.pack("<Q", self.step) + self.tag
+
+    @classmethod
+    def parsed(cls, payload: memoryview) -> NoiseTag:
+        whole = _exactly(payload, 16)
+        return cls(int.from_bytes(whole[:8], "little"), whole[8:])
+
+
+@dataclass(frozen=True)
+class Bye:
+    """The sender is done, or cannot go on; says why in plain ASCII."""
+
+    reason: str
+    kind: ClassVar[int] = 6
+
+    def payload(self) -> bytes:
+        return self.reason.encode("ascii", "replace")[:200]
+
+    @classmethod
+    def parsed(cls, payload: memoryview) -> Bye:
+        return cls("".join(c if " " <= c <= "~" else "?" for c in bytes(payload).decode("ascii", "replace")))
+
+
+Message = Hello | Offer | Confirmation | Model | NoiseTag | Bye
+KINDS: dict[int, type[Message]] = {m.kind: m for m in (Hello, Offer, Confirmation, Model, NoiseTag, Bye)}
+
+
+def limits(model_bytes: int) -> dict[int, int]:
+    """The longest payload of every kind, for models of so many bytes."""
+    return {
+        Hello.kind: 52 + FIELDS * (9 + 64),
+        Offer.kind: OFFER_BYTES,
+        Confirmation.kind: TAG_BYTES + 8,
+        Model.kind: Model.fixed.size + model_bytes,
+        NoiseTag.kind: 16,
+        Bye.kind: 200,
+    }
+
+
+def encoded(message: Message) -> bytes:
+    payload = message.payload()
+    if len(payload) >= 2**32:
+        raise LocalProtocolError(f"a message of {len(payload):,} bytes is too long for a frame; models have 4 GB at most")
+    return HEADER.pack(message.kind, len(payload)) + payload
+
+
+class Decoder:
+    """Bytes as they come -> messages. Holds at most one frame; what is too long is refused by its header."""
+
+    def __init__(self, longest: Mapping[int, int]) -> None:
+        self._longest, self._held = longest, bytearray()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Message]:
+        """The messages that are whole now. An error says what was wrong; the stream cannot go on after it."""
+        self._held += data
+        while len(self._held) >= HEADER.size:
+            kind, length = HEADER.unpack_from(self._held)
+            if kind not in self._longest or self._held[1:4] != b"\0\0\0":
+                raise RemoteProtocolError(f"sent a frame of an unknown kind ({bytes(self._held[:4]).hex()})")
+            name = KINDS[kind].__name__
+            if length > self._longest[kind]:
+                raise RemoteProtocolError(f"sent a {name} of {length:,} bytes; {self._longest[kind]:,} are the most")
+            end = HEADER.size + length
+            if len(self._held) < end:
+                return
+            with memoryview(self._held) as view:
+                payload = view[HEADER.size : end]
+                try:
+                    message = KINDS[kind].parsed(payload)
+                except (struct.error, ValueError, IndexError):
+                    raise RemoteProtocolError(f"sent a {name} that is not one ({length} bytes)") from None
+                finally:
+                    payload.release()
+            del self._held[:end]
+            yield message
+
+
+def _exactly(payload: memoryview, length: int) -> bytes:
+    if len(payload) != length:
+        raise ValueError
+    return bytes(payload)

@@ -17,11 +17,11 @@ epsilon = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
 task = decor.tasks.mnist(users=16, seed=0)
 row = chosen("mnist", "DECOR ring", epsilon)
 exposure = decor.Exposure(
-    clip=row["clip"], steps=200, unit="example", batch_size=512, records=task.records, sampling="poisson", relation="add-remove"
+    clip=row["clip"], steps=240, unit="example", batch_size=512, records=task.records, sampling="poisson", relation="add-remove"
 )
 plan = decor.calibrate(decor.ring(16), exposure, decor.Adversary.eavesdropper(), decor.Budget(epsilon, 1e-5), **GOSSIP)
 run = decor.train(
-    task, plan, learning_rate=row["learning_rate"], schedule=decor.schedule.InverseTime(100), evaluate_every=50, **GOSSIP
+    task, plan, learning_rate=row["learning_rate"], schedule=decor.schedule.InverseTime(120), evaluate_every=50, **GOSSIP
 )
 print(run.guarantee)
 print(f"test accuracy {run.metrics['accuracy']:.4f}; the study, over four seeds, {row['value']:.4f}")

@@ -15,6 +15,7 @@ MAY_IMPORT = {
     "graph": {"errors"},
     "privacy": {"errors", "progress", "graph"},
     "noise": {"errors"},
+    "net": {"errors", "noise"},
     "learning": {"errors", "progress"},
     "results": {"errors", "graph", "privacy"},
     "engines": {"errors", "progress", "graph", "privacy", "noise", "learning", "results"},

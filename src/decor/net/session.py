@@ -99,6 +99,10 @@ class Session:
         self._out: deque[bytes] = deque()
         self._say(Hello(ends.federation, ends.digests, epoch, step))
 
+    @property
+    def is_over(self) -> bool:
+        return self.state is State.CLOSED
+
     def outgoing(self) -> bytes:
         """What is to be written now; asked for again, nothing."""
         found = b"".join(self._out)
@@ -107,16 +111,14 @@ class Session:
 
     def receive(self, data: bytes) -> list[Event]:
         """What the bytes mean. After an error the session is closed, and the neighbour is told in a word."""
-        if self.state is State.CLOSED:
-            return []
         found: list[Event] = []
         try:
-            for message in self._decoder.feed(data):
+            for message in self._decoder.feed(data) if not self.is_over else ():
                 move = MOVES.get((self.state, type(message)))
                 if move is None:
                     raise RemoteProtocolError(f"sent a {type(message).__name__} while this side {self.state.value}")
                 found += move(self, message)
-                if self.state is State.CLOSED:
+                if self.is_over:
                     break
         except (RemoteProtocolError, AgreementError) as problem:
             self.close("protocol error")
@@ -137,7 +139,7 @@ class Session:
 
     def close(self, reason: str) -> None:
         """Says goodbye once; nothing is said or heard afterwards."""
-        if self.state is not State.CLOSED:
+        if not self.is_over:
             self._say(Bye(reason))
             self.state = State.CLOSED
             self._agreement = self._agreed = None

@@ -44,12 +44,13 @@ def gaussians(key: bytes, count: int) -> Integers:
         raise InputError(f"a step's key has 32 bytes, not {len(key)}")
     cipher = Cipher(AES256(key), CTR(bytes(16))).encryptor()
     out = np.empty(count, np.int32)
-    words = np.empty(2 * min(count, _CHUNK) + 2, np.uint64)  # and room for a block, as the cipher asks
+    buffer = bytearray(16 * min(count, _CHUNK) + 16)  # and room for a block, as the cipher asks
+    words = np.frombuffer(buffer, dtype="<u8").astype(np.uint64, copy=False)
     nothing = memoryview(bytes(16 * min(count, _CHUNK)))
     cells = table()
     for first in range(0, count, _CHUNK):
         some = min(_CHUNK, count - first)
-        cipher.update_into(nothing[: 16 * some], memoryview(words).cast("B"))
+        cipher.update_into(nothing[: 16 * some], buffer)
         _draw(words, cells, out[first : first + some])
     return out
 

@@ -1,7 +1,7 @@
 """What neighbours say to each other, as bytes: every message framed, sized, typed and checked before anything is kept.
 
 A frame is a header (kind, three bytes of zero, length of what follows, little-endian) and a payload of fixed layout. Nothing is
-ever unpickled, no length is believed before it is compared with a limit, and a stranger cannot make this side hold more than
+ever rebuilt from what comes, no length is believed before it is compared with a limit, and a stranger cannot make this side hold more than
 one frame of the largest kind that it may send now.
 """
 

@@ -1,8 +1,8 @@
 """What neighbours say to each other, as bytes: every message framed, sized, typed and checked before anything is kept.
 
-A frame is a header (kind, three bytes of zero, length of what follows, little-endian) and a payload of fixed layout. Nothing is
-ever rebuilt from what comes, no length is believed before it is compared with a limit, and a stranger cannot make this side hold more than
-one frame of the largest kind that it may send now.
+A frame is a header (kind, three bytes of zero, length of what follows, little-endian) and a payload of fixed layout. No object
+is ever rebuilt from what comes, no length is believed before it is compared with a limit, and a stranger cannot make this side
+hold more than one frame of the largest kind that it may send now.
 """
 
 from __future__ import annotations

@@ -67,12 +67,13 @@ class Identity:
     @staticmethod
     def load(path: str | Path) -> Identity:
         try:
-            mode = os.stat(path).st_mode
-            if mode & 0o077:
-                raise InputError(f"the key {str(path)!r} can be read by others; say chmod 600 {path}")
-            key = load_pem_private_key(Path(path).read_bytes(), password=None)
+            mode, held = os.stat(path).st_mode, Path(path).read_bytes()
         except OSError as problem:
             raise InputError(f"the key {str(path)!r} cannot be read: {problem.strerror}; make one with decor keygen") from None
+        if mode & 0o077:
+            raise InputError(f"the key {str(path)!r} can be read by others; say chmod 600 {path}")
+        try:
+            key = load_pem_private_key(held, password=None)
         except (ValueError, TypeError):
             raise InputError(f"{str(path)!r} is no key; make one with decor keygen") from None
         if not isinstance(key, Ed25519PrivateKey):

@@ -1,0 +1,72 @@
+"""Where sockets are: TLS 1.3 between neighbours who know each other's keys, and nobody else.
+
+Both sides show a certificate, and each trusts exactly the certificates that it has made itself of its neighbours' public keys
+(`identity.certificate`). A stranger's, an expired or a self-made one fails in the handshake, before a byte of ours is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Iterable
+from typing import Any
+
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from decor.errors import InputError, RemoteProtocolError
+
+from .identity import Identity, certificate
+
+HANDSHAKE_SECONDS = 10.0
+
+
+def context(identity: Identity, federation: bytes, neighbours: Iterable[bytes], server: bool) -> ssl.SSLContext:
+    """What this user shows and whom it trusts: the neighbours with these public keys, in this federation."""
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    made.minimum_version = ssl.TLSVersion.TLSv1_3
+    made.check_hostname = False  # addresses move; keys do not
+    made.verify_mode = ssl.CERT_REQUIRED
+    made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # a neighbour's own certificate is what is trusted, not its issuer
+    trusted = [ssl.DER_cert_to_PEM_cert(certificate(public, federation)) for public in neighbours]
+    if not trusted:
+        raise InputError("this user has no neighbour to talk to")
+    made.load_verify_locations(cadata="".join(trusted))
+    own = ssl.DER_cert_to_PEM_cert(certificate(identity.public, federation)).encode()
+    _load(made, own + identity.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return made
+
+
+def who(writer: asyncio.StreamWriter, federation: bytes, neighbours: dict[bytes, int]) -> int:
+    """The number of the neighbour at the other end, by the certificate it has shown; `neighbours` is public key -> number."""
+    held: Any = writer.get_extra_info("ssl_object")
+    shown = held.getpeercert(binary_form=True) if held is not None else None
+    for public, number in neighbours.items():
+        if shown is not None and shown == certificate(public, federation):
+            return number
+    raise RemoteProtocolError("somebody connected whose certificate is no neighbour's")
+
+
+async def dial(address: str, tls: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to `host:port`; whoever answers there has shown a trusted certificate."""
+    host, port = split(address)
+    return await asyncio.wait_for(asyncio.open_connection(host, port, ssl=tls, server_hostname=""), HANDSHAKE_SECONDS)
+
+
+def split(address: str) -> tuple[str, int]:
+    """host:port, [v6]:port or :port."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or not 0 < int(port) < 65536 or (":" in host and not host.startswith("[")):
+        raise InputError(f"{address!r} is no address; give host:port, such as bonn.example.org:7400 or [2001:db8::1]:7400")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _load(made: ssl.SSLContext, chain: bytes) -> None:
+    """Python's ssl takes a key from a file only: one in memory, that nobody else can open."""
+    descriptor = os.memfd_create("decor-key", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, chain)
+        made.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.ftruncate(descriptor, 0)
+        os.close(descriptor)

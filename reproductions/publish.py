@@ -14,6 +14,7 @@ from pathlib import Path
 from committed import RESULTS, rows
 
 from decor.reproductions import catalogue, running, writing
+from decor.results.plots import save
 
 PAGE = RESULTS.parent.parent / "docs" / "reproduction.md"
 FIGURES = PAGE.parent / "figures"
@@ -40,7 +41,7 @@ def main() -> None:
         if not running.is_whole(catalogue.study(folder.name), folder):
             raise SystemExit(f"{folder} is a quick or unfinished run, or one of other settings; publish whole ones")
         shutil.copy(folder / "results.csv", RESULTS / f"{folder.name}.csv")
-        shutil.copy(folder / "figure.svg", FIGURES / f"reproduction-{folder.name}.svg")
+        save(writing.draw(catalogue.study(folder.name), rows(folder.name)), FIGURES / f"reproduction-{folder.name}.svg")
     PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 

@@ -86,3 +86,78 @@ def test_a9a_redone_by_hand_is_the_studys():
 def test_an_epsilon_that_no_study_has_is_refused_with_those_it_has():
     done = subprocess.run([sys.executable, "reproductions/least_squares.py", "2"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1 and "there are 1, 3, 5" in done.stderr
+
+
+def over(study, ours, theirs, **where):
+    """ours / theirs at every x, of rows that are where is said."""
+    column = catalogue.study(study).x
+    rows = [r for r in committed.rows(study) if all(r[name] == value for name, value in where.items())]
+    values = {method: {r[column]: r["value"] for r in rows if r["method"] == method} for method in (ours, theirs)}
+    assert values[ours] and values[ours].keys() == values[theirs].keys()
+    return [values[ours][x] / values[theirs][x] for x in sorted(values[ours])]
+
+
+def said(text):
+    """The page says so, wherever its lines break."""
+    assert text in " ".join(PAGE.split()), text
+
+
+def test_the_page_says_of_adversaries_what_was_found():
+    for against, name in (("curious", "any one curious user costs"), ("colluding:3", "against any three colluding users")):
+        costs = [100 * (ratio - 1) for ratio in over("adversaries", f"DECOR torus, {against}", "central DP")]
+        said(f"{name} {min(costs):.0f} to {max(costs):.0f} %")
+    local = over("adversaries", "local DP", "central DP")
+    said(f"costs {min(local):.0f} to {max(local):.0f} times as much")
+    rows = [r for r in committed.rows("adversaries") if r["epsilon"] == 10 and r["against"] == "eavesdropper"]
+    designed, plain = ({r["graph"]: r for r in rows}[graph] for graph in ("torus", "torus, one plain round"))
+    said(
+        f"leaves {designed['epsilon_curious']:.1f} against one curious user and {designed['epsilon_colluding_3']:.1f} against "
+        f"three ({plain['epsilon_colluding_3']:.1f} with one plain round)"
+    )
+
+
+def test_the_page_says_of_irregular_graphs_what_was_found():
+    rows = committed.rows("irregular")
+    graphs = list(dict.fromkeys(r["graph"] for r in rows))
+    gains = {(g, r["epsilon"]): r for g in graphs for r in rows if r["graph"] == g and r["method"] == "DECOR, uniform"}
+    by_edge = {(r["graph"], r["epsilon"]): r for r in rows if r["method"] == "DECOR, by edge"}
+    ratios = {key: gains[key]["value"] / by_edge[key]["value"] for key in by_edge}
+    best = max(ratios, key=ratios.get)
+    predicted = gains[best]["predicted_error"] / by_edge[best]["predicted_error"]
+    said(f"up to {ratios[best]:.1f} times on the graph {best[0]} at epsilon {best[1]:g}")
+    said(f"the prediction from noise alone ({predicted:.1f} times)")
+    assert by_edge["Florentine families", 10.0]["most_exposed"] == "Pazzi" and min(ratios.values()) > 0.9
+
+
+def test_the_page_says_of_more_users_what_was_found():
+    rows = {(r["method"], r["users"]): r for r in committed.rows("scaling")}
+    assert [round(rows["central DP", n]["predicted_gain"]) for n in (16, 64, 256, 1024)] == [16, 64, 256, 1024]
+    fraction = rows["DECOR random regular", 1024]["predicted_gain"] / 1024
+    said(f"{100 * fraction:.0f} % of it on a random graph")
+    assert rows["DECOR ring", 1024]["gain"] < 0.1 * rows["DECOR random regular", 1024]["gain"]
+    assert rows["DECOR random regular", 1024]["gain"] > 500
+
+
+def test_the_page_says_of_gossip_what_was_found():
+    for compared in ("same steps", "same messages", "same messages, few"):
+        for graph, enough in (("ring of 16", 8), ("torus of 16", 4)):
+            where = {"graph": graph, "compared": compared}
+            rounds = [1, 2, 3, 4, 6, 8]
+            designed = dict(zip(rounds, over("gossip", "designed rounds", "central DP", **where), strict=True))
+            assert 0.99 < designed[enough] < 1.01 and all(designed[r] > designed[enough] for r in rounds if r < enough)
+            plain = over("gossip", "designed rounds", "plain rounds", **where)
+            assert all(ratio < 1.05 for ratio in plain)
+    chebyshev = over("gossip", "Chebyshev rounds", "plain rounds", graph="ring of 16", compared="same steps")
+    assert all(ratio > 1 for ratio in chebyshev[1:])
+
+
+def test_no_setting_of_ours_was_chosen_at_the_edge_of_its_grid_where_anything_was_learned():
+    from decor.reproductions import a9a, least_squares
+
+    for study, grid in (
+        ("least-squares", [least_squares.RATE * k for k in least_squares.TIMES]),
+        ("a9a", [product / 0.1 for product in a9a.PRODUCTS]),
+    ):
+        for r in committed.rows(study):
+            if r["variant"] == "ours" and r["kind"] != "local":
+                assert min(grid) * 1.01 < r["learning_rate"] < max(grid) * 0.99, (study, r["method"], r["epsilon"])

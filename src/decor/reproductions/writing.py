@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from decor.errors import InputError
 from decor.results.folder import replace_text
@@ -99,6 +99,11 @@ def _panel(axis: Any, study: Study, panel: Panel) -> None:
         axis.set_xscale("log")
     if study.logarithmic:
         axis.set_yscale("log")
+        values = [r["value"] for s in panel.series for r in s.rows]
+        few = max(values) < 300 * min(values)
+        axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+        axis.yaxis.set_minor_formatter(NullFormatter())
     for series in panel.series:
         _line(axis, study, series)
     ticks = sorted({r[study.x] for s in panel.series if s.variant != PUBLISHED for r in s.rows})

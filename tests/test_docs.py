@@ -69,7 +69,9 @@ def test_the_pictures_of_the_documentation_can_be_drawn_again(tmp_path, monkeypa
     make_figures.tightness()
     make_figures.plan()
     make_figures.demo()
-    assert {p.name for p in tmp_path.iterdir()} == {p.name for p in (ROOT / "docs" / "figures").iterdir()}
+    # the studies' own are drawn by reproductions/publish.py, from committed results (tests/reproductions)
+    others = {p.name for p in (ROOT / "docs" / "figures").iterdir() if not p.name.startswith("reproduction-")}
+    assert {p.name for p in tmp_path.iterdir()} == others
 
 
 @pytest.mark.parametrize("name", ["accountant", "simulator"])

@@ -45,13 +45,13 @@ def gaussians(key: bytes, count: int) -> Integers:
     cipher = Cipher(AES256(key), CTR(bytes(16))).encryptor()
     out = np.empty(count, np.int32)
     buffer = bytearray(16 * min(count, _CHUNK) + 16)  # and room for a block, as the cipher asks
-    words = np.frombuffer(buffer, dtype="<u8").astype(np.uint64, copy=False)
     nothing = memoryview(bytes(16 * min(count, _CHUNK)))
     cells = table()
     for first in range(0, count, _CHUNK):
         some = min(_CHUNK, count - first)
         cipher.update_into(nothing[: 16 * some], buffer)
-        _draw(words, cells, out[first : first + some])
+        # read anew for every part: a view made once would be a copy, and stay zero, where words have the other byte order
+        _draw(np.frombuffer(buffer, "<u8", 2 * some).astype(np.uint64), cells, out[first : first + some])
     return out
 
 

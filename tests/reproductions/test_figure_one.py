@@ -12,7 +12,9 @@ import decor
 from decor.reproductions import a9a, catalogue, figure_one, published
 from decor.reproductions.study import OURS, PAPER
 
-needs_data = pytest.mark.skipif("DECOR_DATA" not in os.environ, reason="needs a9a and mnist in DECOR_DATA")
+needs_data = pytest.mark.skipif(
+    not os.path.isdir(os.path.join(os.environ.get("DECOR_DATA", ""), "a9a")), reason="needs a9a and mnist in DECOR_DATA"
+)
 
 
 def reproduced(name, folder):

@@ -63,7 +63,8 @@ def test_an_error_in_a_cell_is_the_errors_own_and_what_was_finished_stays(tmp_pa
     s, folder = study(tmp_path, Cell("bad", fails, {"log": ""}), points=2), tmp_path / "out"
     with pytest.raises(InputError, match="this cell cannot be"):
         running.run(s, folder, jobs=jobs)
-    assert len(running.rows(s, folder)) == 2 or jobs == 2
+    kept = [r["x"] for r in running.rows(s, folder)]
+    assert kept == [0, 1] if jobs == 1 else set(kept) <= {0, 1}  # with two processes the error may come first
 
 
 def test_a_process_that_is_killed_is_told_and_does_not_hang(tmp_path):

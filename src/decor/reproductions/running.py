@@ -48,7 +48,8 @@ def rows(study: Study, folder: Path) -> list[Row]:
 def is_whole(study: Study, folder: Path) -> bool:
     """Whether the folder holds this very study, finished; which version of decor computed it does not count."""
     path = folder / "study.json"
-    same = path.exists() and {**_read(path), "code": None} == {**_identity(study), "code": None}
+    held = _read(path) if path.exists() else None
+    same = isinstance(held, dict) and {**held, "code": None} == {**_identity(study), "code": None}
     return same and all(_path(folder, cell).exists() for cell in study.cells)
 
 

@@ -15,8 +15,6 @@ from decor.errors import InputError, RemoteProtocolError
 from decor.net import transport
 from decor.net.identity import Identity
 
-FEDERATION, OTHER = bytes(32), b"\1" * 32
-
 
 async def met(server_tls, client_tls, neighbours):
     """Who the server sees, and what the client reads; or the error of either."""
@@ -24,7 +22,7 @@ async def met(server_tls, client_tls, neighbours):
 
     async def answer(reader, writer):
         try:
-            seen.set_result(transport.who(writer, FEDERATION, neighbours))
+            seen.set_result(transport.who(writer, neighbours))
             writer.write(b"welcome")
             await writer.drain()
         except RemoteProtocolError as problem:
@@ -43,10 +41,10 @@ async def met(server_tls, client_tls, neighbours):
         server.close()
 
 
-def contexts(server, client, trusts=None, trusted=None, federations=(FEDERATION, FEDERATION)):
+def contexts(server, client):
     return (
-        transport.context(server, federations[0], [trusts or client.public], True),
-        transport.context(client, federations[1], [trusted or server.public], False),
+        transport.context(server, [client.public], True),
+        transport.context(client, [server.public], False),
     )
 
 
@@ -67,15 +65,9 @@ def test_a_stranger_does_not_get_in_and_an_impostor_is_not_believed():
         asyncio.run(met(contexts(eve, b)[0], contexts(a, b)[1], {b.public: 7}))
 
 
-def test_a_certificate_of_another_federation_is_refused():
-    a, b = Identity.new(), Identity.new()
-    with pytest.raises(ssl.SSLCertVerificationError):
-        asyncio.run(met(*contexts(a, b, federations=(OTHER, FEDERATION)), {b.public: 7}))
-
-
 @pytest.mark.parametrize("when", [(2000, 2001), (2119, 2120)], ids=["expired", "not yet valid"])
 def test_a_neighbours_own_certificate_is_refused_even_with_the_right_key(when):
-    """Only the bytes that follow from the federation's file are trusted, whatever the key."""
+    """Only the bytes that follow from the key are trusted, whatever the key."""
     a, b = Identity.new(), Identity.new()
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "b")])
     made = (
@@ -121,7 +113,7 @@ def test_a_connection_without_tls_is_no_neighbour():
             return None
 
     with pytest.raises(RemoteProtocolError, match="no neighbour's"):
-        transport.who(Plain(), FEDERATION, {Identity.new().public: 1})
+        transport.who(Plain(), {Identity.new().public: 1})
 
 
 def test_nobody_there_is_told_soon():
@@ -148,4 +140,4 @@ def test_addresses_are_read(address, found):
 
 def test_a_user_without_neighbours_is_refused():
     with pytest.raises(InputError, match="no neighbour"):
-        transport.context(Identity.new(), FEDERATION, [], True)
+        transport.context(Identity.new(), [], True)

@@ -1,9 +1,9 @@
 """Who a user is: an Ed25519 key, its one-line public form, and the certificate that everybody can make of it.
 
-There is no certificate authority. A user's certificate is a function of the federation's digest and the user's public key:
-whoever has the federation's file makes the same bytes, and trusts exactly those. What TLS then proves is that the other side
-holds the private key. The key that signs the certificates is public, and means nothing: no certificate is trusted for its
-signature.
+There is no certificate authority. A user's certificate is a function of its public key: whoever has the key makes the same
+bytes, and trusts exactly those. What TLS then proves is that the other side holds the private key. The key that signs the
+certificates is public, and means nothing: no certificate is trusted for its signature. Nor does a certificate say in which
+federation: two whose files differ still reach each other, and say to each other in which field.
 """
 
 from __future__ import annotations
@@ -94,19 +94,17 @@ def public_of(line: str) -> bytes:
     return base64.b64decode(found[1])
 
 
-def certificate(public: bytes, federation: bytes) -> bytes:
+def certificate(public: bytes) -> bytes:
     """A user's certificate (DER): the same bytes whoever makes it."""
-    signer = Ed25519PrivateKey.from_private_bytes(
-        hashlib.sha256(b"decor certificates, trusted for nothing 1" + federation).digest()
-    )
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hashlib.sha256(public + federation).hexdigest()[:32])])
+    signer = Ed25519PrivateKey.from_private_bytes(hashlib.sha256(b"decor certificates, trusted for nothing 1").digest())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hashlib.sha256(public).hexdigest()[:32])])
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "decor")])
     builder = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(issuer)
         .public_key(Ed25519PublicKey.from_public_bytes(public))
-        .serial_number(int.from_bytes(hashlib.sha256(b"serial" + public + federation).digest()[:16], "big"))
+        .serial_number(int.from_bytes(hashlib.sha256(b"serial" + public).digest()[:16], "big"))
         .not_valid_before(_FROM)
         .not_valid_after(_TO)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

@@ -21,28 +21,28 @@ from .identity import Identity, certificate
 HANDSHAKE_SECONDS = 10.0
 
 
-def context(identity: Identity, federation: bytes, neighbours: Iterable[bytes], server: bool) -> ssl.SSLContext:
-    """What this user shows and whom it trusts: the neighbours with these public keys, in this federation."""
+def context(identity: Identity, neighbours: Iterable[bytes], server: bool) -> ssl.SSLContext:
+    """What this user shows and whom it trusts: the neighbours with these public keys."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     made.minimum_version = ssl.TLSVersion.TLSv1_3
     made.check_hostname = False  # addresses move; keys do not
     made.verify_mode = ssl.CERT_REQUIRED
     made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # a neighbour's own certificate is what is trusted, not its issuer
-    trusted = [ssl.DER_cert_to_PEM_cert(certificate(public, federation)) for public in neighbours]
+    trusted = [ssl.DER_cert_to_PEM_cert(certificate(public)) for public in neighbours]
     if not trusted:
         raise InputError("this user has no neighbour to talk to")
     made.load_verify_locations(cadata="".join(trusted))
-    own = ssl.DER_cert_to_PEM_cert(certificate(identity.public, federation)).encode()
+    own = ssl.DER_cert_to_PEM_cert(certificate(identity.public)).encode()
     _load(made, own + identity.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return made
 
 
-def who(writer: asyncio.StreamWriter, federation: bytes, neighbours: dict[bytes, int]) -> int:
+def who(writer: asyncio.StreamWriter, neighbours: dict[bytes, int]) -> int:
     """The number of the neighbour at the other end, by the certificate it has shown; `neighbours` is public key -> number."""
     held: Any = writer.get_extra_info("ssl_object")
     shown = held.getpeercert(binary_form=True) if held is not None else None
     for public, number in neighbours.items():
-        if shown is not None and shown == certificate(public, federation):
+        if shown is not None and shown == certificate(public):
             return number
     raise RemoteProtocolError("somebody connected whose certificate is no neighbour's")
 

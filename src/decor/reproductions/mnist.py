@@ -14,11 +14,13 @@ from .tuning import Choice, Curve, default_ratio
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 DECAY = 1e-5
 PAPERS: dict[str, Any] = {"steps": 1000, "batch_size": 64, "clips": (1.0, 1.5, 5.0), "rates": (0.5, 1.0, 2.0, 5.0)}
-OUR: dict[str, Any] = {"steps": 240, "batch_size": 512, "clips": (0.1,), "rates": (48.0, 96.0)}
-"""Chosen once, for all methods, on central DP at epsilon 1: few large batches need less noise than many small ones."""
-HORIZON = 120
-LOCAL_RATES = (6.0, 12.0, 24.0, 48.0)
-"""Of local DP in our variant, whose noise is four times larger."""
+OUR: dict[float, dict[str, Any]] = {
+    0.0: {"steps": 240, "batch_size": 512, "clips": (0.1,), "rates": (48.0, 96.0), "local": (6.0, 12.0, 24.0, 48.0)},
+    2.0: {"steps": 500, "batch_size": 256, "clips": (0.5,), "rates": (10.0, 20.0), "local": (2.5, 5.0, 10.0)},
+    4.0: {"steps": 1000, "batch_size": 128, "clips": (0.5,), "rates": (10.0, 20.0), "local": (2.5, 5.0, 10.0)},
+}
+"""From which epsilon on, and chosen once for all methods on central DP: few large batches need less noise than many small ones,
+and where noise is small anyway more steps go further. `local` are the rates of local DP, whose noise is four times larger."""
 
 
 def study(quick: bool = False) -> Study:
@@ -48,9 +50,7 @@ def study(quick: bool = False) -> Study:
             f"{PAPERS['clips']}, step sizes {PAPERS['rates']} falling as 1 / (1 + t / 5000), weight decay {DECAY:g}; step size, "
             "clip and couple chosen one after the other. The epsilons are exact in both variants: the paper's accountant for "
             "examples does not compose over steps.",
-            f"Ours: {OUR['steps']} steps of {OUR['batch_size']} records, clip {OUR['clips'][0]:g}, the best of the step sizes "
-            f"{OUR['rates']} (local DP: {LOCAL_RATES}) falling as 1 / (1 + t / {HORIZON}), rounds of gossip designed for the "
-            "graph.",
+            f"Ours: {'; '.join(map(_said, OUR))}; step sizes fall to a third, and gossip is designed for the graph.",
             "Published points are drawn at what their noise costs: the epsilons printed with them, "
             f"{_listed(published.MNIST_PRINTED)}, are {_listed(published.MNIST_EPSILONS)} by the most charitable tight count "
             "(for the ring's noise, drawn for all their curves).",
@@ -61,10 +61,10 @@ def study(quick: bool = False) -> Study:
 
 def point(variant: str, kind: str, graph: str | None, quick: bool, epsilon: float) -> list[Row]:
     ours = variant == OURS
-    setup = OUR if ours else PAPERS
+    setup = OUR[max(least for least in OUR if least <= epsilon)] if ours else PAPERS
     steps = 60 if quick else setup["steps"]
     gossip = figure_one.gossip(variant, graph)
-    schedule = decor.schedule.InverseTime(HORIZON if ours else 5000)
+    schedule = decor.schedule.InverseTime(setup["steps"] / 2 if ours else 5000)
     one = Curve(
         variant,
         kind,
@@ -83,7 +83,7 @@ def point(variant: str, kind: str, graph: str | None, quick: bool, epsilon: floa
         options={"evaluate_every": steps, "schedule": schedule, "weight_decay": 0.0 if ours else DECAY, **gossip},
     )
     ratio = default_ratio(one.topology, steps, **gossip) if kind == "decor" else 0.0
-    rates = LOCAL_RATES if ours and kind == "local" else setup["rates"]
+    rates = setup["local" if ours and kind == "local" else "rates"]
     best = Choice(setup["clips"][0], ratio, rates[-1])
     if not quick:
         best = one.tuned({epsilon: [Choice(best.clip, ratio, rate) for rate in rates]})[epsilon]
@@ -101,6 +101,14 @@ def _refined(one: Curve, epsilon: float, best: Choice) -> Choice:
         return best
     couples = [Choice(best.clip, best.ratio * times, best.learning_rate) for times in (1.0, 0.25, 4.0)]
     return one.tuned({epsilon: couples})[epsilon]
+
+
+def _said(least: float) -> str:
+    setup, local = OUR[least], _listed(OUR[least]["local"])
+    return (
+        f"{f'from epsilon {least:g} on ' if least else ''}{setup['steps']} steps of {setup['batch_size']} records, clip "
+        f"{setup['clips'][0]:g}, the best of the step sizes {_listed(setup['rates'])} (local DP: {local})"
+    )
 
 
 def _listed(values: tuple[float, ...]) -> str:

@@ -1,0 +1,268 @@
+# mypy: disallow-untyped-decorators=False
+"""Gradient and noise on one integer grid: what a user releases in a step is a whole multiple of `unit`, and so are its parts.
+
+Guarantee: a run of n users whose messages all come from `Grid.noised`, each with fresh keys, is as private as the same run with
+continuous Gaussian noise of the planned deviations and no grid, but for `slack(epsilon)` on delta. It holds for the gradients
+passed in: `shift` must bound how far two neighbouring ones are apart, their own floating-point errors included.
+docs/noise.md has the proof.
+"""
+
+from __future__ import annotations
+
+import hmac
+import math
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal, localcontext
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+
+from decor.errors import InputError
+from decor.noise.stream import COARSE, DISTANCE, EDGE_LARGEST, EDGE_SIGMA, FINE, OWN, OWN_SIGMA, SHARED, Integers, parts
+
+TAG_BYTES = 8
+OWN_DEPARTURE, EDGE_DEPARTURE = 1.08e-53, 5.44e-54
+"""Bounds of |log| of a law over a Gaussian one: of a user's own value before it is rounded, and of an edge's on the integers."""
+LARGEST_DEPARTURE = 1e-12
+"""How much the logarithm of a likelihood ratio of the whole run may change because the noise is on a grid."""
+
+_OWN_SQUARE, _EDGE_SQUARE = 1 + COARSE**2 + COARSE**4, 1 + COARSE**2
+_FRACTION = 16
+_FARTHEST = float(1 << 52)
+_ROUNDING = Decimal(1) + Decimal(1) / (1 << 14)
+_DIGITS = Context(prec=12, rounding=ROUND_CEILING)
+_OWN_KEY, _DITHER_KEY, _TAG_KEY = b"decor own noise 1", b"decor dither 1", b"decor noise tag 1"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The grid of a run, the same at every user: made by `Grid.of`."""
+
+    unit: float
+    """The value of one step of the grid: a number of 24 bits, so that messages are exact in float64."""
+    multiples: tuple[int, ...]
+    """By how much each edge's values are multiplied, in the order in which the edges were given."""
+    values: int
+    """How many values all users together draw in the run, at most."""
+    departure: float
+    """A bound of the total variation between all messages and Gaussian ones, were every value's table its ideal law."""
+
+    @staticmethod
+    def of(
+        sigma_cdp: float,
+        sigma_cor: Sequence[float],
+        edges: ArrayLike,
+        users: int,
+        shift: float,
+        parameters: int,
+        steps: int,
+    ) -> Grid:
+        """The grid for noise `sigma_cdp` of every user's own and `sigma_cor` of every edge, edges being pairs of user numbers.
+
+        `shift` is how far apart two neighbouring gradients can be in norm: noise grows a little to hide their rounding as well.
+        Deviations count with 12 decimal digits, rounded up, and all that follows is exact or has a fixed precision: machines
+        whose plans agree that far have the same grid.
+        """
+        ends = [(int(i), int(j)) for i, j in np.asarray(edges, np.int64).reshape(-1, 2)]
+        _meant(sigma_cdp, sigma_cor, ends, users, shift, (parameters, steps))
+        s = _DIGITS.create_decimal_from_float(float(sigma_cdp))
+        found = {float(c): _multiple(_DIGITS.create_decimal_from_float(float(c)), s) for c in sigma_cor}
+        multiples = tuple(found[float(c)] for c in sigma_cor)
+        values = int(parameters) * int(steps) * (users + 2 * len(ends))
+        departure = _departure(multiples, ends, users, int(parameters) * int(steps)) + values * _unrepeated(int(parameters))
+        return Grid(_unit(s, Decimal(float(shift)), int(parameters)), multiples, values, departure)
+
+    def slack(self, epsilon: float) -> float:
+        """What is to be added to delta for all that is not exactly Gaussian: the tables, the cipher's blocks, the grid."""
+        if not epsilon >= 0:
+            raise InputError(f"an epsilon is a number from 0 on, not {epsilon!r}")
+        return min(1.0, (1 + math.exp(min(epsilon, 700.0))) * (self.values * DISTANCE + self.departure))
+
+    def noised(
+        self, gradient: NDArray[Any], own_key: bytes, edges: Sequence[tuple[bytes, int]]
+    ) -> tuple[NDArray[np.float64], list[bytes]]:
+        """A step's message, and every edge's `tag`.
+
+        `own_key`: 32 bytes of this step that nobody else knows. `edges`: for every edge its key of this step and its multiple,
+        positive at the user with the lower number and negative at the other. Keys that served once must not serve again.
+        """
+        numbers = np.ascontiguousarray(gradient, np.float64)
+        if numbers.ndim != 1:
+            raise InputError(f"a gradient is one row of numbers, not an array of shape {numbers.shape}; flatten it")
+        _summable(own_key, edges)
+        message = np.empty(len(numbers))
+        total = message.view(np.int64)  # the sum grows where the message will stand: no second vector
+        self._begin(total, numbers, own_key)
+        tags = [_add_edge(total, key, multiple) for key, multiple in edges]
+        _scale(total, self.unit, message)
+        return message, tags
+
+    def _begin(self, total: NDArray[np.int64], numbers: NDArray[np.float64], own_key: bytes) -> None:
+        """Writes the gradient, rounded onto the grid at random, plus the user's own noise."""
+        seed = np.uint64(int.from_bytes(_keyed(own_key, _DITHER_KEY)[:8], "little"))
+        first = 0
+        for part in parts(_keyed(own_key, _OWN_KEY), len(total), OWN):
+            there = slice(first, first + len(part))
+            if not _place(numbers[there], 2.0**_FRACTION / self.unit, seed, np.uint64(first), part, total[there]):
+                raise InputError(
+                    f"the gradient has an entry that is not finite, or beyond {_FARTHEST / 2**_FRACTION * self.unit:.3g}: "
+                    "nothing may be sent for it; is it clipped, and the step size small enough?"
+                )
+            first += len(part)
+
+
+def tag(key: bytes, values: Integers) -> bytes:
+    """Eight bytes for the two ends of an edge to compare: whoever holds the step's `key` and drew the same has the same.
+
+    Different values have different tags but for one chance in 2^32; to others a tag tells nothing.
+    """
+    return _tag(key, zlib.crc32(_bytes(values)), len(values))
+
+
+def _add_edge(total: NDArray[np.int64], key: bytes, multiple: int) -> bytes:
+    first, sum_ = 0, 0
+    for part in parts(key, len(total), SHARED):
+        _add(part, np.int64(multiple), total[first : first + len(part)])
+        sum_ = zlib.crc32(_bytes(part), sum_)
+        first += len(part)
+    return _tag(key, sum_, first)
+
+
+def _bytes(values: Integers) -> memoryview:
+    return np.ascontiguousarray(values, "<i4").data  # the same on processors of either byte order
+
+
+def _tag(key: bytes, sum_: int, count: int) -> bytes:
+    return _keyed(_keyed(key, _TAG_KEY), struct.pack("<IQ", sum_, count))[:TAG_BYTES]
+
+
+def _keyed(key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, "sha256")
+
+
+def _unit(s: Decimal, shift: Decimal, parameters: int) -> float:
+    """s' / OWN_SIGMA rounded up to 24 bits: with s' = s / (1 - share) the shift, and a grid step a coordinate, are hidden."""
+    with localcontext(Context(prec=50)):
+        deviation = FINE * Decimal(_OWN_SQUARE).sqrt()
+        share = s * Decimal(parameters).sqrt() * _ROUNDING / (shift * deviation)
+        if share > Decimal("0.5"):
+            raise InputError(
+                f"noise {s:g} for a shift of {float(shift):g} in {parameters} coordinates: rounding to the grid alone would "
+                f"move a gradient by {float(share):.2g} of that shift. Use fewer parameters, fewer steps or a larger epsilon"
+            )
+        exact = Fraction(s / (1 - share) / deviation * (1 + Decimal(10) ** -40))
+    step = Fraction(2) ** (exact.numerator.bit_length() - exact.denominator.bit_length() - 23)
+    return float(math.ceil(exact / step) * step)
+
+
+def _multiple(c: Decimal, s: Decimal) -> int:
+    """The least M with M EDGE_SIGMA / OWN_SIGMA >= c / s, in whole numbers."""
+    square = math.ceil(Fraction(c) ** 2 * _OWN_SQUARE / (Fraction(s) ** 2 * _EDGE_SQUARE))
+    return math.isqrt(square - 1) + 1 if square else 0
+
+
+def _departure(multiples: Sequence[int], ends: Sequence[tuple[int, int]], users: int, coordinates: int) -> float:
+    """A bound of |log| of the density of all messages over a Gaussian one, whichever edges are known or drawn apart."""
+    squares = [0] * users
+    for (i, j), multiple in zip(ends, multiples, strict=True):
+        squares[i] += multiple**2
+        squares[j] += multiple**2
+    heaviest = min(max(squares), 10**300)
+    widest = 1 / EDGE_SIGMA**2 + 2 * heaviest / OWN_SIGMA**2
+    # 2 sum_k exp(-2 pi^2 k^2 / widest) is below 2.1 of its first exponential for widest < 2, and what is wider is refused
+    ripple, independent = 2.1 * math.exp(-2 * math.pi**2 / widest), 2 * len(multiples)
+    one = users * OWN_DEPARTURE + independent * EDGE_DEPARTURE + math.expm1(min(1.0, independent * math.log1p(ripple)))
+    found = 1.001 * coordinates * one  # the thousandth is for roundings here, and for log(1 + x) against x
+    if 2 * found > LARGEST_DEPARTURE:
+        raise InputError(
+            f"the edges of one user have {math.sqrt(heaviest) * EDGE_SIGMA / OWN_SIGMA:.3g} times its own noise: too wide for "
+            f"the integer grid. A sigma_cor below {_room(independent, coordinates, widest):.2g} of this one fits; plan with a "
+            "smaller ratio"
+        )
+    return found
+
+
+def _unrepeated(parameters: int) -> float:
+    """What a value owes to blocks of one key never being equal: q^2 / 2^129 a key, q <= 5 a value if every word were a tie."""
+    return 25.0 * parameters * 2.0**-129
+
+
+def _room(independent: int, coordinates: int, widest: float) -> float:
+    """To what part edges' noise has to shrink, with a little to spare."""
+    return 0.97 * math.sqrt(2 * math.pi**2 / math.log(5.0 * independent * coordinates / LARGEST_DEPARTURE) / widest)
+
+
+def _meant(
+    sigma_cdp: float,
+    sigma_cor: Sequence[float],
+    ends: Sequence[tuple[int, int]],
+    users: int,
+    shift: float,
+    counts: tuple[int, int],
+) -> None:
+    for name, value in (("sigma_cdp", sigma_cdp), ("shift", shift)):
+        if not 0 < value < math.inf:
+            raise InputError(f"{name} is a number above 0, not {value!r}")
+    for name, count in (("users", users), ("parameters", counts[0]), ("steps", counts[1])):
+        if count < 1 or int(count) != count:
+            raise InputError(f"{name} is a whole number from 1 on, not {count!r}")
+    if len(sigma_cor) != len(ends):
+        raise InputError(f"{len(sigma_cor)} deviations for {len(ends)} edges; give one for every edge")
+    for c in sigma_cor:
+        if not 0 <= c < math.inf:
+            raise InputError(f"an edge's deviation is a number from 0 on, not {c!r}")
+    for i, j in ends:
+        if not (0 <= i < users and 0 <= j < users and i != j):
+            raise InputError(f"an edge joins two different users from 0 to {users - 1}, not {i} and {j}")
+
+
+def _summable(own_key: bytes, edges: Sequence[tuple[bytes, int]]) -> None:
+    """Raises unless keys are keys, each used once, and no sum can leave the 64-bit integers (grids of `of` are far below)."""
+    keys = [own_key, *(key for key, _ in edges)]
+    if any(len(key) != 32 for key in keys):
+        raise InputError("a step's keys have 32 bytes each")
+    if len(set(keys)) < len(keys):
+        raise InputError("two of a step's keys are the same; every edge has its own")
+    if sum(abs(multiple) for _, multiple in edges) * EDGE_LARGEST >= 1 << 62:
+        raise InputError("the edges' multiples are too large for 64-bit sums; take those of the grid")
+
+
+@njit(cache=True, nogil=True)
+def _place(
+    gradient: NDArray[Any], scale: float, seed: np.uint64, first: np.uint64, own: NDArray[Any], total: NDArray[Any]
+) -> bool:
+    """total = floor(gradient / unit + dither) + own, from one rounding to a fraction of a grid step on in whole numbers."""
+    fit = True
+    for k in range(len(own)):
+        x = gradient[k] * scale
+        inside = abs(x) <= _FARTHEST  # which nan is not
+        fit &= inside
+        dither = np.int64(_mixed(seed + (first + np.uint64(k)) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - _FRACTION))
+        total[k] = ((np.int64(np.rint(x if inside else 0.0)) + dither) >> np.int64(_FRACTION)) + np.int64(own[k])
+    return fit
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _mixed(z: np.uint64) -> np.uint64:
+    """Splitmix64's output function; dither decides how gradients round and hides nothing, so that speed may choose."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True)
+def _add(values: NDArray[Any], multiple: np.int64, total: NDArray[Any]) -> None:
+    for k in range(len(values)):
+        total[k] += multiple * np.int64(values[k])
+
+
+@njit(cache=True, nogil=True)
+def _scale(total: NDArray[Any], unit: float, message: NDArray[Any]) -> None:
+    for k in range(len(total)):
+        message[k] = unit * np.float64(total[k])

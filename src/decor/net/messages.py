@@ -8,7 +8,7 @@ hold more than one frame of the largest kind that it may send now.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,6 +19,8 @@ VERSION = 1
 HEADER = struct.Struct("<B3xI")
 FIELDS = 64
 """Fields of a federation's file at most."""
+COUNTS = 2**62
+"""Epochs and steps are below: the next one of each still fits a ledger's column, whatever a neighbour says."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Hello:
             length = payload[at]
             digests.append((bytes(payload[at + 1 : at + 1 + length]).decode("ascii"), bytes(payload[at + 1 + length :][:8])))
             at += 9 + length
-        if at != len(payload) or len({name for name, _ in digests}) != count:
+        if at != len(payload) or len({name for name, _ in digests}) != count or max(epoch, step) >= COUNTS:
             raise ValueError
         return cls(federation, tuple(digests), epoch, step)
 
@@ -101,12 +103,11 @@ class Model:
     kind: ClassVar[int] = 4
     fixed: ClassVar[struct.Struct] = struct.Struct("<QI4x")
 
-    def payload(self) -> bytes:
-        return self.fixed.pack(self.step, self.round) + self.values
-
     @classmethod
     def parsed(cls, payload: memoryview) -> Model:
         step, round_ = cls.fixed.unpack_from(payload)
+        if payload[12:16] != bytes(4):  # one model, one string of bytes
+            raise ValueError
         return cls(step, round_, bytes(payload[cls.fixed.size :]))
 
 
@@ -159,10 +160,17 @@ def limits(model_bytes: int) -> dict[int, int]:
 
 
 def encoded(message: Message) -> bytes:
-    payload = message.payload()
-    if len(payload) >= 2**32:
-        raise LocalProtocolError(f"a message of {len(payload):,} bytes is too long for a frame; models have 4 GB at most")
-    return HEADER.pack(message.kind, len(payload)) + payload
+    return b"".join(pieces(message))
+
+
+def pieces(message: Message) -> list[bytes | memoryview]:
+    """A frame in parts; a model's numbers are not copied."""
+    rest: list[bytes | memoryview] = [message.values] if isinstance(message, Model) else []
+    first = Model.fixed.pack(message.step, message.round) if isinstance(message, Model) else message.payload()
+    length = len(first) + sum(map(len, rest))
+    if length >= 2**32:
+        raise LocalProtocolError(f"a message of {length:,} bytes is too long for a frame; models have 4 GB at most")
+    return [HEADER.pack(message.kind, length) + first, *rest]
 
 
 class Decoder:
@@ -174,8 +182,13 @@ class Decoder:
     def __len__(self) -> int:
         return len(self._held)
 
-    def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Message]:
-        """The messages that are whole now. An error says what was wrong; the stream cannot go on after it."""
+    def feed(
+        self, data: bytes | bytearray | memoryview, in_turn: Callable[[type[Message]], None] | None = None
+    ) -> Iterator[Message]:
+        """The messages that are whole now. An error says what was wrong; the stream cannot go on after it.
+
+        `in_turn` hears of every frame's kind before its payload is waited for, and raises if it may not come now.
+        """
         self._held += data
         while len(self._held) >= HEADER.size:
             kind, length = HEADER.unpack_from(self._held)
@@ -184,6 +197,8 @@ class Decoder:
             name = KINDS[kind].__name__
             if length > self._longest[kind]:
                 raise RemoteProtocolError(f"sent a {name} of {length:,} bytes; {self._longest[kind]:,} are the most")
+            if in_turn is not None:
+                in_turn(KINDS[kind])
             end = HEADER.size + length
             if len(self._held) < end:
                 return

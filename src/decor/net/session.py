@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from decor.errors import AgreementError, LocalProtocolError, RemoteProtocolError
 from decor.noise.agreement import Agreement, Edge, EdgeSecret
 
-from .messages import Bye, Confirmation, Decoder, Hello, Message, Model, NoiseTag, Offer, encoded, limits
+from .messages import Bye, Confirmation, Decoder, Hello, Message, Model, NoiseTag, Offer, limits, pieces
 
 
 class State(Enum):
@@ -95,8 +95,8 @@ class Session:
         self._agreement: Agreement | None = None
         self._agreed: Agreed | None = None
         self._theirs: Hello | None = None
-        self._latest = (-1, -1)
-        self._out: deque[bytes] = deque()
+        self._latest, self._latest_tag = (-1, -1), -1
+        self._out: deque[bytes | memoryview] = deque()
         self._say(Hello(ends.federation, ends.digests, epoch, step))
 
     @property
@@ -105,7 +105,11 @@ class Session:
 
     def outgoing(self) -> bytes:
         """What is to be written now; asked for again, nothing."""
-        found = b"".join(self._out)
+        return b"".join(self.parts())
+
+    def parts(self) -> list[bytes | memoryview]:
+        """The same in pieces, models uncopied: what was given to `send_model` must not change before it is written."""
+        found = list(self._out)
         self._out.clear()
         return found
 
@@ -113,11 +117,8 @@ class Session:
         """What the bytes mean. After an error the session is closed, and the neighbour is told in a word."""
         found: list[Event] = []
         try:
-            for message in self._decoder.feed(data) if not self.is_over else ():
-                move = MOVES.get((self.state, type(message)))
-                if move is None:
-                    raise RemoteProtocolError(f"sent a {type(message).__name__} while this side {self.state.value}")
-                found += move(self, message)
+            for message in self._decoder.feed(data, self._in_turn) if not self.is_over else ():
+                found += MOVES[self.state, type(message)](self, message)
                 if self.is_over:
                     break
         except (RemoteProtocolError, AgreementError) as problem:
@@ -144,8 +145,12 @@ class Session:
             self.state = State.CLOSED
             self._agreement = self._agreed = None
 
+    def _in_turn(self, kind: type[Message]) -> None:
+        if (self.state, kind) not in MOVES:
+            raise RemoteProtocolError(f"sent a {kind.__name__} while this side {self.state.value}")
+
     def _say(self, message: Message) -> None:
-        self._out.append(encoded(message))
+        self._out.extend(pieces(message))
 
     def _greet(self, hello: Hello) -> list[Event]:
         if hello.federation != self.ends.federation:
@@ -189,6 +194,11 @@ class Session:
         return [Received(model.step, model.round, model.values)]
 
     def _tag(self, tag: NoiseTag) -> list[Event]:
+        if tag.step <= self._latest_tag:
+            raise RemoteProtocolError(
+                f"sent a tag of step {tag.step} after one of step {self._latest_tag}: an old one, or one twice"
+            )
+        self._latest_tag = tag.step
         return [Tagged(tag.step, tag.tag)]
 
     def _bye(self, bye: Bye) -> list[Event]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 from collections.abc import Iterable
 from typing import Any
@@ -19,6 +20,8 @@ from decor.errors import InputError, RemoteProtocolError
 from .identity import Identity, certificate
 
 HANDSHAKE_SECONDS = 10.0
+READ, WRITE = 1 << 18, 1 << 18
+"""Bytes read and written at a time."""
 
 
 def context(identity: Identity, neighbours: Iterable[bytes], server: bool) -> ssl.SSLContext:
@@ -50,7 +53,48 @@ def who(writer: asyncio.StreamWriter, neighbours: dict[bytes, int]) -> int:
 async def dial(address: str, tls: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection to `host:port`; whoever answers there has shown a trusted certificate."""
     host, port = split(address)
-    return await asyncio.wait_for(asyncio.open_connection(host, port, ssl=tls, server_hostname=""), HANDSHAKE_SECONDS)
+    async with asyncio.timeout(HANDSHAKE_SECONDS):
+        return await asyncio.open_connection(host, port, ssl=tls, server_hostname="", limit=READ)
+
+
+def listening(address: str) -> socket.socket:
+    """A socket that takes connections at `host:port`."""
+    host, port = split(address)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        made = socket.create_server(found[4][:2], family=found[0], backlog=128, reuse_port=False)
+    except OSError as problem:
+        raise InputError(f"cannot listen at {address}: {problem.strerror}; is another node running there?") from None
+    made.setblocking(False)
+    return made
+
+
+async def welcomed(connection: socket.socket, tls: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """The TLS of somebody who has called; it has shown a trusted certificate, or this raises."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=READ, loop=loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    try:
+        made, _ = await loop.connect_accepted_socket(
+            lambda: protocol, connection, ssl=tls, ssl_handshake_timeout=HANDSHAKE_SECONDS
+        )
+    except BaseException:
+        connection.close()
+        raise
+    return reader, asyncio.StreamWriter(made, protocol, reader, loop)
+
+
+def reason(problem: BaseException) -> str:
+    """Why a connection failed, in a few words."""
+    if isinstance(problem, ssl.SSLCertVerificationError):
+        return "its certificate is not the one of the key in the federation's file"
+    if isinstance(problem, ssl.SSLError):
+        return f"no TLS as we speak it ({(problem.reason or 'hung up').lower().replace('_', ' ')})"
+    if isinstance(problem, TimeoutError):
+        return "no answer in time"
+    if isinstance(problem, OSError):
+        return (problem.strerror or str(problem) or "hung up").lower()
+    return str(problem)
 
 
 def split(address: str) -> tuple[str, int]:

@@ -1,0 +1,123 @@
+"""What is known of a neighbour, and the connection to it while there is one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from decor.noise.agreement import EdgeSecret
+
+from . import transport
+from .session import Session
+
+Values = bytes | memoryview
+LAST_WORD_SECONDS = 1.0
+HELD = 3
+"""Messages of one neighbour that are kept until they are used."""
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """Somebody to talk to. `dials`: whether this side calls; `is_lower`: whether this side has the lower number."""
+
+    number: int
+    name: str
+    public: bytes
+    address: str
+    dials: bool
+    is_lower: bool
+
+
+class Line:
+    """One connection: a session, and what it has to say but has not sent yet."""
+
+    def __init__(self, session: Session, writer: asyncio.StreamWriter) -> None:
+        self.session, self._writer = session, writer
+        self._unsent: deque[Values] = deque()
+        self._more = asyncio.Event()
+
+    def flush(self) -> int:
+        """Hands over what the session has to say; gives how many bytes wait to be sent."""
+        self._unsent.extend(self.session.parts())
+        self._more.set()
+        return sum(map(len, self._unsent))
+
+    def close(self, why: str) -> None:
+        """A last word, and soon the end, whether or not the other side listens."""
+        self.session.close(why)
+        self.flush()
+        asyncio.get_running_loop().call_later(LAST_WORD_SECONDS, self._writer.transport.abort)
+
+    async def sent(self) -> None:
+        """Writes a piece at a time, so that what is encrypted but not sent stays small; hangs up when the session is over."""
+        with suppress(OSError):
+            while True:
+                while self._unsent:
+                    whole = memoryview(self._unsent.popleft())
+                    for first in range(0, len(whole), transport.WRITE):
+                        self._writer.write(whole[first : first + transport.WRITE])
+                        await self._writer.drain()
+                if self.session.is_over:
+                    self._writer.close()
+                    return
+                self._more.clear()
+                await self._more.wait()
+
+
+@dataclass
+class Link:
+    """What is known of a neighbour now."""
+
+    neighbour: Neighbour
+    line: Line | None = None
+    is_open: bool = False
+    absent: bool = False
+    """It has been waited for already; not again before it is back."""
+    silent: bool = False
+    """It was here and said nothing; not waited for before it speaks."""
+    done: bool = False
+    served: bool = False
+    """It has been told that this side is done."""
+    down_since: float = 0.0
+    opened: int = 0
+    their_step: int = 0
+    """Its first step without a message, when it connected."""
+    problem: str = "has not been reached yet"
+    inbox: dict[tuple[int, int], Values] = field(default_factory=dict)
+    state: tuple[int, Values] | None = None
+    """(step, model) with which it began a step; whoever is behind goes on from there."""
+    secrets: list[tuple[int, EdgeSecret]] = field(default_factory=list)
+    tags: tuple[dict[int, bytes], dict[int, bytes]] = field(default_factory=lambda: ({}, {}))
+    """What the noise of the last steps looks like from outside, at this side and at the other."""
+
+    def has(self, step: int, round_: int) -> bool:
+        """Whether it has said what it had to in a round, or something later."""
+        return any(at >= (step, round_) for at in self.inbox)
+
+    def keep(self, step: int, round_: int, values: Values) -> None:
+        """The latest few."""
+        self.inbox[step, round_] = values
+        while len(self.inbox) > HELD:
+            del self.inbox[min(self.inbox)]
+
+    def key(self, step: int) -> bytes | None:
+        """Of the newest secret that both use in this step; older ones are forgotten."""
+        usable = [held for held in self.secrets if held[0] <= step]
+        if not usable:
+            return None
+        self.secrets = [held for held in self.secrets if held[0] >= usable[-1][0]]
+        return usable[-1][1].key(step)
+
+    def agreed(self, first_step: int, secret: EdgeSecret) -> None:
+        self.secrets = [(first, held) for first, held in self.secrets if first < first_step] + [(first_step, secret)]
+
+    def cancels(self, step: int, side: int, tag: bytes) -> bool:
+        """Takes a description of a step's noise, of this side (0) or the other (1): False if the two differ."""
+        tags = self.tags[side]
+        tags[step] = tag
+        while len(tags) > 2:
+            del tags[min(tags)]
+        other = self.tags[1 - side].get(step)
+        return other is None or other == tag

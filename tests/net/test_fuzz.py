@@ -1,0 +1,272 @@
+"""Two sessions and a meddler between them, and bytes of every sort: nothing comes of it but refusals.
+
+`FUZZ_EXAMPLES=5000 pytest tests/net/test_fuzz.py` goes on for longer; `python tests/net/fuzz.py --minutes 10` as long as is said.
+"""
+
+import hashlib
+import os
+import random
+
+import fuzz
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from decor.errors import RemoteProtocolError
+from decor.net import messages, session
+from decor.net.messages import HEADER, Bye, Confirmation, Decoder, Hello, Model, NoiseTag, Offer, encoded, limits
+from decor.net.session import MOVES, Agreed, Received, State, Tagged
+
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "600"))
+SIDES, SIZE = st.integers(0, 1), 40
+PLACES, NUMBERS = st.integers(0, 400), st.integers(0, 12) | st.sampled_from(fuzz.NUMBERS)
+FORGED = st.one_of(
+    st.builds(Hello, st.sampled_from((fuzz.FEDERATION, bytes(32))), st.just(fuzz.FIELDS), NUMBERS, NUMBERS),
+    st.builds(Offer, st.binary(min_size=96, max_size=96)),
+    st.builds(Confirmation, st.binary(min_size=32, max_size=32), NUMBERS),
+    st.builds(Model, NUMBERS, st.integers(0, 3), st.sampled_from((bytes(SIZE), bytes(SIZE - 1)))),
+    st.builds(NoiseTag, NUMBERS, st.binary(min_size=8, max_size=8)),
+    st.builds(Bye, st.text(max_size=20)),
+).map(encoded)
+
+
+class Neighbours(RuleBasedStateMachine):
+    """Two honest ends, what is under way to each, and in some runs somebody who touches it."""
+
+    seen = fuzz.Seen()
+
+    def __init__(self):
+        super().__init__()
+        rng = random.Random(1)
+        self.keys = fuzz.ephemeral(lambda: rng.randbytes(32))
+        self.keys.__enter__()
+
+    @initialize(
+        steps=st.tuples(st.integers(0, 50), st.integers(0, 50)),
+        epochs=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+        lower=st.booleans(),
+        meddles=st.booleans(),
+        turns=st.sampled_from((0, 0, 1, 2, 3)),
+    )
+    def begin(self, steps, epochs, lower, meddles, turns):
+        scene = fuzz.Scene(SIZE, steps, epochs, lower)
+        self.ends, self.meddles, self.disturbed = [scene.side(0), scene.side(1)], meddles, False
+        self.under_way, self.said, self.heard = [bytearray(), bytearray()], [b"", b""], [[], []]
+        self.failed, self.last, self.sent = [False, False], [(-1, 0), (-1, 0)], [[], []]
+        self.hidden, self.over = set(), [False, False]
+        self.collect()
+        for _ in range(turns):
+            self.turn()
+
+    @rule(k=SIDES, count=st.integers(1, 200))
+    def deliver(self, k, count):
+        """Some of what is under way to k arrives."""
+        data = bytes(self.under_way[k][:count])
+        del self.under_way[k][:count]
+        end = self.ends[k]
+        was_over = end.is_over
+        try:
+            found = end.receive(data)
+        except RemoteProtocolError as problem:
+            assert self.disturbed, f"refused without reason: {problem}"
+            assert end.is_over and not was_over
+            self.failed[k] = True
+            self.seen.refused(problem)
+            assert not any(secret[:8].hex() in str(problem) for secret in self.hidden)
+            found = []
+        assert not (was_over and found)
+        self.seen.states[end.state] += 1
+        self.heard[k] += found
+        for held in [end._agreed, *(e for e in found if isinstance(e, Agreed))]:
+            if held is not None:
+                self.hidden |= {bytes(held.secret._chain), held.secret._confirmation, held.secret.tag}
+        self.collect()
+
+    @rule()
+    def turn(self):
+        """Everything that is under way arrives."""
+        for k, count in enumerate([len(held) for held in self.under_way]):
+            self.deliver(k, count)
+
+    @rule(k=SIDES, skipped=st.integers(0, 2), another_round=st.booleans(), fill=st.integers(0, 255))
+    def model(self, k, skipped, another_round, fill):
+        if self.ends[k].state is State.OPEN:
+            step, round_ = self.last[k]
+            step, round_ = (step, round_ + 1) if another_round and step >= 0 else (step + 1 + skipped, 0)
+            self.last[k] = step, round_
+            self.ends[k].send_model(step, round_, bytes([fill]) * SIZE)
+            self.sent[k].append(Received(step, round_, bytes([fill]) * SIZE))
+            self.collect()
+
+    @rule(k=SIDES)
+    def tag(self, k):
+        step = 1 + max((e.step for e in self.sent[k] if isinstance(e, Tagged)), default=-1)
+        if self.ends[k].state is State.OPEN:
+            tag = hashlib.sha256(b"%d" % step).digest()[:8]
+            self.hidden.add(tag)
+            self.ends[k].send_tag(step, tag)
+            self.sent[k].append(Tagged(step, tag))
+            self.collect()
+
+    @rule(k=SIDES, reason=st.text(max_size=300))
+    def close(self, k, reason):
+        self.ends[k].close(reason)
+        self.collect()
+
+    def collect(self):
+        for k, end in enumerate(self.ends):
+            said = end.outgoing()
+            assert not (self.over[k] and said), "a closed session speaks"
+            self.over[k] = end.is_over
+            self.said[k] += said
+            self.under_way[1 - k] += said
+
+    def touched(self, k, data, arrives=False):
+        self.disturbed |= bytes(data) != bytes(self.under_way[k])
+        self.under_way[k][:] = data
+        if arrives:
+            self.deliver(k, len(self.under_way[k]))
+
+    @precondition(lambda self: self.meddles)
+    @rule(k=SIDES, at=PLACES, count=st.integers(1, 100))
+    def drop(self, k, at, count):
+        held = self.under_way[k]
+        self.touched(k, held[:at] + held[at + count :])
+
+    @precondition(lambda self: self.meddles)
+    @rule(k=SIDES, at=PLACES)
+    def truncate(self, k, at):
+        self.touched(k, self.under_way[k][:at])
+
+    @precondition(lambda self: self.meddles)
+    @rule(k=SIDES, at=PLACES, bit=st.integers(0, 7), arrives=st.booleans())
+    def flip(self, k, at, bit, arrives):
+        held = bytearray(self.under_way[k])
+        if held:
+            held[at % len(held)] ^= 1 << bit
+        self.touched(k, held, arrives)
+
+    @precondition(lambda self: self.meddles)
+    @rule(k=SIDES, data=st.data(), how=st.sampled_from(("drop", "twice", "swap")), arrives=st.booleans())
+    def shuffle(self, k, data, how, arrives):
+        """Whole frames are lost, come twice, or in another order."""
+        held = list(fuzz.frames(bytes(self.under_way[k])))
+        if held:
+            a, b = data.draw(st.integers(0, len(held) - 1)), data.draw(st.integers(0, len(held) - 1))
+            if how == "drop":
+                del held[a]
+            elif how == "twice":
+                held.insert(b, held[a])
+            else:
+                held[a], held[b] = held[b], held[a]
+            self.touched(k, b"".join(held), arrives)
+
+    @precondition(lambda self: self.meddles)
+    @rule(k=SIDES, frame=FORGED, first=st.booleans(), arrives=st.booleans())
+    def inject(self, k, frame, first, arrives):
+        held = self.under_way[k]
+        self.touched(k, frame + held if first else held + frame, arrives)
+
+    @precondition(lambda self: self.meddles)
+    @rule(k=SIDES, data=st.data(), of=SIDES, arrives=st.booleans())
+    def replay(self, k, data, of, arrives):
+        """A frame that somebody has said before, perhaps k itself."""
+        held = list(fuzz.frames(self.said[of]))
+        self.touched(k, self.under_way[k] + data.draw(st.sampled_from(held)), arrives)
+
+    @invariant()
+    def nobody_holds_more_than_a_frame_that_may_come_now(self):
+        for end in self.ends:
+            may = [limits(SIZE)[kind.kind] for state, kind in MOVES if state is end.state]
+            assert not may or len(end._decoder) < HEADER.size + max(may)
+
+    @invariant()
+    def models_and_tags_come_in_order(self):
+        for k, heard in enumerate(self.heard):
+            models = [(e.step, e.round) for e in heard if isinstance(e, Received)]
+            tags = [e.step for e in heard if isinstance(e, Tagged)]
+            assert models == sorted(set(models)) and tags == sorted(set(tags))
+            if not self.disturbed:
+                exchanged = [e for e in heard if isinstance(e, Received | Tagged)]
+                assert exchanged == self.sent[1 - k][: len(exchanged)]
+
+    def teardown(self):
+        self.keys.__exit__(None, None, None)
+        if not hasattr(self, "ends"):
+            return
+        for k in (0, 1):
+            spoken = list(Decoder(limits(SIZE)).feed(self.said[k]))
+            assert isinstance(spoken[0], Hello) and not any(isinstance(m, Bye) for m in spoken[:-1])
+            assert isinstance(spoken[-1], Bye) or not self.failed[k]
+            open_words = b"".join(encoded(m) for m in spoken if isinstance(m, Hello | Bye))
+            assert not any(secret[:8] in open_words for secret in self.hidden)
+        agreed = [[e for e in heard if isinstance(e, Agreed)] for heard in self.heard]
+        assert all(len(found) <= 1 for found in agreed)
+        if all(agreed):
+            (one,), (two,) = agreed
+            assert one.secret.key(60) == two.secret.key(60) and one.epoch == two.epoch
+            assert self.disturbed or one.first_step == two.first_step
+
+
+def test_two_neighbours_and_a_meddler_come_to_one_secret_or_to_a_refusal():
+    Neighbours.seen = seen = fuzz.Seen()
+    with fuzz.watched(seen):
+        run_state_machine_as_test(
+            Neighbours,
+            settings=settings(
+                max_examples=EXAMPLES,
+                stateful_step_count=25,
+                derandomize="FUZZ_EXAMPLES" not in os.environ,
+                database=None,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+    print({"runs": EXAMPLES, "ends": seen.states, "moves": len(seen.moves), "refusals": len(seen.refusals)})
+    assert set(seen.moves) == set(MOVES) and len(seen.refusals) >= 15 and set(seen.states) == set(State)
+
+
+def test_no_bytes_whatever_break_a_session_and_every_way_to_refuse_them_is_met():
+    seen, row = fuzz.fuzzed(seed=5, inputs=12_000)
+    assert seen.missing() == {} and set(seen.states) == set(State), row
+
+
+def test_the_fuzzer_knows_every_line_that_refuses():
+    lines = [(name, line) for name, line in fuzz.every_line() if name in ("messages.py", "session.py")]
+    assert len(lines) == len(fuzz.every_line()) >= 11
+
+
+def test_a_finding_is_told_with_its_input_and_comes_again(monkeypatch, capsys):
+    """The fuzzer itself is tried on sessions that are broken on purpose."""
+
+    def crash(*_):
+        raise KeyError("broken")
+
+    monkeypatch.setitem(MOVES, (State.GREETING, Hello), crash)
+    with pytest.raises(fuzz.Finding, match="KeyError instead of a refusal") as found:
+        fuzz.fuzzed(seed=3, inputs=100)
+    line = found.value.__notes__[0].split(": ")[1]
+    with pytest.raises(fuzz.Finding, match="KeyError"):
+        fuzz.tried(fuzz.Case.read(line), fuzz.Seen())
+    assert str(fuzz.Case.read(line)) == line
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "broken", "said"),
+    [
+        (session, "limits", lambda size: dict.fromkeys(messages.KINDS, 1 << 40), "holds .* bytes while"),
+        (session.Session, "close", lambda self, _: None, "goes on after a refusal"),
+        (session.Session, "_model", lambda self, m: [Received(m.step, m.round, m.values)], "out of order, or of another size"),
+        (session.Session, "_bye", lambda self, _: next(k for k in iter(int, 1) if k), "took more than"),
+        (session.Session, "_tag", lambda self, m: [Tagged(m.step, m.tag)], "a tag out of order"),
+    ],
+)
+def test_the_fuzzer_finds_what_is_broken_on_purpose(monkeypatch, where, name, broken, said):
+    monkeypatch.setattr(fuzz, "SECONDS", 0.2)
+    for entry, move in list(MOVES.items()):
+        if move is getattr(where, name):
+            monkeypatch.setitem(MOVES, entry, broken)
+    monkeypatch.setattr(where, name, broken)
+    with pytest.raises(fuzz.Finding, match=said):
+        fuzz.fuzzed(seed=3, inputs=3000)

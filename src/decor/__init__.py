@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .engines.sweep import Sweep, Tuned, sweep, tune
     from .engines.training import train
     from .engines.vectorised import Vectorised
+    from .federation.peers import Peers
     from .learning import losses, models, schedule, shards, tasks
     from .learning.task import Task
     from .results.run import Run
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _TRAINING = {
+    "Peers": "federation.peers",
     "Run": "results.run",
     "Sweep": "engines.sweep",
     "Task": "learning.task",
@@ -81,8 +83,9 @@ def __getattr__(name: str) -> object:
         room = import_module(f".{_TRAINING[name]}", __name__)
         found = import_module(f".{name}", room.__name__) if _TRAINING[name] == "learning" else getattr(room, name)
     except ModuleNotFoundError as problem:
-        if problem.name in ("torch", "safetensors"):
-            raise MissingExtra(f"decor.{name} needs {problem.name}: pip install 'decor-dp[train]'", name=problem.name) from None
+        extra = {"torch": "train", "safetensors": "train", "cryptography": "all"}.get(str(problem.name).partition(".")[0])
+        if extra is not None:
+            raise MissingExtra(f"decor.{name} needs {problem.name}: pip install 'decor-dp[{extra}]'", name=problem.name) from None
         raise
     globals()[name] = found
     return found
@@ -107,6 +110,7 @@ __all__ = [
     "InputError",
     "MissingExtra",
     "NoisePlan",
+    "Peers",
     "Phases",
     "Run",
     "Sweep",

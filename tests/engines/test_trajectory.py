@@ -30,12 +30,12 @@ class Edges:
         v = c * rng.normal(size=(plan.topology.edge_count, parameters))
         return v, plan.sigma_cdp * rng.normal(size=(plan.topology.users, parameters))
 
-    def draw(self, plan, seed, step, parameters):
-        v, u = self.parts(plan, seed, step, parameters)
+    def noised(self, plan, seed, step, gradients):
+        v, u = self.parts(plan, seed, step, gradients.shape[1])
         K = np.zeros((plan.topology.users, plan.topology.edge_count))
         for e, (i, j) in enumerate(plan.topology.edges.tolist()):
             K[i, e], K[j, e] = 1.0, -1.0
-        return K @ v + u
+        return gradients + K @ v + u
 
     def of_user(self, user, plan, seed, step, parameters):
         v, u = self.parts(plan, seed, step, parameters)

@@ -12,7 +12,7 @@ from typing import NoReturn
 import decor
 from decor.errors import DecorError
 
-from . import compare, graph, noise, reproduce, train
+from . import compare, federation, graph, node, noise, reproduce, train
 from .show import shown_progress
 
 
@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
     top = _Parser(prog="decor", description="Private decentralised learning: plan the noise, know who learns what, and train.")
     top.add_argument("--version", action="version", version=f"decor {decor.__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for module in (noise, graph, train, compare, reproduce):
+    for module in (noise, graph, train, compare, reproduce, federation, node):
         module.add_commands(commands)
     return top
 

@@ -31,9 +31,11 @@ _LARGE = 10_000
 
 
 class NoiseSource(Protocol):
-    """Somebody else's noise, such as the peers' edge streams: everybody's total noise of one step, [users, parameters]."""
+    """Somebody else's noise, such as the peers' edge streams on their grid."""
 
-    def draw(self, plan: NoisePlan, seed: int, step: int, parameters: int) -> Any: ...
+    def noised(self, plan: NoisePlan, seed: int, step: int, gradients: Any) -> Any:
+        """Everybody's clipped gradients of one step, [users, parameters], with noise on them."""
+        ...
 
 
 class Channel(Protocol):
@@ -212,12 +214,14 @@ class _Outside:
     seeds: tuple[int, ...]
 
     def noise(self, to: Blocks, alpha: Tensor, step: int, threads: int = 1) -> None:
+        """`to` is the gradients themselves, and alpha is one: others round gradient and noise together."""
         sizes = [block[0, 0, 0].numel() for block in to]
         for s, seed in enumerate(self.seeds):
             for r, plan in enumerate(self.plans):
-                drawn = torch.as_tensor(np.asarray(self.source.draw(plan, seed, step, sum(sizes)))).to(to[0].dtype)
-                for block, part in zip(to, torch.split(drawn, sizes, dim=1), strict=True):
-                    block[:, s, r].add_(part.view(block[:, s, r].shape), alpha=float(alpha[s, r]))
+                gradients = torch.cat([block[:, s, r].flatten(1) for block in to], 1).double().numpy()
+                found = torch.as_tensor(np.asarray(self.source.noised(plan, seed, step, gradients)))
+                for block, part in zip(to, torch.split(found, sizes, dim=1), strict=True):
+                    block[:, s, r].copy_(part.view(block[:, s, r].shape))
 
     def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks:
         return self.mixing.mix(blocks, gossip, threads)

@@ -63,8 +63,8 @@ class Vectorised:
     of real data that is to be released takes `seed=None`, one from the operating system that is kept nowhere.
     `threads` None takes as many cores as help.
     `path` "auto" takes the fast path for linear models and MLPs, "generic" torch.func for everything; both give the same numbers.
-    `noise` replaces the simulator's own noise, and has to have the plan's law. `on_messages(step, messages)` sees every step's
-    noised models as they are first sent, [users, seeds, settings, parameters].
+    `noise` puts somebody else's noise on the gradients, and has to have the plan's law. `on_messages(step, messages)` sees
+    every step's noised models as they are first sent, [users, seeds, settings, parameters].
     """
 
     seed: int | None = 0
@@ -188,13 +188,8 @@ class _Simulation:
     def _step(self, step: int, threads: int = 1) -> None:
         """Algorithm 1: clip, fresh noise, local step, gossip."""
         rate, decay = self.rates[step], self.recipe.weight_decay
-        if self.recipe.momentum:
-            for v in self.velocity:
-                v.mul_(self.recipe.momentum)
-            one = torch.ones_like(rate)
-            self._add_clipped(self.velocity, one, step)
-            self.channel.noise(self.velocity, one, step, threads)
-            for x, v in zip(self.models, self.velocity, strict=True):
+        if self.recipe.momentum or self.engine.noise is not None:
+            for x, v in zip(self.models, self._moved(step, threads), strict=True):
                 if decay:
                     x.mul_(over(1 - rate * decay, x))
                 x.addcmul_(v, over(-rate, x))
@@ -211,6 +206,18 @@ class _Simulation:
         if self.engine.on_messages is not None:
             self.engine.on_messages(step, torch.cat([x.flatten(3) for x in self.models], -1))
         self.models = self.channel.mix(self.models, self.recipe.gossip, threads)
+
+    def _moved(self, step: int, threads: int) -> Blocks:
+        """Noised gradients, with momentum's memory of earlier ones; noise from outside sees the gradients alone."""
+        one, outside = torch.ones_like(self.rates[step]), self.engine.noise is not None
+        for v in self.velocity:
+            v.mul_(self.recipe.momentum)
+        to = [torch.zeros_like(block) for block in self.models] if outside else self.velocity
+        self._add_clipped(to, one, step)
+        self.channel.noise(to, one, step, threads)
+        if not (outside and self.velocity):
+            return to
+        return [v.add_(noised) for v, noised in zip(self.velocity, to, strict=True)]
 
     def _add_clipped(self, to: Blocks, alpha: Tensor, step: int) -> None:
         """to += alpha * clipped gradient, some users at a time."""

@@ -5,7 +5,7 @@ What is drawn is a function of (seed, step, user): a resumed run takes the recor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +78,25 @@ class Batches:
         weights = np.where(inside, 1.0 / self.records[:, None], 0.0)
         alike = bool(inside.all())
         return Batch(torch.from_numpy(rows), 1.0 / wide if alike else torch.from_numpy(weights))
+
+
+def secretly(records: int, size: int | None, sampling: str, random: Callable[[int], bytes]) -> Batch:
+    """One user's batch, by random bytes that nobody else knows: what amplification by sampling asks for.
+
+    Guarantee: with "poisson" every record is taken with probability at most size / records (less by 2^-64), independently.
+    """
+    if size is None:
+        return Batch(torch.arange(records).unsqueeze(0), 1.0 / records)
+    words = np.frombuffer(random(8 * records), dtype="<u8")
+    if sampling == "fixed":
+        taken = np.sort(np.argsort(words, kind="stable")[:size])
+    elif size >= records:
+        taken = np.arange(records)
+    else:
+        taken = np.flatnonzero(words < np.uint64((size << 64) // records))
+    if not len(taken):
+        return Batch(torch.tensor([[records]]), torch.zeros(1, 1, dtype=torch.float64))
+    return Batch(torch.from_numpy(taken).unsqueeze(0), 1.0 / size)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

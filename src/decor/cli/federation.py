@@ -1,0 +1,292 @@
+"""`decor keygen` and `decor federation`: a user's key, and the file that all users of a federation share."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import decor
+from decor.errors import InputError
+
+from . import options as opt
+from .federation_report import report
+from .show import write_json
+
+if TYPE_CHECKING:
+    from decor.federation.federation import Federation
+
+_KEYGEN = """example:
+  decor keygen bonn        # writes bonn.key, which stays there, and prints the line that the others are given"""
+_NEW = """examples:
+  decor federation new --output heart.toml --name heart --epsilon 3 --steps 200 --learning-rate 0.1 --features 30 \\
+      --user bonn,bonn.example.org:7400,"decor-ed25519 ..." --user ulm,ulm.example.org:7400,"decor-ed25519 ..." --user ...
+  decor federation new --task breast-cancer --users 8 --topology ring --epsilon 10 --output trial    # on one machine"""
+_CHECK = """example:
+  decor federation check heart.toml"""
+
+TOWNS = ("bonn", "ulm", "kiel", "jena", "trier", "essen", "mainz", "gera", "halle", "worms", "celle", "emden")
+"""What users of a trial are called; then bonn-2 and so on."""
+
+_TRIALS: dict[str, dict[str, Any]] = {
+    "breast-cancer": {"kind": "logistic", "features": 30},
+    "digits": {"kind": "multinomial", "features": 64, "classes": 10},
+    "a9a": {"kind": "logistic", "features": 123},
+    "mnist": {"kind": "mlp", "features": 784, "classes": 10, "hidden": [128]},
+}
+_TRIAL_STEPS = 50
+_TRIAL_TRAINING = {"clip": 0.1, "learning_rate": 0.5, "gossip_rounds": 4, "accelerate": "designed", "final_gossip_rounds": 8}
+"""Chosen in the simulator: breast-cancer with 8 users on a ring reaches 96 % at epsilon 10."""
+
+
+def add_commands(commands: Any) -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    keygen = commands.add_parser("keygen", help="a user's key for a federation", epilog=_KEYGEN, formatter_class=raw)
+    keygen.set_defaults(run=run_keygen)
+    keygen.add_argument("name", metavar="NAME", help="of the user; the key is written to NAME.key")
+    keygen.add_argument("--output", default=".", metavar="DIR", help="folder for the key (default: here)")
+    _add_json(keygen)
+
+    said = "the file that all users of a federation share"
+    federation = commands.add_parser("federation", help=said, description=said)
+    kinds = federation.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    new = kinds.add_parser("new", help="write one", epilog=_NEW, formatter_class=raw)
+    new.set_defaults(run=run_new)
+    _add_new(new)
+    check = kinds.add_parser("check", help="what it promises, and what would be better", epilog=_CHECK, formatter_class=raw)
+    check.set_defaults(run=run_check)
+    check.add_argument("file", metavar="FILE", help="the federation's file")
+    _add_json(check)
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output, and nothing else there")
+
+
+def _add_new(new: argparse.ArgumentParser) -> None:
+    new.add_argument("--output", required=True, metavar="PATH", help="the file to write; with --task a folder")
+    new.add_argument("--name", help="of the federation (default: the task's)")
+    new.add_argument("--user", action="append", metavar="NAME,ADDRESS,KEY[,RECORDS]", help="a user; ADDRESS may be empty")
+    trial = new.add_argument_group("to try it out on one machine, instead of --user")
+    trial.add_argument("--task", metavar="NAME", help=f"{', '.join(_TRIALS)}: keys and data of all users are made")
+    trial.add_argument("--users", type=opt.whole, metavar="N", help="how many (default: 8)")
+    trial.add_argument("--data-seed", type=opt.whole, default=0, metavar="S", help="of the split into users (default: 0)")
+    privacy = new.add_argument_group("privacy")
+    privacy.add_argument("--epsilon", type=opt.number, required=True, metavar="E", help="the most that may be spent")
+    privacy.add_argument("--delta", type=opt.number, metavar="D", help=f"probability given away (default: {opt.DELTA:g})")
+    who = "eavesdropper, curious, colluding:Q or everyone (default: curious, for every user is in the network)"
+    privacy.add_argument("--adversary", metavar="WHO", help=who)
+    privacy.add_argument("--unit", help="user (all data of a user) or example (one record) (default: user)")
+    privacy.add_argument("--sampling", help="example level: poisson (default) or fixed")
+    privacy.add_argument("--relation", help="example level: add-remove (default with poisson) or replace")
+    privacy.add_argument("--ratio", type=opt.number, metavar="X", help="fix sigma_cor^2 / sigma_cdp^2")
+    training = new.add_argument_group("training")
+    training.add_argument("--steps", type=opt.whole, metavar="T", help="(default: 100; with --task 50)")
+    training.add_argument(
+        "--clip", type=opt.number, metavar="C", help="norm to which gradients are clipped (default: 1; with --task 0.1)"
+    )
+    training.add_argument("--learning-rate", type=opt.number, metavar="R", help="(default: 0.1; with --task 0.5)")
+    training.add_argument("--batch-size", type=opt.whole, metavar="B", help="records a gradient averages (default: all)")
+    for name, kind, said in (
+        ("schedule", str, "constant, inverse-time or cosine (default: constant)"),
+        ("horizon", opt.number, "of inverse-time, in steps"),
+        ("final", opt.number, "of cosine, as a share"),
+        ("momentum", opt.number, "(default: 0)"),
+        ("weight-decay", opt.number, "(default: 0)"),
+        ("gossip-rounds", opt.whole, "of averaging a step (default: 1)"),
+        ("accelerate", str, "no, chebyshev or designed (default: no)"),
+        ("final-gossip-rounds", opt.whole, "after the last step (default: 0)"),
+        ("dtype", str, "float32 or float64 (default: float32)"),
+    ):
+        training.add_argument(f"--{name}", type=kind, help=said)
+    model = new.add_argument_group("model")
+    model.add_argument("--model", dest="kind", metavar="KIND", help="logistic, multinomial, mlp or linear (default: logistic)")
+    model.add_argument("--code", metavar="MODULE:FUNCTION", help="public code that gives (module, loss), instead of --model")
+    model.add_argument("--features", type=opt.whole, metavar="N")
+    model.add_argument("--classes", type=opt.whole, metavar="N")
+    model.add_argument("--hidden", type=lambda text: [opt.whole(size) for size in text.split(",")], metavar="N,...")
+    model.add_argument("--activation", help="relu (default) or tanh")
+    model.add_argument("--seed", type=opt.whole, metavar="S", help="of the first weights (default: 0)")
+    network = new.add_argument_group("network")
+    network.add_argument("--topology", metavar="NAME", help=f"{', '.join(opt.TOPOLOGIES)} (default: ring)")
+    network.add_argument("--degree", type=opt.whole, metavar="K", help="neighbours in random-regular (default: 4)")
+    network.add_argument("--probability", type=opt.number, metavar="P", help="of an edge in erdos-renyi (default: 2 log(N)/N)")
+    network.add_argument("--graph-seed", type=opt.whole, metavar="S", help="of a random graph (default: 0)")
+    network.add_argument("--graph", metavar="FILE", help="edge list, .gml or .graphml, of the users' names or numbers")
+    network.add_argument("--edges", metavar="A:B,...", help="pairs of users, instead of --topology")
+    network.add_argument("--timeout", type=opt.number, metavar="S", help="seconds of silence to wait (default: 30)")
+    network.add_argument("--quorum", type=opt.number, metavar="Q", help="least share of neighbours to go on with (default: 0.5)")
+    network.add_argument("--patience", type=opt.number, metavar="S", help="seconds to wait for all at the start (default: 300)")
+    _add_json(new)
+
+
+def run_keygen(options: argparse.Namespace) -> None:
+    from decor.federation.file import NAME, peer_room
+
+    if NAME.taken(options.name) is None:
+        raise InputError(f"NAME must be {NAME.words}, not {options.name!r}")
+    identity = peer_room("identity").Identity.new()
+    file = _folder(Path(options.output)) / f"{options.name}.key"
+    identity.save(file)
+    if options.json:
+        write_json({"name": options.name, "file": str(file), "public": identity.line})
+    else:
+        print(identity.line)
+
+
+def run_new(options: argparse.Namespace) -> None:
+    if (options.task is None) == (options.user is None):
+        raise InputError("give either --user NAME,ADDRESS,KEY for every user, or --task NAME for a trial on one machine")
+    if options.task is not None:
+        _new_trial(options)
+        return
+    if options.users is not None:
+        raise InputError("--users is for --task; with --user every user is named, so drop it")
+    if options.name is None:
+        raise InputError("give --name, such as --name heart")
+    users = [_user(text) for text in options.user]
+    usual: dict[str, dict[str, Any]] = {"training": {"steps": 100, "learning_rate": 0.1}}
+    if options.code is None:
+        usual["model"] = {"kind": "logistic"}
+    federation = _federation(options, users, usual)
+    _write_new(Path(options.output), federation.to_toml())
+    report(federation, options.json, {"file": options.output}, f"wrote {options.output}\n")
+
+
+def run_check(options: argparse.Namespace) -> None:
+    from decor.federation.federation import Federation
+
+    report(Federation.read(options.file), options.json, {"file": options.file})
+
+
+def _user(text: str) -> dict[str, Any]:
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) not in (3, 4):
+        raise InputError(f"--user {text!r} must be NAME,ADDRESS,KEY (and ,RECORDS at example level), with two commas or three")
+    user: dict[str, Any] = dict(zip(("name", "address", "key"), parts, strict=False))
+    if len(parts) == 4:
+        if not parts[3].isdecimal():
+            raise InputError(f"--user {text!r}: the number of records must be a whole number, not {parts[3]!r}")
+        user["records"] = int(parts[3])
+    return user
+
+
+_OPTIONS = {
+    "privacy": ("epsilon", "delta", "adversary", "unit", "sampling", "relation", "ratio"),
+    "training": (
+        *("steps", "clip", "learning_rate", "schedule", "horizon", "final", "momentum", "weight_decay", "gossip_rounds"),
+        *("accelerate", "final_gossip_rounds", "batch_size", "dtype"),
+    ),
+    "model": ("kind", "code", "features", "classes", "hidden", "activation", "seed"),
+    "network": ("timeout", "quorum", "patience"),
+}
+"""Options that are fields of the file, by section."""
+
+
+def _federation(options: argparse.Namespace, users: list[dict[str, Any]], usual: dict[str, dict[str, Any]]) -> Federation:
+    """The file that the options ask for; what they leave out is as usual here, then as the file's own defaults."""
+    from decor.federation.federation import Federation
+    from decor.federation.file import FORMAT
+
+    always: dict[str, dict[str, Any]] = {
+        "privacy": {"delta": opt.DELTA, "adversary": "curious"},
+        "training": {"clip": 1.0},
+        "network": _network(options, [user["name"] for user in users]),
+    }
+    tables: dict[str, Any] = {"format": FORMAT, "name": options.name, "users": users}
+    for section, names in _OPTIONS.items():
+        given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+        whole = always.get(section, {}) | usual.get(section, {}) | given
+        tables[section] = {name: value for name, value in whole.items() if value is not None}
+    return Federation.of(tables)
+
+
+def _network(options: argparse.Namespace, names: list[str]) -> dict[str, Any]:
+    """The graph by its name where that says all, by its edges where it was drawn or given."""
+    if options.edges is not None:
+        if options.topology is not None or options.graph is not None:
+            raise InputError("--edges says the whole graph; drop --topology and --graph")
+        return {"edges": [pair.strip().split(":") for pair in options.edges.split(",") if pair.strip()]}
+    options.users = len(names)
+    if options.topology is None and options.graph is None and len(names) <= 2:
+        options.topology = "path"  # the smallest ring has three users
+    topology = opt.topology_of(options)
+    family = topology.family
+    if family is not None:
+        return {"topology": family.name, "rows": family.sizes[0] if family.name in ("torus", "grid") else None}
+    labels = topology.labels or tuple(names)
+    return {"edges": [[labels[i], labels[j]] for i, j in topology.edges.tolist()]}
+
+
+def _new_trial(options: argparse.Namespace) -> None:
+    """A federation with everybody's key and data in one folder."""
+    import numpy as np
+
+    from decor.federation.file import peer_room
+    from decor.federation.hints import steady_ratio
+
+    name = options.task.replace("_", "-")
+    if name not in _TRIALS:
+        raise InputError(f"there is no trial of task {options.task!r}; there are {', '.join(_TRIALS)}")
+    folder, identity = Path(options.output), peer_room("identity").Identity
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{options.output!r} exists and is not empty; nothing is overwritten, so name another folder")
+    count = 8 if options.users is None else options.users
+    task = decor.tasks.make(name, users=count, seed=options.data_seed)
+    towns = [TOWNS[k % len(TOWNS)] + (f"-{k // len(TOWNS) + 1}" if k >= len(TOWNS) else "") for k in range(count)]
+    keys = {town: identity.new() for town in towns}
+    example = options.unit == "example"
+    users = [
+        {"name": town, "address": f"127.0.0.1:{port}", "key": keys[town].line} | ({"records": records} if example else {})
+        for town, port, records in zip(towns, _free_ports(count), task.records, strict=True)
+    ]
+    options.name = options.name or name
+    options.steps = _TRIAL_STEPS if options.steps is None else options.steps
+    privacy = {"ratio": steady_ratio(count, options.steps)}
+    federation = _federation(options, users, {"privacy": privacy, "training": _TRIAL_TRAINING, "model": _TRIALS[name]})
+    for part in ("keys", "data"):
+        _folder(folder / part)
+    for town, (X, y) in zip(towns, task.shards, strict=True):
+        keys[town].save(folder / "keys" / f"{town}.key")
+        np.savez(folder / "data" / f"{town}.npz", X=X.numpy(), y=y.numpy())
+    assert task.test is not None
+    np.savez(folder / "test.npz", X=task.test[0].numpy(), y=task.test[1].numpy())
+    _write_new(folder / "federation.toml", federation.to_toml())
+    wrote = {"file": str(folder / "federation.toml"), "keys": str(folder / "keys"), "data": str(folder / "data")}
+    wrote |= {"test": str(folder / "test.npz")}
+    report(federation, options.json, wrote, f"wrote {', '.join(wrote.values())}\n")
+
+
+def _free_ports(count: int) -> list[int]:
+    """Free now, and below those that the system gives to outgoing connections."""
+    found: list[int] = []
+    for port in random.SystemRandom().sample(range(10_000, 30_000), 2_000):
+        if len(found) == count:
+            return found
+        with socket.socket() as tried:
+            try:
+                tried.bind(("127.0.0.1", port))
+                found.append(port)
+            except OSError:
+                continue
+    raise InputError(f"this machine has no {count} free ports; a trial takes fewer users")
+
+
+def _folder(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise InputError(f"the folder {str(path)!r} cannot be made: {problem.strerror}") from None
+    return path
+
+
+def _write_new(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise InputError(f"{str(path)!r} exists; nothing is overwritten, so name another file") from None
+    except OSError as problem:
+        raise InputError(f"{str(path)!r} cannot be written: {problem.strerror}") from None

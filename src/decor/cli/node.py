@@ -1,0 +1,274 @@
+"""`decor node`, `up`, `status` and `ledger`: one user at work, a federation on one machine, and what they say of themselves."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import decor
+from decor import progress
+from decor.errors import InputError, MissingExtra
+
+from . import options as opt
+from .show import table, write_json
+
+if TYPE_CHECKING:
+    from decor.federation.terms import Terms
+
+_NODE = """example:
+  decor node heart.toml --identity bonn.key --data patients.csv --label diagnosis --test public.csv --output bonn"""
+_UP = """examples:
+  decor federation new --task breast-cancer --users 8 --epsilon 10 --output trial
+  decor up trial/federation.toml
+  decor up trial/federation.toml --output again --crash ulm@20    # kills ulm after its 20th message, and starts it again"""
+_STATUS = """examples:
+  decor status bonn.ledger
+  decor status trial/run         # everybody whom decor up has started"""
+_LEDGER = """example:
+  decor ledger bonn.ledger"""
+
+
+def add_commands(commands: Any) -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    node = commands.add_parser("node", help="take part in a federation", epilog=_NODE, formatter_class=raw)
+    node.set_defaults(run=run_node)
+    node.add_argument("file", metavar="FILE", help="the federation's file")
+    node.add_argument("--identity", required=True, metavar="KEY", help="the user's key, as decor keygen wrote it")
+    said = "the user's records: .csv, .npz with X and y, or module:function. They never leave this process"
+    node.add_argument("--data", required=True, metavar="FILE", help=said)
+    node.add_argument("--label", metavar="COLUMN", help="of a .csv: name or number of the label's column (default: the last)")
+    node.add_argument("--test", metavar="FILE", help="public records to measure the final model on")
+    node.add_argument("--ledger", metavar="FILE", help="what has been sent and paid (default: beside the key, NAME.ledger)")
+    node.add_argument("--output", metavar="DIR", help="folder for the model and the run (default: run-NAME)")
+    node.add_argument("--listen", metavar="HOST:PORT", help="where to listen, if not at the address in the file")
+    node.add_argument("--allow", type=opt.number, metavar="E", help="the most that all runs of the ledger may spend together")
+    node.add_argument("--metrics", type=opt.whole, metavar="PORT", help="serve figures for Prometheus on 127.0.0.1:PORT")
+    node.add_argument("--log", metavar="FILE", help="write events there, and not to standard error")
+    node.add_argument("--json", action="store_true", help="one JSON object on standard output, and nothing else there")
+
+    up = commands.add_parser("up", help="a whole federation on this machine, to try it out", epilog=_UP, formatter_class=raw)
+    up.set_defaults(run=run_up)
+    up.add_argument("file", metavar="FILE", help="the federation's file; keys/ and data/ lie beside it")
+    up.add_argument("--output", metavar="DIR", help="folder for ledgers, logs and runs (default: run, beside the file)")
+    up.add_argument("--crash", action="append", default=[], metavar="NAME@STEP", help="kill a user there, and start it again")
+    up.add_argument("--json", action="store_true", help="one JSON object on standard output, and nothing else there")
+
+    status = commands.add_parser("status", help="ask a running node", epilog=_STATUS, formatter_class=raw)
+    status.set_defaults(run=run_status)
+    status.add_argument("path", metavar="PATH", help="a node's ledger, or a folder of them")
+    status.add_argument("--json", action="store_true", help="one JSON object on standard output, and nothing else there")
+
+    ledger = commands.add_parser("ledger", help="what a user's data has paid", epilog=_LEDGER, formatter_class=raw)
+    ledger.set_defaults(run=run_ledger)
+    ledger.add_argument("file", metavar="FILE", help="the ledger")
+    ledger.add_argument("--json", action="store_true", help="one JSON object on standard output, and nothing else there")
+
+
+def run_node(options: argparse.Namespace) -> None:
+    _installed()
+    from decor.federation.federation import Federation
+    from decor.federation.node import Node
+    from decor.federation.service import Logbook, attended
+    from decor.federation.terms import Terms
+    from decor.learning import own_data
+    from decor.net.identity import Identity
+    from decor.net.ledger import Ledger
+
+    federation = Federation.read(options.file)
+    identity = Identity.load(options.identity)
+    number = federation.number_of(identity.public)
+    name = federation.members[number].name
+    test = None if options.test is None else own_data.read(options.test, label=options.label)
+    task = federation.task(own_data.read(options.data, label=options.label), test, user=number)
+    path = Path(options.ledger or Path(options.identity).with_suffix(".ledger"))
+    output = Path(options.output or f"run-{name}")
+    stream = sys.stderr if options.log is None else _opened(Path(options.log))
+    with Ledger(path) as ledger:
+        node = Node(Terms.of(federation), number, identity, task, ledger, Logbook(name, stream), options.allow, options.listen)
+        node.on_step = lambda step: progress.report(f"{name}: training {federation.name}", min(step, node.steps), node.steps)
+        run = asyncio.run(attended(node, _socket(path), options.metrics))
+        run.save(output, overwrite=True)
+        guarantee, missed = node.guarantee(), node.skipped
+    progress.report("")
+    if options.json:
+        write_json(
+            {
+                "user": name,
+                "steps": run.steps_taken,
+                "missed": missed,
+                "stopped": run.stopped,
+                "epsilon": guarantee.epsilon,
+                "delta": guarantee.delta,
+                "adversary": str(guarantee.adversary),
+                "metrics": run.metrics,
+                "output": str(output),
+                "ledger": str(path),
+            }
+        )
+    else:
+        for metric, value in run.metrics.items():
+            if metric != "step":
+                print(f"{metric.replace('_', ' ')} on public data: {value:.4g}")
+        print(f"{guarantee}\n\nwrote {output}, {path}")
+    if run.stopped is not None:
+        raise KeyboardInterrupt
+
+
+def run_up(options: argparse.Namespace) -> None:
+    _installed()
+    from decor.federation.federation import Federation
+    from decor.federation.peers import joined
+    from decor.federation.terms import Terms
+    from decor.federation.together import Together
+    from decor.learning import own_data
+    from decor.net.identity import Identity
+
+    file = Path(options.file)
+    federation = Federation.read(file)
+    terms = Terms.of(federation)
+    identities = [Identity.load(file.parent / "keys" / f"{m.name}.key") for m in federation.members]
+    public = file.parent / "test.npz"
+    test = own_data.read(public) if public.exists() else None
+    shards = [own_data.read(file.parent / "data" / f"{m.name}.npz") for m in federation.members]
+    tasks = [federation.task(shard, test, user=k) for k, shard in enumerate(shards)]
+    output = Path(options.output or file.parent / "run")
+    steps, users = federation.exposure.steps, len(federation.members)
+
+    def shown(said: list[dict[str, Any]]) -> None:
+        slowest = min((each["step"] for each in said), default=0)
+        spent = max((each["epsilon"] for each in said), default=0.0)
+        progress.report(f"{len(said)} of {users} users at work, epsilon {spent:.3g} spent", slowest, steps)
+
+    together = Together(terms, identities, tasks, output, _crashes(options.crash, terms), _tell, shown)
+    runs = together.trained()
+    progress.report("")
+    every = decor.Task(
+        tasks[0].model, tasks[0].loss, [task.shards[0] for task in tasks], test=tasks[0].test, name=federation.name
+    )
+    whole = joined(every, federation.plan, runs, runs[0].manifest | {"task": {"name": federation.name, "users": users}})
+    guarantee = terms.spent(whole.steps_taken)
+    if options.json:
+        write_json(
+            {
+                "users": [_outcome(m.name, run) for m, run in zip(federation.members, runs, strict=True)],
+                "metrics": whole.metrics,
+                "epsilon": guarantee.epsilon,
+                "delta": guarantee.delta,
+                "adversary": str(guarantee.adversary),
+                "statement": str(guarantee),
+                "output": str(output),
+            }
+        )
+        return
+    rows = [_row(m.name, run) for m, run in zip(federation.members, runs, strict=True)]
+    print(f"{federation.name}: {users} users, {steps} steps on {federation.topology.description}")
+    print(table(["user", "messages", "steps missed", "test accuracy"], rows))
+    if "accuracy" in whole.metrics:
+        print(f"\nThe average of all models is right on {whole.metrics['accuracy']:.1%} of the public test records.")
+    print(f"{guarantee}\n\nwrote {output}: a folder, a ledger and a log of every user")
+
+
+def run_status(options: argparse.Namespace) -> None:
+    from decor.net import status
+
+    path = Path(options.path)
+    sockets = sorted(path.glob("*.socket")) if path.is_dir() else [_socket(path)]
+    if not sockets:
+        raise InputError(f"no node is running in {str(path)!r}; start one with decor node or decor up")
+    said = [status.asked(socket) for socket in sockets]
+    if options.json:
+        write_json({"nodes": said})
+        return
+    for each in said:
+        where = f"paused: {each['paused']}" if each["paused"] else "at work"
+        print(f"{each['user']} in {each['federation']}: step {each['step']} of {each['steps']}, {where}")
+        print(
+            f"  epsilon spent {each['epsilon']:.4g} (delta {each['delta']:g}), {each['messages']} messages, "
+            f"{each['missed']} steps missed"
+        )
+        for other in each["neighbours"]:
+            print(f"  {other['name']}: {'here' if other['here'] else 'done' if other['done'] else other['problem']}")
+
+
+def run_ledger(options: argparse.Namespace) -> None:
+    _installed()
+    from decor.federation.spending import paid, total
+    from decor.net.ledger import Ledger
+
+    path = Path(options.file)
+    if not path.exists():
+        raise InputError(f"there is no ledger {str(path)!r}")
+    with Ledger(path) as ledger:
+        entries = ledger.entries()
+    each = [(entry, paid(entry)) for entry in entries]
+    epsilon, delta = total(entries)
+    if options.json:
+        runs = [
+            {
+                "run": entry.run,
+                "federation": entry.federation.hex(),
+                "messages": entry.steps,
+                "epsilon": guarantee.epsilon,
+                "delta": guarantee.delta,
+                "adversary": str(guarantee.adversary),
+                "ended": entry.ended,
+                "why": entry.why,
+            }
+            for entry, guarantee in each
+        ]
+        write_json({"runs": runs, "epsilon": epsilon, "delta": delta})
+        return
+    rows = [
+        [str(e.run), e.federation.hex()[:12], str(e.steps), f"{g.epsilon:.4g}", f"{g.delta:.3g}", e.why or "-"] for e, g in each
+    ]
+    print(table(["run", "federation", "messages", "epsilon", "delta", "ended"], rows))
+    print(f"\nThis user's data has spent epsilon {epsilon:.4g} at delta {delta:.3g} in all, added up over the runs.")
+
+
+def _installed() -> None:
+    try:
+        import cryptography  # noqa: F401
+        import torch  # noqa: F401
+    except ModuleNotFoundError as problem:
+        raise MissingExtra(f"nodes need {problem.name}: pip install 'decor-dp[all]'", name=problem.name) from None
+
+
+def _socket(ledger: Path) -> Path:
+    return ledger if ledger.suffix == ".socket" else ledger.with_suffix(".socket")
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return path.open("a", encoding="utf-8")
+    except OSError as problem:
+        raise InputError(f"the log {str(path)!r} cannot be written: {problem.strerror}") from None
+
+
+def _crashes(words: list[str], terms: Terms) -> dict[int, int]:
+    names = [member.name for member in terms.members]
+    found = {}
+    for word in words:
+        name, at, step = word.rpartition("@")
+        if not at or name not in names or not step.isdecimal() or not 0 < int(step) < terms.plan.exposure.steps:
+            raise InputError(
+                f"--crash {word!r} is not NAME@STEP with a user's name and a step before the last, such as {names[0]}@20"
+            )
+        found[names.index(name)] = int(step)
+    return found
+
+
+def _tell(sentence: str) -> None:
+    progress.report("")
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def _outcome(name: str, run: decor.Run) -> dict[str, Any]:
+    return {"name": name, "messages": run.steps_taken, "missed": run.manifest["steps_missed"], "metrics": run.metrics}
+
+
+def _row(name: str, run: decor.Run) -> list[str]:
+    accuracy = run.metrics.get("accuracy")
+    return [name, str(run.steps_taken), str(run.manifest["steps_missed"]), "" if accuracy is None else f"{accuracy:.1%}"]

@@ -1,0 +1,102 @@
+"""One user alone: its gradient on its own data, clipped so that no rounding makes it longer, and its model as one vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decor.engines.engine import Recipe
+from decor.engines.vectorised import Vectorised
+from decor.errors import DecorError
+from decor.learning.batches import Batch, secretly
+from decor.learning.clip import Blocks
+from decor.learning.task import Task
+from decor.privacy.budget import Exposure
+
+Vector = NDArray[Any]
+_SLACK = 1e-13
+"""A clip is taken this much shorter, which is more than a few roundings in double precision can make it longer."""
+
+
+class Local:
+    """The data of one user: `task` has one shard. `random(n)` gives n bytes from the operating system.
+
+    Guarantee: at user level a gradient is at most `clip` long; at example level it is the sum of single records' gradients
+    divided by the batch size, each at most `clip` long, and summed in double precision whatever the model's numbers are.
+    """
+
+    def __init__(self, task: Task, exposure: Exposure, recipe: Recipe, dtype: str, random: Callable[[int], bytes]) -> None:
+        self.exposure, self.recipe, self.random = exposure, recipe, random
+        self.dtype = np.dtype(dtype)
+        self.example = exposure.unit == "example"
+        self._gradients = Vectorised(dtype="float64" if self.example else dtype).gradients(task, recipe, exposure.unit)
+        self._kind = np.dtype(np.float64) if self.example else self.dtype
+        self._records = task.records[0]
+        start = self._gradients.initial()
+        self._shapes = [block.shape for block in start]
+        self.start: Vector = np.concatenate([block.numpy().ravel() for block in start]).astype(self.dtype)
+        self.parameters = len(self.start)
+
+    def gradient(self, model: Vector, rate: float) -> Vector:
+        """Of the model, on a fresh batch; `rate` is what `local_steps` walk with."""
+        at = model.astype(self._kind, copy=False)
+        with torch.no_grad():
+            found = self._of_records(at) if self.example else self._of_user(at, rate)
+        if not np.isfinite(found).all():
+            raise DecorError("the gradient is not finite: the model has diverged; take a smaller learning rate or clip")
+        return found
+
+    def state(self, model: Vector) -> dict[str, Tensor]:
+        """The model by the names of its parameters, [1, ...]."""
+        blocks = [block[:, 0, 0] for block in self._blocks(model.astype(self._kind))]
+        named = self._gradients.state(blocks)
+        named |= {name: named[own].clone() for name, own in self._gradients.tied.items()}
+        return {name: value.to(torch.from_numpy(self.start[:0]).dtype) for name, value in named.items()}
+
+    def metrics(self, model: Vector) -> dict[str, float]:
+        """Of public test data, if there are any. What is measured on the user's own data stays here."""
+        found = self._gradients.evaluate([block[:, 0, 0] for block in self._blocks(model.astype(self._kind))])
+        return {name: float(found[name]) for name in ("test_loss", "accuracy") if name in found}
+
+    @property
+    def fixed(self) -> dict[str, Tensor]:
+        return self._gradients.fixed
+
+    def _of_records(self, model: Vector) -> Vector:
+        total, size = np.zeros(self.parameters), self.exposure.batch_size or 1
+        # a sum of b gradients is off by b roundings of b clips; that counts against the one clip of one record
+        clip = torch.tensor([[self.exposure.clip * (1 - _SLACK - 4 * size**2 * 2.0**-53)]], dtype=torch.float64)
+        one = torch.ones(1, 1, dtype=torch.float64)
+        batch = self._batch(size, str(self.exposure.sampling))
+        self._gradients.add_records(self._blocks(total), self._blocks(model), batch, slice(0, 1), clip, one)
+        return total
+
+    def _of_user(self, model: Vector, rate: float) -> Vector:
+        total = self._mean(model)
+        if self.recipe.local_steps > 1:
+            walked = model - rate * total
+            for _ in range(self.recipe.local_steps - 1):
+                step = self._mean(walked)
+                total += step
+                walked -= rate * step
+        length = float(np.sqrt(np.vdot(total.astype(np.float64, copy=False), total.astype(np.float64, copy=False))))
+        limit = self.exposure.clip * (1 - _SLACK)
+        return total if length <= limit else total.astype(np.float64) * (limit / length)
+
+    def _mean(self, model: Vector) -> Vector:
+        batch = self._batch(self.recipe.batch_size, "fixed")
+        found = self._gradients.mean(self._blocks(model), batch, slice(0, 1))
+        return np.concatenate([block.numpy().ravel() for block in found])
+
+    def _batch(self, size: int | None, sampling: str) -> Batch:
+        return secretly(self._records, size, sampling, self.random)
+
+    def _blocks(self, flat: Vector) -> Blocks:
+        """The vector's own memory, cut into the model's parts."""
+        parts = torch.split(torch.from_numpy(flat), [shape.numel() for shape in self._shapes])
+        return [part.view(1, 1, 1, *shape) for part, shape in zip(parts, self._shapes, strict=True)]

@@ -1,0 +1,230 @@
+"""Node: one user's part of Algorithm 1 on a real network, from its first step to its model.
+
+A step: gradient, clip, noise on the grid, local step, the message into the ledger, only then to the neighbours, and the rounds
+of gossip. After a crash the bytes in the ledger are sent again; no step is ever computed twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from decor.errors import DecorError, InputError
+from decor.graph.gossip import Gossip
+from decor.learning.task import Task
+from decor.net.identity import Identity
+from decor.net.ledger import Ledger
+from decor.net.link import Values
+from decor.net.peer import Agenda, Log, Peer
+from decor.privacy.guarantee import Guarantee
+from decor.results.run import Run
+
+from .local import Local, Vector
+from .spending import run_of
+from .terms import Terms
+
+
+@dataclass
+class Node:
+    """A user at work. `random(n)` gives n bytes that nobody else knows; `on_step(step)` is told after every step."""
+
+    terms: Terms
+    number: int
+    identity: Identity
+    task: Task
+    ledger: Ledger
+    log: Log
+    allowance: float | None = None
+    """The most that this user's data may spend in all runs of the ledger; None: what the federation's file allows."""
+    listen: str | None = None
+    random: Callable[[int], bytes] = os.urandom
+    on_step: Callable[[int], object] = field(default=lambda step: None)
+
+    def __post_init__(self) -> None:
+        terms = self.terms
+        self.local = Local(self.task, terms.plan.exposure, terms.recipe, terms.dtype, self.random)
+        if self.local.parameters != terms.parameters:
+            raise InputError(
+                f"the model has {self.local.parameters:,} parameters here and {terms.parameters:,} in the federation"
+            )
+        member = terms.members[self.number]
+        if member.public != self.identity.public:
+            raise InputError(f"this key is not the one of {member.name} in the federation's file")
+        self.steps = terms.plan.exposure.steps
+        self.rates = terms.recipe.schedule.rates(terms.learning_rate, self.steps)
+        self.multiples = terms.multiples(self.number)
+        W = terms.plan.topology.mixing
+        self.weights = {j: float(W[self.number, j]) for j in self.multiples}
+        self.model: Vector = self.local.start
+        self.velocity: Vector | None = None
+        self.step = 0
+        self.skipped = 0
+        self.run = run_of(self.ledger, terms, self.allowance)
+        self.peer: Peer | None = None
+        self.began = time.time()
+        self._spent: Guarantee | None = None
+
+    async def trained(self) -> Run:
+        """Takes part until the end; gives this user's model and what it has cost."""
+        terms = self.terms
+        agenda = Agenda(
+            self.identity,
+            terms.neighbours(self.number),
+            terms.digest,
+            terms.digests,
+            self.local.start.nbytes,
+            terms.course,
+            terms.timeout,
+            terms.quorum,
+        )
+        listen = terms.members[self.number].address if self.listen is None else self.listen
+        async with Peer(agenda, self.ledger, self.run, self.log, self._complaint, listen) as peer:
+            self.peer = peer
+            self._recover()
+            await peer.gathered(terms.patience)
+            await peer.settled()
+            while self.step <= self.steps:
+                if not self._moved_on(peer):
+                    await self._take_step(peer)
+            peer.begin(self.step, _bytes(self.model))
+            self.ledger.end(self.run, "finished")
+            self.log("finished", steps=self.messages, epsilon=f"{self.guarantee().epsilon:.4g}")
+            await peer.finish()
+        return self.outcome()
+
+    @property
+    def messages(self) -> int:
+        """Steps of which a message exists: what has been paid for."""
+        return next(entry.steps for entry in self.ledger.entries() if entry.run == self.run)
+
+    def guarantee(self) -> Guarantee:
+        """What has been spent; asked for often, and worked out once a step."""
+        taken = self.messages
+        if self._spent is None or self._spent.steps != taken:
+            self._spent = self.terms.spent(taken)
+        return self._spent
+
+    def outcome(self) -> Run:
+        """As far as it came."""
+        taken = self.messages
+        member = self.terms.members[self.number]
+        manifest = {
+            "task": {
+                "name": self.terms.name,
+                "users": 1,
+                "records": list(self.task.records),
+                "parameters": self.local.parameters,
+            },
+            "engine": {"name": "peers", "user": member.name, "number": self.number, "dtype": self.terms.dtype},
+            "learning_rate": self.terms.learning_rate,
+            "recipe": self.terms.recipe.described(),
+            "federation": self.terms.digest.hex(),
+            "steps_missed": self.skipped,
+            "seconds": round(time.time() - self.began, 3),
+        }
+        stopped = None if self.step > self.steps else f"stopped after step {self.step} of {self.steps}"
+        measured = self.local.metrics(self.model) if self.task.test is not None else {}
+        history: dict[str, list[float]] = {"step": [taken], **{name: [value] for name, value in measured.items()}}
+        return Run(self.terms.plan, history, self.local.state(self.model), taken, stopped, manifest, {}, self.local.fixed)
+
+    def described(self) -> dict[str, Any]:
+        """For `decor status`: nothing of the data, no secret."""
+        peer = self.peer
+        return {
+            "federation": self.terms.name,
+            "user": self.terms.members[self.number].name,
+            "step": min(self.step, self.steps),
+            "steps": self.steps,
+            "messages": self.messages,
+            "missed": self.skipped,
+            "late": peer.late if peer is not None else 0,
+            "epsilon": self.guarantee().epsilon,
+            "delta": self.guarantee().delta,
+            "paused": peer.paused if peer is not None else "is starting",
+            "neighbours": peer.described() if peer is not None else [],
+        }
+
+    def _recover(self) -> None:
+        """An interrupted run goes on with its last message, as it is in the ledger."""
+        last = self.ledger.next_step(self.run) - 1
+        if last < 0:
+            return
+        held = self.ledger.message(self.run, last)
+        if held is None:
+            raise DecorError(f"the ledger has no message of step {last}, which it must have; it is damaged")
+        self.step, self.model = last, np.frombuffer(held, self.local.dtype)
+        self.log("resumed", step=last)
+
+    def _moved_on(self, peer: Peer) -> bool:
+        """Goes to where the neighbours are, if that is further, with the mean of their models."""
+        found = peer.ahead(self.step)
+        if found is None:
+            return False
+        step, models = found
+        self.log("caught up", from_step=self.step, to_step=min(step, self.steps))
+        self.skipped += max(0, min(step, self.steps) - self.ledger.next_step(self.run))
+        self.model = np.mean([np.frombuffer(model, self.local.dtype) for model in models], axis=0, dtype=self.local.dtype)
+        self.step, self.velocity = step, None
+        return True
+
+    async def _take_step(self, peer: Peer) -> None:
+        """One step, or as much of it as others left time for; the one after the last is gossip alone."""
+        step = self.step
+        tags: dict[int, bytes] = {}
+        made = self.ledger.next_step(self.run) > step  # before a crash: what the step began with is not known any more
+        peer.begin(step, None if made else _bytes(self.model))
+        if step < self.steps and not made:
+            message, tags = await asyncio.to_thread(self._message, step, peer.keys(step))
+            # from here on these bytes are the step's message, for ever; nothing of them has left yet
+            self.ledger.record(self.run, step, _bytes(message))
+            peer.recorded(step)
+            self.model = message
+        gossip = self.terms.recipe.gossip if step < self.steps else self.terms.recipe.final_gossip
+        if await self._gossiped(peer, gossip, tags):
+            self.step = step + 1
+            self.on_step(self.step)
+
+    def _message(self, step: int, keys: Mapping[int, bytes | None]) -> tuple[Vector, dict[int, bytes]]:
+        """The model after a step with noise on it; and for every neighbour what that noise looks like from outside."""
+        recipe, rate = self.terms.recipe, float(self.rates[step])
+        order = list(self.multiples)
+        # who holds no secret with this user gets noise of the same size from nobody
+        edges = [(keys[j] or self.random(32), self.multiples[j]) for j in order]
+        noised, shown = self.terms.grid.noised(self.local.gradient(self.model, rate), self.random(32), edges)
+        if recipe.momentum:
+            self.velocity = noised if self.velocity is None else recipe.momentum * self.velocity + noised
+            noised = self.velocity
+        message = ((1 - rate * recipe.weight_decay) * self.model - rate * noised).astype(self.local.dtype)
+        if not np.isfinite(message).all():
+            raise DecorError(f"the model is not finite after step {step}: it has diverged; take a smaller learning rate")
+        return message, {j: tag for j, tag in zip(order, shown, strict=True) if keys[j] is not None}
+
+    async def _gossiped(self, peer: Peer, gossip: Gossip, tags: Mapping[int, bytes]) -> bool:
+        """All rounds of a step; False if the others have gone on meanwhile."""
+        now, before = self.model, self.model
+        for round_, (a, b, _) in enumerate(gossip.steps(self.terms.plan.topology)):
+            found = await peer.exchange(self.step, round_, _bytes(now), tags if round_ == 0 else None)
+            if found is None:
+                return False
+            # as differences: who is missing has no weight, and models that agree stay as they are
+            mixed = now.copy()
+            for j, values in found.items():
+                mixed += (a * self.weights[j]) * (np.frombuffer(values, self.local.dtype) - now)
+            if b:
+                mixed += b * (before - now)
+            now, before = mixed, now
+        self.model = now
+        return True
+
+    def _complaint(self, values: Values) -> str | None:
+        return None if np.isfinite(np.frombuffer(values, self.local.dtype)).all() else "sent a model that is not finite"
+
+
+def _bytes(model: Vector) -> memoryview:
+    return memoryview(model).cast("B")  # type: ignore[arg-type]

@@ -1,0 +1,145 @@
+"""Peers: the engine that runs every user as a process of its own, with real TLS between them, on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from decor import progress
+from decor.engines.engine import Callback, Recipe, Setting
+from decor.engines.manifest import fingerprint, versions
+from decor.engines.vectorised import Vectorised
+from decor.errors import InputError
+from decor.federation.federation import Member
+from decor.learning.task import Task
+from decor.net.identity import Identity
+from decor.privacy.plan import NoisePlan
+from decor.results.run import Run
+
+from .terms import Terms
+from .together import Together
+
+
+@dataclass(frozen=True)
+class Peers:
+    """Real peers: keys and noise from the operating system, nothing repeatable. `folder` keeps their ledgers and logs.
+
+    A neighbour may be silent for `timeout` seconds; a user goes on with a share `quorum` of its neighbours. Metrics are of the
+    end alone: a federation measures nothing on the way that its users would have to share.
+    """
+
+    dtype: str = "float32"
+    timeout: float = 30.0
+    quorum: float = 0.5
+    folder: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("float32", "float64"):
+            raise InputError(f'dtype must be "float32" or "float64", not {self.dtype!r}')
+        if not self.timeout > 0 or not 0 < self.quorum <= 1:
+            raise InputError("timeout is a number of seconds above 0, and quorum a share above 0 and at most 1")
+
+    def run(
+        self,
+        task: Task,
+        settings: Sequence[Setting],
+        recipe: Recipe,
+        callbacks: Sequence[Callback] = (),
+        resume: Run | None = None,
+    ) -> list[Run]:
+        if len(settings) != 1 or callbacks or resume is not None or recipe.evaluate_every is not None:
+            raise InputError("peers run one setting from start to end: no sweep, callbacks, resume or evaluate_every")
+        (setting,) = settings
+        if setting.plan.adversary.average_only:
+            raise InputError("peers have no server, so they cannot run central DP; use Vectorised()")
+        began = time.monotonic()
+        identities = [Identity.new() for _ in range(task.users)]
+        terms = self._terms(task, setting, recipe, identities)
+        with ExitStack() as stack:
+            folder = Path(self.folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="decor-")))
+            tasks = [Task(task.model, task.loss, [shard], name=task.name) for shard in task.shards]
+            steps = setting.plan.exposure.steps
+            runs = Together(
+                terms,
+                identities,
+                tasks,
+                folder,
+                on_status=lambda said: progress.report(
+                    f"{task.users} peers training {task.name}", min((s["step"] for s in said), default=0), steps
+                ),
+            ).trained()
+        manifest = {
+            "task": {
+                "name": task.name,
+                "users": task.users,
+                "records": list(task.records),
+                "parameters": task.parameters,
+                "fingerprint": fingerprint(task),
+                **task.facts,
+            },
+            "learning_rate": setting.learning_rate,
+            "seed": "secret",
+            "recipe": recipe.described(),
+            "engine": {"name": "peers", "dtype": self.dtype, "timeout": self.timeout, "quorum": self.quorum},
+            "versions": versions(),
+            "seconds": round(time.monotonic() - began, 3),
+        }
+        return [joined(task, setting.plan, runs, manifest)]
+
+    def _terms(self, task: Task, setting: Setting, recipe: Recipe, identities: Sequence[Identity]) -> Terms:
+        """As of a federation's file, for a plan that is there already; nobody else takes part, so the digest is of the keys."""
+        ports = free_ports(task.users)
+        members = tuple(
+            Member(name=f"user-{i}", address=f"127.0.0.1:{port}", public=identity.public)
+            for i, (identity, port) in enumerate(zip(identities, ports, strict=True))
+        )
+        digest = hashlib.sha256(b"".join(identity.public for identity in identities)).digest()
+        budget = setting.plan.budget
+        return Terms(
+            task.name,
+            members,
+            setting.plan,
+            None if budget is None else budget.delta,
+            recipe,
+            setting.learning_rate,
+            self.dtype,
+            task.parameters,
+            digest,
+            (("all", digest[:8]),),
+            self.timeout,
+            self.quorum,
+            patience=max(60.0, self.timeout),
+        )
+
+
+def joined(task: Task, plan: NoisePlan, runs: Sequence[Run], manifest: dict[str, object]) -> Run:
+    """Everybody's run as one, measured as the simulator does: only whoever holds all data can do that."""
+    models: dict[str, Tensor] = {name: torch.cat([run.models[name] for run in runs]) for name in runs[0].models}
+    gradients = Vectorised(dtype="float64").gradients(task, Recipe(), plan.exposure.unit)
+    own = {name: value.double() for name, value in models.items() if name not in gradients.tied}
+    mean = [block.mean(0, keepdim=True) for block in gradients.blocks(own)]
+    found = {name: float(value) for name, value in gradients.evaluate(mean).items()}
+    found["consensus"] = sum(
+        float((block - centre).square().sum()) for block, centre in zip(gradients.blocks(own), mean, strict=True)
+    ) / len(runs)
+    taken = max(run.steps_taken for run in runs)
+    history: dict[str, list[float]] = {"step": [taken], **{name: [value] for name, value in found.items()}}
+    return Run(plan, history, models, taken, None, manifest, {}, runs[0].fixed)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody listens at now."""
+    with ExitStack() as stack:
+        held = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in held:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in held]

@@ -1,0 +1,59 @@
+"""A node at work for its operator: what it logs, how it answers questions, and how it stops when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from decor.net import status
+from decor.results.run import Run
+
+from .node import Node
+
+
+@dataclass(frozen=True)
+class Logbook:
+    """One line an event: when, who, what, and its facts as name=value. Nothing secret ever reaches it."""
+
+    user: str
+    to: TextIO
+
+    def __call__(self, event: str, **facts: object) -> None:
+        now = time.time()
+        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
+        words = [f"{name}={_word(value)}" for name, value in facts.items()]
+        print(when, f"user={_word(self.user)}", f"event={_word(event)}", *words, file=self.to, flush=True)
+
+
+def _word(value: object) -> str:
+    text = "".join(c if c.isprintable() else "?" for c in str(value))
+    return text if text and not set(text) & set(' "=') else '"' + text.replace('"', "'") + '"'
+
+
+async def attended(node: Node, socket: Path | None, metrics: int | None) -> Run:
+    """The node's run, until it ends or the operator ends it (SIGINT, SIGTERM): then as far as it came."""
+    loop = asyncio.get_running_loop()
+    async with AsyncExitStack() as stack:
+        if socket is not None:
+            await stack.enter_async_context(status.answering(socket, node.described))
+        if metrics is not None:
+            await stack.enter_async_context(status.measured(metrics, node.described))
+        work = asyncio.create_task(node.trained())
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, work.cancel)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            node.log("stopped", step=node.step, why="by its operator; start it again to go on")
+            return node.outcome()
+        except Exception as problem:
+            node.log("failed", step=node.step, why=problem)
+            raise
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)

@@ -1,0 +1,105 @@
+"""Terms: what all users of a federation have agreed on, ready to be run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from decor.engines.engine import Recipe
+from decor.errors import InputError
+from decor.federation.federation import Federation, Member
+from decor.net.link import Neighbour
+from decor.net.peer import Course
+from decor.noise.grid import Grid
+from decor.privacy.guarantee import Guarantee
+from decor.privacy.plan import NoisePlan
+from decor.results.run import spent
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The same at every user. `delta` is what is promised; the plan was made for a little less, see `grid`."""
+
+    name: str
+    members: tuple[Member, ...]
+    plan: NoisePlan
+    delta: float | None
+    recipe: Recipe
+    learning_rate: float
+    dtype: str
+    parameters: int
+    digest: bytes
+    digests: tuple[tuple[str, bytes], ...]
+    timeout: float
+    quorum: float
+    patience: float
+
+    def __post_init__(self) -> None:
+        if self.recipe.gossip.rounds < 1:
+            raise InputError("a federation needs a round of gossip in every step, or nobody would hear of anybody")
+
+    @staticmethod
+    def of(federation: Federation) -> Terms:
+        """A file's; loads torch."""
+        return Terms(
+            federation.name,
+            federation.members,
+            federation.plan,
+            federation.budget.delta,
+            federation.recipe,
+            federation.learning_rate,
+            federation.dtype,
+            federation.parameters,
+            federation.digest,
+            federation.digests,
+            federation.timeout,
+            federation.quorum,
+            federation.network.patience,
+        )
+
+    @cached_property
+    def grid(self) -> Grid:
+        """Of all messages' numbers. Refuses what it cannot show to be as private as the plan."""
+        plan, topology = self.plan, self.plan.topology
+        cor = plan.sigma_cor if isinstance(plan.sigma_cor, tuple) else (plan.sigma_cor,) * topology.edge_count
+        made = Grid.of(
+            plan.sigma_cdp, cor, topology.edges, topology.users, plan.exposure.shift, self.parameters, plan.exposure.steps
+        )
+        if plan.budget is not None and self.delta is not None:
+            needed = made.slack(plan.budget.epsilon)
+            # what is below a rounding of delta is below what the accountant adds for its own roundings
+            if plan.budget.delta + needed > self.delta * (1 + 1e-15):
+                raise InputError(
+                    f"the tables of the noise take {needed:.2g} of delta, and the plan, made for delta {plan.budget.delta!r}, "
+                    f"leaves {max(0.0, self.delta - plan.budget.delta):.2g} of {self.delta:g}; plan with a slightly smaller "
+                    "delta, or with a smaller epsilon"
+                )
+        return made
+
+    def spent(self, steps: int) -> Guarantee:
+        """What so many messages of a user have cost, at the delta promised."""
+        found = spent(self.plan, steps)
+        return found if self.delta is None else replace(found, delta=self.delta)
+
+    @property
+    def course(self) -> Course:
+        return Course(self.plan.exposure.steps, self.recipe.gossip.rounds, self.recipe.final_gossip.rounds)
+
+    def neighbours(self, number: int) -> tuple[Neighbour, ...]:
+        """Of two with addresses the higher number calls; who has none calls everybody."""
+        found = []
+        for j in self.plan.topology.neighbours(number):
+            other, own = self.members[j], self.members[number]
+            dials = not own.address if not (own.address and other.address) else number > j
+            found.append(Neighbour(int(j), other.name, other.public, other.address, dials, bool(number < j)))
+        return tuple(found)
+
+    def multiples(self, number: int) -> dict[int, int]:
+        """neighbour -> by how much, and with which sign, this user takes the edge's noise."""
+        found = {}
+        for (low, high), multiple in zip(self.plan.topology.edges.tolist(), self.grid.multiples, strict=True):
+            if number == low:
+                found[high] = multiple
+            elif number == high:
+                found[low] = -multiple
+        return found

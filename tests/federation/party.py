@@ -1,0 +1,64 @@
+"""Users of a federation in one process, with real TLS between them: what tests need to look inside."""
+
+import asyncio
+import copy
+import hashlib
+
+import decor
+from decor.federation.node import Node
+from decor.federation.peers import free_ports
+from decor.federation.terms import Terms
+from decor.net.identity import Identity
+from decor.net.ledger import Ledger
+
+
+def agreed(task, plan, recipe, identities, rate=0.5, dtype="float64", timeout=20.0, quorum=0.5, patience=20.0):
+    """Terms of users who listen at ports of this machine."""
+    from decor.federation.federation import Member
+
+    members = tuple(
+        Member(name=f"user-{i}", address=f"127.0.0.1:{port}", public=identity.public)
+        for i, (identity, port) in enumerate(zip(identities, free_ports(len(identities)), strict=True))
+    )
+    delta = None if plan.budget is None else plan.budget.delta
+    digest = hashlib.sha256(b"".join(m.public for m in members)).digest()
+    digests = (("all", digest[:8]),)
+    count = task.parameters
+    return Terms("party", members, plan, delta, recipe, rate, dtype, count, digest, digests, timeout, quorum, patience)
+
+
+def alone(task, user):
+    """The task as one user has it."""
+    return decor.Task(copy.deepcopy(task.model), task.loss, [task.shards[user]], test=task.test, name=task.name)
+
+
+class Events:
+    """A log that tests can read."""
+
+    def __init__(self):
+        self.lines = []
+
+    def __call__(self, event, **facts):
+        self.lines.append((event, facts))
+
+    def named(self, event):
+        return [facts for name, facts in self.lines if name == event]
+
+
+def gathered(task, plan, recipe, folder, random=None, **options):
+    """Everybody's node, and its run."""
+    identities = [Identity.new() for _ in range(task.users)]
+    terms = agreed(task, plan, recipe, identities, **options)
+    nodes = []
+
+    async def together():
+        for i, identity in enumerate(identities):
+            more = {} if random is None else {"random": random(i)}
+            ledger = Ledger(folder / f"{i}.ledger")
+            nodes.append(Node(terms, i, identity, alone(task, i), ledger, Events(), **more))
+        return await asyncio.gather(*(node.trained() for node in nodes))
+
+    runs = asyncio.run(together())
+    for node in nodes:
+        node.ledger.close()
+    return nodes, runs

@@ -1,0 +1,143 @@
+"""The contract of the engines: same plan, same secrets, same data give the same models on the network and in the simulator."""
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+from party import gathered
+
+import decor
+import decor.engines.engine
+from decor.engines.engine import Recipe
+from decor.graph.gossip import Gossip
+from decor.learning.batches import Batch, Batches, secretly
+from decor.net.peer import Peer
+from decor.noise.grid import Grid
+
+USERS, STEPS = 5, 6
+
+
+class Bytes:
+    """Random bytes that can be had again: the n-th draw of a user."""
+
+    def __init__(self, user):
+        self.user, self.drawn = user, []
+
+    def __call__(self, count):
+        start = hashlib.sha256(f"{self.user} {len(self.drawn)}".encode()).digest()
+        self.drawn.append(np.random.default_rng(list(start)).bytes(count))
+        return self.drawn[-1]
+
+
+class Streams:
+    """The peers' noise, from the keys that they have used."""
+
+    def __init__(self, grid, multiples, keys, own):
+        self.grid, self.multiples, self.keys, self.own = grid, multiples, keys, own
+
+    def noised(self, plan, seed, step, gradients):
+        found = np.empty_like(gradients)
+        for i, gradient in enumerate(gradients):
+            edges = [(self.keys[i, step][j], multiple) for j, multiple in self.multiples[i].items()]
+            found[i], _ = self.grid.noised(gradient, self.own[i][step], edges)
+        return found
+
+
+@pytest.fixture
+def keys(monkeypatch):
+    """Every key that a user has asked for, by (user, step)."""
+    found, ask = {}, Peer.keys
+
+    def noted(self, step):
+        asked = ask(self, step)
+        found[self.agenda.identity.public, step] = asked
+        return asked
+
+    monkeypatch.setattr(Peer, "keys", noted)
+    return found
+
+
+def small(kind):
+    rng = np.random.default_rng(1)
+    X = [rng.normal(size=(7 + i, 4)) for i in range(USERS)]
+    if kind == "linear":
+        return decor.Task(decor.models.linear(4), decor.losses.squared, [(x, rng.normal(size=len(x))) for x in X])
+    y = [rng.integers(0, 3, len(x)) for x in X]
+    if kind == "logistic":
+        return decor.Task(decor.models.logistic(4), decor.losses.logistic, [(x, c % 2) for x, c in zip(X, y, strict=True)])
+    model = decor.models.mlp(4, 6, 3)
+    if kind == "module":
+        model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.LayerNorm(5), torch.nn.Linear(5, 3))
+    return decor.Task(model.double(), decor.losses.cross_entropy, list(zip(X, y, strict=True)))
+
+
+RECIPES = {
+    "paper": Recipe(),
+    "momentum": Recipe(momentum=0.7, weight_decay=0.01, schedule=decor.schedule.Cosine(0.1)),
+    "gossip": Recipe(gossip=Gossip(3, "designed"), final_gossip=Gossip(4, True)),
+    "chebyshev": Recipe(gossip=Gossip(3, "chebyshev"), local_steps=2),
+}
+IRREGULAR = decor.from_edges(USERS, [(0, 1), (0, 2), (0, 3), (1, 2), (3, 4)])
+
+
+@pytest.mark.parametrize("graph", [decor.ring(USERS), IRREGULAR], ids=["ring", "irregular"])
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("kind", ["linear", "logistic", "mlp", "module"])
+def test_peers_train_the_simulators_models_at_user_level(kind, recipe, graph, keys, tmp_path):
+    if graph is IRREGULAR and kind != "mlp":
+        pytest.skip("one model is enough for the second graph")
+    task, how = small(kind), RECIPES[recipe]
+    plan = decor.calibrate(
+        graph, decor.Exposure(clip=0.3, steps=STEPS), decor.Adversary.eavesdropper(), decor.Budget(5.0, 1e-5), ratio=30.0
+    )
+    sources = [Bytes(i) for i in range(USERS)]
+    nodes, runs = gathered(task, plan, how, tmp_path, random=sources.__getitem__)
+    simulated = replayed(task, plan, how, nodes, keys, [source.drawn for source in sources])
+    compare(simulated, runs)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_peers_train_the_simulators_models_at_example_level(sampling, keys, tmp_path, monkeypatch):
+    task = small("mlp")
+    exposure = decor.Exposure(clip=0.5, steps=STEPS, unit="example", batch_size=3, records=task.records, sampling=sampling)
+    plan = decor.calibrate(decor.ring(USERS), exposure, decor.Adversary.curious(), decor.Budget(5.0, 1e-3), ratio=20.0)
+    sources = [Bytes(i) for i in range(USERS)]
+    nodes, runs = gathered(task, plan, Recipe(), tmp_path, random=sources.__getitem__)
+    # a batch is drawn before a user's own key, in every step
+    drawn = [[source.drawn[2 * t] for t in range(STEPS)] for source in sources]
+
+    def same(self, step):
+        batches = [secretly(m, 3, sampling, lambda _, i=i: drawn[i][step]) for i, m in enumerate(task.records)]
+        wide = max(batch.rows.shape[1] for batch in batches)
+        rows, weights = torch.full((USERS, wide), self.null), torch.zeros(USERS, wide, dtype=torch.float64)
+        for i, batch in enumerate(batches):
+            if isinstance(batch.weights, float):
+                rows[i, : batch.rows.shape[1]] = batch.rows + self.starts[i]
+                weights[i, : batch.rows.shape[1]] = batch.weights
+        return Batch(rows, weights)
+
+    monkeypatch.setattr(Batches, "draw", same)
+    own = [[source.drawn[2 * t + 1] for t in range(STEPS)] for source in sources]
+    compare(replayed(task, plan, Recipe(), nodes, keys, own), runs)
+
+
+def replayed(task, plan, how, nodes, keys, own):
+    """The simulator with the noise that the peers have had."""
+    terms = nodes[0].terms
+    assert isinstance(terms.grid, Grid)
+    by_user = {(node.number, step): keys[node.identity.public, step] for node in nodes for step in range(STEPS)}
+    multiples = [terms.multiples(i) for i in range(USERS)]
+    source = Streams(terms.grid, multiples, by_user, own)
+    engine = decor.Vectorised(dtype="float64", noise=source)
+    return engine.run(task, [decor.engines.engine.Setting(plan, terms.learning_rate, 0)], how)[0]
+
+
+def compare(simulated, runs):
+    for name, stacked in simulated.models.items():
+        for i, run in enumerate(runs):
+            theirs = run.models[name][0]
+            assert run.models[name].dtype == torch.float64
+            scale = float(stacked.abs().max()) + 1
+            assert float((theirs - stacked[i]).abs().max()) < 1e-12 * scale, name
+    assert all(run.steps_taken == STEPS and run.stopped is None for run in runs)

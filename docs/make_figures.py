@@ -74,6 +74,13 @@ def demo() -> None:
     figures.comparison_figure(data, "accuracy", FIGURES / "demo.svg")
 
 
+def protocol() -> None:
+    """The states of a session; the page's table is made beside it (make_protocol.py)."""
+    import make_protocol
+
+    (FIGURES / make_protocol.PICTURE).write_text(make_protocol.picture())
+
+
 if __name__ == "__main__":
     import matplotlib
 
@@ -82,4 +89,8 @@ if __name__ == "__main__":
     tightness()
     plan()
     demo()
+    protocol()
+    import make_protocol
+
+    make_protocol.PAGE.write_text(make_protocol.page(make_protocol.PAGE.read_text()))
     print("\n".join(str(p.relative_to(FIGURES.parent.parent)) for p in sorted(FIGURES.iterdir())))

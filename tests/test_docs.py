@@ -1,9 +1,12 @@
 """Every code block of the README and the documentation runs. A page that cannot run is a bug."""
 
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,11 @@ def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.M | re.S)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda p: p.name)
+SESSIONS = [page for page in PAGES if blocks(page, "bash")]
+"""Pages whose bash is one session in one folder, and whose Python goes on there."""
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python") and p not in SESSIONS], ids=lambda p: p.name)
 def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "__page__"}
@@ -43,14 +50,69 @@ def test_the_commands_of_a_page_work(page, lines, tmp_path):
         assert done.returncode == 0, done.stderr
 
 
+def on_one_machine(page, ports):
+    """A page about several machines as one script: hosts are this one, and nodes run side by side until something else comes."""
+    script = ["set -eu; trap 'kill -9 0' ERR", f'decor() {{ "{sys.executable}" -m decor "$@"; }}', "nodes="]
+    for language, block in re.findall(r"^```(bash|python)\n(.*?)^```", page.read_text(), flags=re.M | re.S):
+        block = re.sub(r"(\w+)\.example\.org:7400", lambda found: f"127.0.0.1:{ports[found[1]]}", block)
+        if language == "bash" and block.startswith("decor node"):
+            script.append(f'{block.strip()} &\nnodes="$nodes $!"')
+        elif language == "bash" and block.startswith("decor status"):
+            socket = block.split()[-1].replace(".ledger", ".socket")
+            script += [f"for _ in $(seq 300); do decor status {socket} 2>&1 | grep -q ': here' && break; sleep 0.1; done", block]
+        else:
+            script.append("for node in $nodes; do wait $node; done; nodes=")
+            script.append(block if language == "bash" else f"\"{sys.executable}\" - <<'PYTHON'\n{block}PYTHON")
+    return "\n".join(script)
+
+
+def without_numbers(text):
+    """Lines in which words with a digit are all alike: what differs from run to run."""
+    return {" ".join(re.sub(r"\S*\d\S*", "#", line).split()) for line in text.splitlines()}
+
+
+@pytest.mark.parametrize("page", SESSIONS, ids=lambda p: p.name)
+def test_the_session_of_a_page_goes_from_its_first_line_to_its_last(page, tmp_path):
+    from decor.federation.peers import free_ports
+    from decor.learning import tasks
+
+    names = ("bonn", "ulm", "kiel")
+    task = tasks.breast_cancer(users=len(names), seed=0)
+    for name, (X, y) in zip((*names, "public"), (*task.shards, task.test), strict=True):
+        header = [*(f"x{k}" for k in range(X.shape[1])), "benign"]
+        rows = [",".join(map(str, (*record, label))) for record, label in zip(X.tolist(), y.tolist(), strict=True)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([",".join(header), *rows]) + "\n")
+    script = on_one_machine(page, dict(zip(names, free_ports(len(names)), strict=True)))
+    with subprocess.Popen(
+        ["bash", "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as session:
+        try:
+            printed = session.communicate(timeout=180)[0]
+        finally:
+            with suppress(ProcessLookupError):  # nodes whose session has ended would wait for ever
+                os.killpg(session.pid, signal.SIGKILL)
+    assert session.returncode == 0, printed
+    for expected in blocks(page, "text"):
+        missing = without_numbers(expected) - without_numbers(printed)
+        assert not missing, f"{page.name} shows what its session does not print: {missing}\n{printed}"
+
+
 def test_pages_show_commands_and_code_at_all():
-    assert COMMANDS and any(blocks(p, "python") for p in PAGES)
+    assert SESSIONS and COMMANDS and any(blocks(p, "python") for p in PAGES)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_within_the_repository_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
         assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_to_a_heading_lead_to_one(page):
+    for target, anchor in re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", page.read_text()):
+        headings = re.findall(r"^#+ (.*)", (page.parent / target if target else page).read_text(), flags=re.M)
+        known = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert anchor in known, f"{page.name} links to {target}#{anchor}"
 
 
 def test_every_public_name_is_in_the_notation_or_the_readme_or_explains_itself():
@@ -69,9 +131,33 @@ def test_the_pictures_of_the_documentation_can_be_drawn_again(tmp_path, monkeypa
     make_figures.tightness()
     make_figures.plan()
     make_figures.demo()
+    make_figures.protocol()
     # the studies' own are drawn by reproductions/publish.py, from committed results (tests/reproductions)
     others = {p.name for p in (ROOT / "docs" / "figures").iterdir() if not p.name.startswith("reproduction-")}
     assert {p.name for p in tmp_path.iterdir()} == others
+
+
+def test_the_protocol_page_shows_the_table_of_moves_and_its_picture(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import make_protocol
+
+    from decor.net.session import MOVES
+
+    page = ROOT / "docs" / "protocol.md"
+    assert len(make_protocol.moves()) == len(MOVES)
+    assert make_protocol.page(page.read_text()) == page.read_text(), "say make docs"
+    assert make_protocol.picture() == (ROOT / "docs" / "figures" / make_protocol.PICTURE).read_text(), "say make docs"
+
+
+def test_the_protocol_page_names_every_message_and_event_of_the_log():
+    from decor.net.messages import KINDS
+
+    protocol, deploy = ((ROOT / "docs" / name).read_text() for name in ("protocol.md", "deploy.md"))
+    for number, kind in KINDS.items():
+        assert f"| {number} | {kind.__name__} |" in protocol and f"**{kind.__name__}**" in protocol
+    source = "".join(path.read_text() for room in ("net", "federation") for path in (ROOT / "src" / "decor" / room).glob("*.py"))
+    events = set(re.findall(r"\blog\(\s*\"([a-z ]+)\"", source))
+    assert len(events) > 8 and all(f"`{event}`" in deploy for event in events), events
 
 
 @pytest.mark.parametrize("name", ["accountant", "simulator"])

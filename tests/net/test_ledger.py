@@ -42,7 +42,7 @@ def test_no_step_has_a_second_message_nor_one_before_the_last(ledger, step):
         ledger.record(run, step, b"another")
     assert ledger.message(run, 5) == b"sent" and ledger.entries()[0].steps == 1
     with pytest.raises(sqlite3.IntegrityError):  # not even behind the ledger's back
-        ledger._db.execute("INSERT INTO messages VALUES (?, 5, x'', x'', 0)", (run,))
+        ledger._db.execute("INSERT INTO messages VALUES (?, 5, x'', 0)", (run,))
 
 
 def test_old_bytes_are_let_go_and_old_steps_still_counted(ledger):
@@ -92,7 +92,7 @@ def test_what_is_no_ledger_is_refused_and_left_alone(tmp_path, held):
 def test_a_damaged_message_is_not_sent_again(ledger):
     run = ledger.begin(FEDERATION, "{}")
     ledger.record(run, 0, b"right")
-    ledger._db.execute("UPDATE messages SET bytes = x'00'")
+    ledger._db.execute("UPDATE kept SET bytes = x'00'")
     with pytest.raises(LedgerError, match="damaged"):
         ledger.message(run, 0)
 

@@ -89,8 +89,8 @@ def run_node(options: argparse.Namespace) -> None:
     with Ledger(path) as ledger:
         node = Node(Terms.of(federation), number, identity, task, ledger, Logbook(name, stream), options.allow, options.listen)
         node.on_step = lambda step: progress.report(f"{name}: training {federation.name}", min(step, node.steps), node.steps)
+        node.keep = lambda run: run.save(output, overwrite=True)
         run = asyncio.run(attended(node, _socket(path), options.metrics))
-        run.save(output, overwrite=True)
         guarantee, missed = node.guarantee(), node.skipped
     progress.report("")
     if options.json:

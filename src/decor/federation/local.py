@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from decor.engines.engine import Recipe
@@ -18,7 +17,8 @@ from decor.learning.clip import Blocks
 from decor.learning.task import Task
 from decor.privacy.budget import Exposure
 
-Vector = NDArray[Any]
+from .vectors import Vector
+
 _SLACK = 1e-13
 """A clip is taken this much shorter, which is more than a few roundings in double precision can make it longer."""
 
@@ -84,7 +84,7 @@ class Local:
                 step = self._mean(walked)
                 total += step
                 walked -= rate * step
-        length = float(np.sqrt(np.vdot(total.astype(np.float64, copy=False), total.astype(np.float64, copy=False))))
+        length = math.sqrt(float(np.square(total, dtype=np.float64).sum()))  # not BLAS, whose threads wait for each other
         limit = self.exposure.clip * (1 - _SLACK)
         return total if length <= limit else total.astype(np.float64) * (limit / length)
 

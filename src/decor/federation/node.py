@@ -25,9 +25,13 @@ from decor.net.peer import Agenda, Log, Peer
 from decor.privacy.guarantee import Guarantee
 from decor.results.run import Run
 
-from .local import Local, Vector
+from .local import Local
 from .spending import run_of
 from .terms import Terms
+from .vectors import Vector, moved, pulled
+
+_QUICK = 0.02
+"""Seconds for which the network may wait: what takes longer is done in a thread."""
 
 
 @dataclass
@@ -45,6 +49,8 @@ class Node:
     listen: str | None = None
     random: Callable[[int], bytes] = os.urandom
     on_step: Callable[[int], object] = field(default=lambda step: None)
+    keep: Callable[[Run], object] = field(default=lambda run: None)
+    """Writes the run to disk. At the end it comes before the ledger's word that all is over: no model is lost in between."""
 
     def __post_init__(self) -> None:
         terms = self.terms
@@ -69,6 +75,7 @@ class Node:
         self.peer: Peer | None = None
         self.began = time.time()
         self._spent: Guarantee | None = None
+        self._quick = self._at_work = False
 
     async def trained(self) -> Run:
         """Takes part until the end; gives this user's model and what it has cost."""
@@ -93,6 +100,7 @@ class Node:
                 if not self._moved_on(peer):
                     await self._take_step(peer)
             peer.begin(self.step, _bytes(self.model))
+            self.keep(self.outcome())
             self.ledger.end(self.run, "finished")
             self.log("finished", steps=self.messages, epsilon=f"{self.guarantee().epsilon:.4g}")
             await peer.finish()
@@ -180,7 +188,7 @@ class Node:
         made = self.ledger.next_step(self.run) > step  # before a crash: what the step began with is not known any more
         peer.begin(step, None if made else _bytes(self.model))
         if step < self.steps and not made:
-            message, tags = await asyncio.to_thread(self._message, step, peer.keys(step))
+            message, tags = await self._made(step, peer.keys(step))
             # from here on these bytes are the step's message, for ever; nothing of them has left yet
             self.ledger.record(self.run, step, _bytes(message))
             peer.recorded(step)
@@ -188,11 +196,18 @@ class Node:
         gossip = self.terms.recipe.gossip if step < self.steps else self.terms.recipe.final_gossip
         if await self._gossiped(peer, gossip, tags):
             self.step = step + 1
+            if not self._at_work:
+                self._at_work = True
+                self.log("at work", step=self.step)
             self.on_step(self.step)
+
+    async def _made(self, step: int, keys: Mapping[int, bytes | None]) -> tuple[Vector, dict[int, bytes]]:
+        """`_message` beside the network, which it must not keep waiting, unless it is done sooner than a thread would be."""
+        return self._message(step, keys) if self._quick else await asyncio.to_thread(self._message, step, keys)
 
     def _message(self, step: int, keys: Mapping[int, bytes | None]) -> tuple[Vector, dict[int, bytes]]:
         """The model after a step with noise on it; and for every neighbour what that noise looks like from outside."""
-        recipe, rate = self.terms.recipe, float(self.rates[step])
+        began, recipe, rate = time.thread_time(), self.terms.recipe, float(self.rates[step])
         order = list(self.multiples)
         # who holds no secret with this user gets noise of the same size from nobody
         edges = [(keys[j] or self.random(32), self.multiples[j]) for j in order]
@@ -200,9 +215,10 @@ class Node:
         if recipe.momentum:
             self.velocity = noised if self.velocity is None else recipe.momentum * self.velocity + noised
             noised = self.velocity
-        message = ((1 - rate * recipe.weight_decay) * self.model - rate * noised).astype(self.local.dtype)
-        if not np.isfinite(message).all():
+        message = moved(self.model, noised, rate, 1 - rate * recipe.weight_decay)
+        if message is None:
             raise DecorError(f"the model is not finite after step {step}: it has diverged; take a smaller learning rate")
+        self._quick = time.thread_time() - began < _QUICK
         return message, {j: tag for j, tag in zip(order, shown, strict=True) if keys[j] is not None}
 
     async def _gossiped(self, peer: Peer, gossip: Gossip, tags: Mapping[int, bytes]) -> bool:
@@ -215,9 +231,9 @@ class Node:
             # as differences: who is missing has no weight, and models that agree stay as they are
             mixed = now.copy()
             for j, values in found.items():
-                mixed += (a * self.weights[j]) * (np.frombuffer(values, self.local.dtype) - now)
+                pulled(mixed, now, np.frombuffer(values, self.local.dtype), a * self.weights[j])
             if b:
-                mixed += b * (before - now)
+                pulled(mixed, now, before, b)
             now, before = mixed, now
         self.model = now
         return True

@@ -50,7 +50,9 @@ async def attended(node: Node, socket: Path | None, metrics: int | None) -> Run:
             return await work
         except asyncio.CancelledError:
             node.log("stopped", step=node.step, why="by its operator; start it again to go on")
-            return node.outcome()
+            stopped = node.outcome()
+            node.keep(stopped)
+            return stopped
         except Exception as problem:
             node.log("failed", step=node.step, why=problem)
             raise

@@ -67,8 +67,8 @@ class Terms:
         )
         if plan.budget is not None and self.delta is not None:
             needed = made.slack(plan.budget.epsilon)
-            # what is below a rounding of delta is below what the accountant adds for its own roundings
-            if plan.budget.delta + needed > self.delta * (1 + 1e-15):
+            # a part in 10^12 of delta is worth less of epsilon than the 4e-12 that the accountant adds to it
+            if plan.budget.delta + needed > self.delta * (1 + 1e-12):
                 raise InputError(
                     f"the tables of the noise take {needed:.2g} of delta, and the plan, made for delta {plan.budget.delta!r}, "
                     f"leaves {max(0.0, self.delta - plan.budget.delta):.2g} of {self.delta:g}; plan with a slightly smaller "

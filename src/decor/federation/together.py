@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 
 from decor.errors import DecorError, InputError
@@ -26,7 +27,8 @@ from .node import Node
 from .service import Logbook, attended
 from .terms import Terms
 
-_POLL = 0.2
+_POLL, _ASK = 0.05, 0.5
+"""Seconds between looks at who has ended, and between questions to those who have not."""
 
 
 @dataclass(frozen=True)
@@ -83,19 +85,17 @@ class Together:
 
     def trained(self) -> list[Run]:
         """Everybody's run, when all are done; raises if somebody could not go on."""
-        _ = self.terms.grid  # refused here once, and not by everybody
+        self._warm()
         crash = dict(self.crash)
         try:
             for seat in self.seats:
                 self.start(seat.number)
+            asked = time.monotonic()
             while self.pids:
                 self.reap()
-                said = self.statuses()
-                self.on_status(said)
-                for each in said:
-                    number = next(seat.number for seat in self.seats if seat.name == each["user"])
-                    if each["messages"] >= crash.get(number, each["messages"] + 1):
-                        self._crashed(number, crash.pop(number))
+                if time.monotonic() >= asked + (_POLL if crash else _ASK):
+                    asked = time.monotonic()
+                    self._watch(crash)
                 time.sleep(_POLL)
         finally:
             self.stop()
@@ -103,6 +103,19 @@ class Together:
         if failed:
             raise DecorError(f"{failed[0].name} stopped early: {_last(failed[0].log)}; see {failed[0].log}")
         return [Run.load(seat.run) for seat in self.seats]
+
+    def _warm(self) -> None:
+        """What every user would have to load or find out is here before they part; what is refused is refused once."""
+        self.terms.grid.noised(np.zeros(1), bytes(32), [])
+        self.terms.spent(1)
+
+    def _watch(self, crash: dict[int, int]) -> None:
+        said = self.statuses()
+        self.on_status(said)
+        for each in said:
+            number = next(seat.number for seat in self.seats if seat.name == each["user"])
+            if each["messages"] >= crash.get(number, each["messages"] + 1):
+                self._crashed(number, crash.pop(number))
 
     def start(self, number: int) -> int:
         """A process for a user; gives its number."""
@@ -169,8 +182,8 @@ def _live(terms: Terms, seat: Seat) -> NoReturn:
             try:
                 with Ledger(seat.ledger) as ledger:
                     node = Node(terms, seat.number, seat.identity, seat.task, ledger, log)
+                    node.keep = lambda run: run.save(seat.run, overwrite=True)
                     run = asyncio.run(attended(node, seat.socket, None))
-                    run.save(seat.run, overwrite=True)
                 code = 0 if run.stopped is None else 130
             except DecorError as problem:
                 log("failed", why=problem)

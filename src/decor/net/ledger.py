@@ -25,9 +25,12 @@ CREATE TABLE IF NOT EXISTS runs (
     run INTEGER PRIMARY KEY, federation BLOB NOT NULL, plan TEXT NOT NULL, began REAL NOT NULL, ended REAL, why TEXT
 ) STRICT;
 CREATE TABLE IF NOT EXISTS messages (
-    run INTEGER NOT NULL REFERENCES runs, step INTEGER NOT NULL, digest BLOB NOT NULL, bytes BLOB, written REAL NOT NULL,
+    run INTEGER NOT NULL REFERENCES runs, step INTEGER NOT NULL, digest BLOB NOT NULL, written REAL NOT NULL,
     PRIMARY KEY (run, step)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS kept (
+    slot INTEGER PRIMARY KEY, run INTEGER NOT NULL, step INTEGER NOT NULL, bytes BLOB NOT NULL
+) STRICT;
 CREATE TABLE IF NOT EXISTS epochs (run INTEGER NOT NULL REFERENCES runs, neighbour INTEGER NOT NULL, epoch INTEGER NOT NULL,
     PRIMARY KEY (run, neighbour)) STRICT, WITHOUT ROWID;
 """
@@ -56,6 +59,7 @@ class Ledger:
         try:
             self._db = sqlite3.connect(self.path, isolation_level=None, timeout=0)
             with self._told():
+                self._db.execute("PRAGMA page_size = 16384")  # of a new file: messages are large
                 self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
                 mode = self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
                 self._db.execute("PRAGMA synchronous = FULL")
@@ -100,16 +104,15 @@ class Ledger:
             last = self._last(run)
             if last is not None and step <= last:
                 raise LedgerError(f"step {step} has a message already (the last is {last}); it is sent again, never made again")
-            self._db.execute("INSERT INTO messages VALUES (?, ?, ?, ?, ?)", (run, step, digest, message, time.time()))
-            self._db.execute(
-                "UPDATE messages SET bytes = NULL WHERE run = ? AND step <= ? AND bytes IS NOT NULL", (run, step - KEPT)
-            )
+            self._db.execute("INSERT INTO messages VALUES (?, ?, ?, ?)", (run, step, digest, time.time()))
+            self._keep(run, step, message)
 
     def message(self, run: int, step: int) -> bytes | None:
         """The bytes of a step, if they are still kept."""
         with self._told():
-            found = self._db.execute("SELECT bytes, digest FROM messages WHERE run = ? AND step = ?", (run, step)).fetchone()
-        if found is None or found[0] is None:
+            asked = "SELECT k.bytes, m.digest FROM kept k JOIN messages m USING (run, step) WHERE run = ? AND step = ?"
+            found = self._db.execute(asked, (run, step)).fetchone()
+        if found is None:
             return None
         if hashlib.sha256(found[0]).digest() != found[1]:
             raise LedgerError(
@@ -139,6 +142,17 @@ class Ledger:
         )
         with self._told():
             return [Entry(*row) for row in self._db.execute(asked)]
+
+    def _keep(self, run: int, step: int, message: bytes | memoryview) -> None:
+        """Over the message of KEPT steps ago, in place: pages that are given up and taken again would be written twice."""
+        slot = step % KEPT
+        given = (run, step, slot, len(message))
+        changed = self._db.execute("UPDATE kept SET run = ?, step = ? WHERE slot = ? AND length(bytes) = ?", given).rowcount
+        if not changed:
+            values = (slot, run, step, len(message))
+            self._db.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, zeroblob(?))", values)
+        with self._db.blobopen("kept", "bytes", slot) as blob:
+            blob.write(message)
 
     def _last(self, run: int) -> int | None:
         found: int | None = self._db.execute("SELECT max(step) FROM messages WHERE run = ?", (run,)).fetchone()[0]

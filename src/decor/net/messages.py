@@ -108,7 +108,7 @@ class Model:
         step, round_ = cls.fixed.unpack_from(payload)
         if payload[12:16] != bytes(4):  # one model, one string of bytes
             raise ValueError
-        return cls(step, round_, bytes(payload[cls.fixed.size :]))
+        return cls(step, round_, payload[cls.fixed.size :].toreadonly())
 
 
 @dataclass(frozen=True)
@@ -202,15 +202,12 @@ class Decoder:
             end = HEADER.size + length
             if len(self._held) < end:
                 return
-            with memoryview(self._held) as view:
-                payload = view[HEADER.size : end]
-                try:
-                    message = KINDS[kind].parsed(payload)
-                except (struct.error, ValueError, IndexError):
-                    raise RemoteProtocolError(f"sent a {name} that is not one ({length} bytes)") from None
-                finally:
-                    payload.release()
-            del self._held[:end]
+            # the frame goes with its message, uncopied; what came after it begins the next one
+            frame, self._held = self._held, self._held[end:]
+            try:
+                message = KINDS[kind].parsed(memoryview(frame)[HEADER.size : end])
+            except (struct.error, ValueError, IndexError):
+                raise RemoteProtocolError(f"sent a {name} that is not one ({length} bytes)") from None
             yield message
 
 

@@ -20,7 +20,7 @@ from decor.errors import InputError, RemoteProtocolError
 from .identity import Identity, certificate
 
 HANDSHAKE_SECONDS = 10.0
-READ, WRITE = 1 << 18, 1 << 18
+READ, WRITE = 1 << 18, 1 << 20
 """Bytes read and written at a time."""
 
 

@@ -1,0 +1,271 @@
+"""What the peer network costs: CPU a round against its parts, bytes on the wire, start-up, memory. One JSON row each.
+
+    python benchmarks/peers.py [round] [wire] [start] [memory]
+
+`round`: 16 users on a ring as processes on this machine, 79,510 parameters (784-100-10), float32. CPU of all processes for
+one round, from two runs of different length (what both pay for starting cancels), over the sum of its parts measured in the
+same run: a bare asyncio exchange of the same bytes over mutual TLS between 16 processes, and noise and gradient alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import decor
+from decor.engines.engine import Recipe, Setting
+from decor.federation import together
+from decor.federation.federation import Federation, Member, Model, Network, Privacy, Training
+from decor.federation.local import Local
+from decor.federation.node import Node
+from decor.federation.peers import Peers, free_ports
+from decor.net import transport
+from decor.net.identity import Identity
+from decor.net.ledger import Ledger
+from decor.results.run import Run
+
+USERS, SHORT, LONG = 16, 20, 120
+
+
+def task(hidden: int = 100, users: int = USERS) -> decor.Task:
+    rng = np.random.default_rng(0)
+    shards = [(rng.random((64, 784), np.float32), rng.integers(0, 10, 64)) for _ in range(users)]
+    return decor.Task(decor.models.mlp(784, hidden, 10), decor.losses.cross_entropy, shards)
+
+
+def plan(steps: int, users: int = USERS) -> decor.NoisePlan:
+    exposure = decor.Exposure(clip=1.0, steps=steps)
+    return decor.calibrate(decor.ring(users), exposure, decor.Adversary.eavesdropper(), decor.Budget(10.0, 1e-5))
+
+
+def children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def peers(steps: int) -> float:
+    """CPU seconds of all processes of a run."""
+    before, given = children(), task()
+    engine = Peers(timeout=60.0)
+    engine.run(given, [Setting(plan(steps), 0.01, 0)], Recipe())
+    return children() - before
+
+
+def bare(rounds: int) -> float:
+    """CPU seconds of 16 processes that send a model's bytes to both neighbours and read theirs, round after round."""
+    size = 4 * task().parameters
+    identities, ports = [Identity.new() for _ in range(USERS)], free_ports(USERS)
+    return _spent(lambda i: asyncio.run(_exchange(i, identities, ports, size, rounds)))
+
+
+def _spent(work: Callable[[int], object]) -> float:
+    """CPU seconds of a process for every user."""
+    before, pids = children(), []
+    for i in range(USERS):
+        pid = os.fork()
+        if not pid:
+            try:
+                work(i)
+            finally:
+                os._exit(0)
+        pids.append(pid)
+    for pid in pids:
+        os.waitpid(pid, 0)
+    return children() - before
+
+
+async def _exchange(i: int, identities: list[Identity], ports: list[int], size: int, rounds: int) -> None:
+    left, right = (i - 1) % USERS, (i + 1) % USERS
+    keys = [identities[left].public, identities[right].public]
+    came = asyncio.get_running_loop().create_future()
+    server = await asyncio.start_server(
+        lambda reader, writer: came.set_result((reader, writer)),
+        "127.0.0.1",
+        ports[i],
+        ssl=transport.context(identities[i], keys, True),
+        limit=transport.READ,
+    )
+    calls = transport.context(identities[i], keys, False)
+    while True:
+        try:
+            one = await transport.dial(f"127.0.0.1:{ports[right]}", calls)
+            break
+        except OSError:
+            await asyncio.sleep(0.05)
+    lines = [one, await came]
+    model = bytes(size)
+    for _ in range(rounds):
+        for _, writer in lines:
+            writer.write(model)
+        for reader, writer in lines:
+            await reader.readexactly(size)
+            await writer.drain()
+    server.close()
+
+
+def alone(steps: int) -> float:
+    """CPU seconds of 16 processes that draw noise and take gradients, and talk to nobody."""
+    given, made = task(), plan(LONG)
+    one = decor.Task(given.model, given.loss, [given.shards[0]])
+    terms = Peers()._terms(given, Setting(made, 0.01, 0), Recipe(), [Identity.new() for _ in range(USERS)])
+    terms.grid.noised(np.zeros(1), bytes(32), [])
+
+    def work(i: int) -> None:
+        torch.set_num_threads(1)
+        local = Local(one, made.exposure, Recipe(), "float32", os.urandom)
+        for _ in range(steps):
+            edges = [(os.urandom(32), m) for m in terms.multiples(i).values()]
+            terms.grid.noised(local.gradient(local.start, 0.01), os.urandom(32), edges)
+
+    return _spent(work)
+
+
+WORKS = {"peers": peers, "bare_tls": bare, "noise_and_gradient": alone}
+
+
+def round_() -> dict[str, object]:
+    tries = [{name: (work(LONG) - work(SHORT)) / (LONG - SHORT) for name, work in WORKS.items()} for _ in range(3)]
+    ratios = sorted(each["peers"] / (each["bare_tls"] + each["noise_and_gradient"]) for each in tries)
+    return {
+        "what": "CPU of a round, 16 users on a ring, 79,510 parameters",
+        **{f"{name}_ms": [round(1e3 * each[name], 2) for each in tries] for name in WORKS},
+        "ratio": round(ratios[1], 3),
+        "ratios": [round(ratio, 3) for ratio in ratios],
+    }
+
+
+def wire() -> dict[str, object]:
+    """Bytes through a TCP relay on the edges of one user of three, over both directions, to a model's bytes."""
+    steps, given = 50, task(users=3)
+    identities = [Identity.new() for _ in range(3)]
+    terms = Peers(timeout=60.0)._terms(given, Setting(plan(steps, 3), 0.01, 0), Recipe(), identities)
+    (hidden,) = free_ports(1)
+    counted = [0]
+    relay = threading.Thread(target=_relay, args=(transport.split(terms.members[0].address)[1], hidden, counted), daemon=True)
+    relay.start()
+
+    async def together(folder: str) -> None:
+        nodes = []
+        for i, identity in enumerate(identities):
+            one = decor.Task(given.model, given.loss, [given.shards[i]])
+            listen = f"127.0.0.1:{hidden}" if i == 0 else None
+            ledger = Ledger(f"{folder}/{i}")
+            nodes.append(Node(terms, i, identity, one, ledger, lambda event, **facts: None, listen=listen))
+        await asyncio.gather(*(node.trained() for node in nodes))
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(together(folder))
+    models = 4 * steps * 4 * given.parameters  # two edges, two directions
+    return {"what": "bytes on the wire over the bytes of the models", "rounds": steps, "ratio": round(counted[0] / models, 5)}
+
+
+def _relay(port: int, to: int, counted: list[int]) -> None:
+    def pump(one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while data := one.recv(1 << 16):
+                counted[0] += len(data)
+                other.sendall(data)
+            other.shutdown(socket.SHUT_WR)
+
+    server = socket.create_server(("127.0.0.1", port))
+    while True:
+        here, _ = server.accept()
+        while True:
+            try:
+                there = socket.create_connection(("127.0.0.1", to))
+                break
+            except OSError:
+                time.sleep(0.01)
+        for pair in ((here, there), (there, here)):
+            threading.Thread(target=pump, args=pair, daemon=True).start()
+
+
+def start() -> dict[str, object]:
+    """Seconds from the command `decor up` for 16 users to the end of everybody's first step."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "keys").mkdir()
+        (folder / "data").mkdir()
+        given, members = task(), []
+        for i, port in enumerate(free_ports(USERS)):
+            identity = Identity.new()
+            identity.save(folder / "keys" / f"u{i}.key")
+            X, y = given.shards[i]
+            np.savez(folder / "data" / f"u{i}.npz", X=X.numpy(), y=y.numpy())
+            members.append(Member(name=f"u{i}", address=f"127.0.0.1:{port}", public=identity.public))
+        federation = Federation(
+            name="start",
+            privacy=Privacy(epsilon=10.0, delta=1e-5, adversary="eavesdropper"),
+            training=Training(steps=30, clip=1.0, learning_rate=0.01),
+            model=Model(kind="mlp", features=784, classes=10, hidden=(100,)),
+            network=Network(topology="ring"),
+            members=tuple(members),
+        )
+        (folder / "federation.toml").write_text(federation.to_toml())
+        began = time.time()
+        subprocess.run(
+            [sys.executable, "-m", "decor", "up", folder / "federation.toml", "--json"], check=True, capture_output=True
+        )
+        whole = time.time() - began
+        at_work = [_when(folder / "run" / f"u{i}.log") for i in range(USERS)]
+    return {"what": "decor up, 16 users", "first_step_s": round(max(at_work) - began, 2), "all_30_steps_s": round(whole, 2)}
+
+
+def _when(log: Path) -> float:
+    (line,) = (line for line in log.read_text().splitlines() if 'event="at work"' in line)
+    return datetime.fromisoformat(line.split()[0]).timestamp()
+
+
+def memory() -> dict[str, object]:
+    """The most that a peer of three takes beyond what it had when it was forked, in models of 15.9 MB."""
+    given = task(hidden=5000, users=3)
+    usual, found = together.attended, Path(tempfile.mkstemp()[1])
+
+    async def watched(node: Node, *rest: object) -> Run:
+        Path("/proc/self/clear_refs").write_text("5")  # the most so far is now
+        before = _memory("VmRSS")
+        try:
+            return await usual(node, *rest)
+        finally:
+            with found.open("a") as file:
+                file.write(f"{_memory('VmHWM') - before + 4 * node.local.parameters}\n")  # its first model was there
+
+    together.attended = watched
+    try:
+        Peers(timeout=60.0).run(given, [Setting(plan(10, 3), 0.01, 0)], Recipe())
+    finally:
+        together.attended = usual
+    most = max(map(int, found.read_text().split()))
+    found.unlink()
+    model = 4 * given.parameters
+    return {"what": "memory of a peer", "model_mb": round(model / 1e6, 1), "models": round(most / model, 2)}
+
+
+def _memory(name: str) -> int:
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    return 1024 * int(line.split()[1])
+
+
+def main() -> None:
+    rows = {"round": round_, "wire": wire, "start": start, "memory": memory}
+    for name in sys.argv[1:] or rows:
+        print(json.dumps({"benchmark": "peers", **rows[name]()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""The command `decor` with a fate: it dies by SIGKILL at a chosen point of a step, or lives with another clock or a small disk.
+
+    python doomed.py '{"kill": "before record", "step": 5}' node trial.toml --identity ...
+
+What is killed is the real command: one function is wrapped, and everything else is as it is. `python doomed.py serve` loads
+everything once and then forks a process for every line of JSON on its standard input (see `institution.Nursery`), which saves the
+seconds that loading torch takes. Fates, as keys of a dictionary:
+
+    kill, step    where and when to die: a key of `POINTS`
+    routes        address in the file -> address that is dialled instead, where a proxy listens
+    clock         seconds by which `time.time` jumps forth and back, at every call
+    files, bytes  how many files may be open, and how long one may become
+"""
+
+import asyncio
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import time
+import traceback
+
+from decor.net.messages import HEADER, Model
+
+POINTS = {
+    "before record": ("record", 0),
+    "after record": ("record", 1),
+    "before the first send": ("sends", 0),
+    "within the first send": ("sends", 0.5),
+    "between two sends": ("sends", 1),
+    "after the last send": ("sends", 2),
+    "while mixing": ("exchange", 1),
+    "before the end": ("end", 0),
+    "after the end": ("end", 1),
+    "before the model is saved": ("save", 0),
+    "after the model is saved": ("save", 1),
+}
+"""Where to die: in which function, and after how many times of it (0: before the first)."""
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def meet(fate):
+    """Lets this process run into its fate."""
+    if "kill" in fate:
+        what, count = POINTS[fate["kill"]]
+        {"record": _record, "sends": _sends, "exchange": _exchange, "end": _end, "save": _save}[what](count, fate.get("step"))
+    if "routes" in fate:
+        from decor.net import transport
+
+        dial = transport.dial
+        transport.dial = lambda address, tls: dial(fate["routes"].get(address, address), tls)
+    if "clock" in fate:
+        now = time.time
+        time.time = lambda: now() + random.choice((-1, 0, 1)) * fate["clock"]
+    for name, kind in (("files", resource.RLIMIT_NOFILE), ("bytes", resource.RLIMIT_FSIZE)):
+        if name in fate:
+            resource.setrlimit(kind, (fate[name], fate[name]))
+
+
+def _around(owner, name, after, applies):
+    """Dies before or after a call that it applies to."""
+    real = getattr(owner, name)
+
+    def wrapped(*given, **named):
+        doomed = applies(*given)
+        if doomed and not after:
+            die()
+        found = real(*given, **named)
+        if doomed:
+            die()
+        return found
+
+    setattr(owner, name, wrapped)
+
+
+def _record(after, step):
+    from decor.net.ledger import Ledger
+
+    _around(Ledger, "record", after, lambda self, run, at, message: at == step)
+
+
+def _end(after, _):
+    from decor.net.ledger import Ledger
+
+    _around(Ledger, "end", after, lambda *_: True)
+
+
+def _save(after, _):
+    from decor.results.run import Run
+
+    _around(Run, "save", after, lambda *_: True)
+
+
+def _exchange(_, step):
+    """Between what was received in a round and its end."""
+    from decor.net.peer import Peer
+
+    real = Peer.exchange
+
+    async def wrapped(self, at, round_, values, tags=None):
+        found = await real(self, at, round_, values, tags)
+        if at == step and found:
+            die()
+        return found
+
+    Peer.exchange = wrapped
+
+
+def _sends(count, step):
+    """When so many neighbours' messages of the step have gone to the system; a half: the head of the first without its body."""
+    real, heads = asyncio.StreamWriter.write, []
+
+    def wrapped(self, data):
+        head = bytes(data[: HEADER.size + Model.fixed.size])
+        if len(head) == HEADER.size + Model.fixed.size and HEADER.unpack_from(head)[0] == Model.kind:
+            if Model.fixed.unpack_from(head, HEADER.size) == (step, 0):
+                if count == 0:
+                    die()
+                heads.append(self)
+                real(self, data)
+                if count == 0.5:
+                    die()
+                return
+        real(self, data)
+        if heads and heads[-1] is self and len(heads) == count:
+            die()
+
+    asyncio.StreamWriter.write = wrapped
+
+
+def serve():
+    """Forks a process for every line; answers with its number, or with the exit codes of those that have ended."""
+    _loaded()
+    children = set()
+    print(json.dumps("ready"), flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if asked == "reap":
+            codes = {}
+            for pid in list(children):
+                done, result = os.waitpid(pid, os.WNOHANG)
+                if done:
+                    children.discard(pid)
+                    codes[pid] = os.waitstatus_to_exitcode(result)
+            print(json.dumps(codes), flush=True)
+            continue
+        pid = os.fork()
+        if not pid:
+            _live(asked)
+        children.add(pid)
+        print(json.dumps(pid), flush=True)
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _live(asked):
+    code = 1
+    try:
+        for descriptor, path in ((0, os.devnull), (1, asked["out"]), (2, asked["err"])):
+            opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            os.dup2(opened, descriptor)
+            os.close(opened)
+        code = run(asked["fate"], asked["arguments"])
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _loaded():
+    """Everything that a node loads, and its compiled functions."""
+    import numpy as np
+
+    import decor.cli.node
+    import decor.federation.federation
+    import decor.federation.node
+    import decor.federation.service
+    import decor.learning.own_data
+    from decor.noise.grid import Grid
+
+    edges = decor.ring(3).edges
+    grid = Grid.of(1.0, (1.0,) * 3, edges, 3, 1.0, 8, 10)
+    grid.noised(np.zeros(8), os.urandom(32), [(os.urandom(32), grid.multiples[0])])
+
+
+def run(fate, arguments):
+    from decor.cli.main import main
+
+    meet(fate)
+    return main(arguments)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        serve()
+    else:
+        sys.exit(run(json.loads(sys.argv[1]), sys.argv[2:]))

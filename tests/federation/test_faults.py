@@ -1,0 +1,389 @@
+"""Faults of machines, disks and cables, on real processes: nothing is sent twice, nobody else falls, and all come to the end."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+from doomed import POINTS
+from institution import EPSILON, Nursery, Trial, until
+
+from decor.federation.peers import free_ports
+from decor.net import messages
+from decor.results.run import Run
+
+STEP = 5
+"""The step in which the fault comes."""
+
+
+@pytest.fixture(scope="module")
+def nursery():
+    with Nursery() as made:
+        yield made
+
+
+@pytest.fixture
+def trial(tmp_path_factory, nursery):
+    """Makes trials, and ends whatever is left of them."""
+    made = []
+
+    def make(**settings):
+        one = Trial(tmp_path_factory.mktemp("trial"), nursery, **settings).__enter__()
+        made.append(one)
+        return one
+
+    yield make
+    for each in made:
+        each.__exit__()
+
+
+def sent(trial, name, step):
+    """The different messages of a user for a step that were heard."""
+    return {bytes(r.message.values) for r in trial.heard() if (r.sender, r.message.step) == (name, step)}
+
+
+# SIGKILL at every point of a step
+
+
+@pytest.mark.parametrize("point", [point for point in POINTS if POINTS[point][0] in ("record", "sends", "exchange")])
+def test_a_user_killed_anywhere_in_a_step_goes_on_with_the_message_it_had(trial, point):
+    one = trial(rounds=2, steps=10, timeout=30.0)  # so long that everybody waits for it
+    one.start("bonn", "ulm", "jena")
+    one.start("kiel", kill=point, step=STEP)
+    assert one.ended("kiel") == -signal.SIGKILL
+    kept = one.entries("kiel")[1].get((1, STEP))
+    assert (kept is None) == (point == "before record")
+    left = sent(one, "kiel", STEP)
+    if point in ("before record", "after record", "before the first send", "within the first send"):
+        assert not left
+    one.start("kiel")
+    one.finished()
+    digests = one.check()
+    last = STEP if kept else STEP - 1
+    assert f"event=resumed step={last}" in one.log("kiel")
+    assert "event=lost neighbour=kiel" in one.log("ulm") and "event=lost neighbour=kiel" in one.log("jena")
+    # nobody went on without it: every step has a message of everybody, and the step of the fault the one that was kept
+    assert set(digests) == {(name, step) for name in one.names for step in range(10)}
+    assert kept in (None, digests["kiel", STEP]) and left <= sent(one, "kiel", STEP)
+    receivers = {r.receiver for r in one.heard() if (r.sender, r.message.step) == ("kiel", STEP)}
+    assert receivers == {"ulm", "jena"}
+
+
+@pytest.mark.parametrize("point", ["before record", "between two sends"])
+def test_the_command_itself_killed_and_started_again(trial, point):
+    """No forks here: what an institution starts, twice; the others do not wait for it."""
+    one = trial(timeout=1.0, pace=0.1)
+    one.start("ulm", "kiel", "jena")
+    arguments = one.arguments("bonn")
+    with one.path("bonn", "out").open("ab") as out, one.path("bonn", "err").open("ab") as err:
+        doomed = os.path.join(os.path.dirname(__file__), "doomed.py")
+        fate = json.dumps({"kill": point, "step": STEP})
+        killed = subprocess.run([sys.executable, doomed, fate, *arguments], stdout=out, stderr=err, timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    one.killed["bonn"] += 1
+    before = sent(one, "bonn", STEP)
+    assert len(before) == (point == "between two sends")
+    one.logged("ulm", "going on without.*neighbour=bonn")
+    one.start("bonn", real=True)
+    one.finished()
+    one.check()
+    assert sent(one, "bonn", STEP) == before  # the others had gone on: it was never made, or never again
+    assert re.search(r'event="caught up" from_step=\d+', one.log("bonn")) and Run.load(one.path("bonn", "run")).stopped is None
+    assert "epsilon" in one.path("bonn", "out").read_text()
+
+
+@pytest.mark.parametrize("point", [point for point in POINTS if POINTS[point][0] in ("end", "save")])
+def test_a_user_killed_at_the_very_end_keeps_its_model(trial, point):
+    one = trial(steps=6, timeout=10.0)
+    one.start("bonn", "ulm", "jena")
+    one.start("kiel", kill=point)
+    assert one.ended("kiel") == -signal.SIGKILL
+    one.start("kiel")
+    if point == "after the end":
+        assert one.ended("kiel") == 2
+        assert "kiel" not in one.errors("kiel") and "has taken part in trial to the end" in one.errors("kiel")
+        one.finished("bonn", "ulm", "jena")
+        one.check(codes={"kiel": 2})
+    else:
+        one.finished()
+        one.check()
+        assert "event=resumed step=5" in one.log("kiel") and "event=finished" in one.log("kiel")
+    run = Run.load(one.path("kiel", "run"))
+    assert run.stopped is None and run.steps_taken == 6
+
+
+@pytest.mark.slow
+def test_a_user_that_is_killed_ten_times_comes_to_the_end(trial):
+    one = trial(steps=400, timeout=1.0, pace=0.02)
+    one.start()
+    one.reached("jena", STEP)
+    dice = random.Random(1)
+    for _ in range(10):
+        time.sleep(dice.uniform(0, 0.6))  # any moment will do: of a step, of its start, of a handshake
+        one.kill("jena")
+        one.start("jena")
+    one.logged("jena", "event=connected", after=len(one.log("jena")))
+    for proxy in one.proxies.values():
+        proxy.delay(0)
+    one.finished()
+    one.check()
+    assert one.log("jena").count("event=resumed") == 10
+
+
+# a neighbour that stops, cables that are cut
+
+
+def test_a_neighbour_that_stands_still_is_left_behind_and_catches_up(trial):
+    one = trial(steps=100, timeout=1.0, pace=0.05)
+    one.start()
+    one.reached("kiel", STEP)
+    one.signal("kiel", signal.SIGSTOP)
+    for name in ("ulm", "jena"):
+        assert re.search("was silent for 1 s", one.logged(name, "event=lost neighbour=kiel"))
+    at = one.status("bonn")["step"]
+    one.reached("bonn", at + 5)
+    assert {n["name"]: n["here"] for n in one.status("ulm")["neighbours"]} == {"bonn": True, "kiel": False}
+    one.signal("kiel", signal.SIGCONT)
+    one.logged("kiel", r'event="caught up" from_step=\d+ to_step=\d+')
+    one.finished()
+    one.check()
+    missed = 100 - one.entries("kiel")[0][0].steps
+    assert 0 < missed < 95 and Run.load(one.path("kiel", "run")).manifest["steps_missed"] == missed
+    assert one.entries("bonn")[0][0].steps == 100
+
+
+@pytest.mark.parametrize("how", ["cut", "refuse", "lose", "hold"])
+def test_an_edge_that_fails_and_is_healed(trial, how):
+    one = trial(steps=60, timeout=1.0, pace=0.05)
+    one.start()
+    one.reached("bonn", STEP)
+    edge = one.proxies["ulm", "bonn"]
+    before = edge.dialled
+    getattr(edge, how)()
+    if how != "cut":
+        why = "was silent for 1 s" if how in ("lose", "hold") else "hung up|reset|no TLS"
+        one.logged("bonn", f"event=lost neighbour=ulm.*({why})")
+        one.moving("bonn", "ulm", steps=5)  # with their other neighbours
+        assert not any(n["here"] for n in one.status("bonn")["neighbours"] if n["name"] == "ulm")
+        edge.heal()
+    until(lambda: edge.dialled > before, "a new connection")
+    mark = len(one.log("bonn"))
+    until(lambda: any(n["here"] for n in one.status("bonn").get("neighbours", []) if n["name"] == "ulm"), "ulm's return")
+    one.finished()
+    one.check()
+    assert all(one.entries(name)[0][0].steps == 60 for name in one.names), mark
+    assert "noise does not cancel" not in one.log("bonn") + one.log("ulm")
+
+
+def test_two_halves_of_a_ring_go_on_apart_and_meet_again_by_themselves(trial):
+    one = trial(steps=80, timeout=1.0, pace=0.05)
+    one.start()
+    one.reached("bonn", STEP)
+    between = [one.proxies["kiel", "ulm"], one.proxies["jena", "bonn"]]
+    for edge in between:
+        edge.refuse()
+    for name, other in (("ulm", "kiel"), ("kiel", "ulm"), ("bonn", "jena"), ("jena", "bonn")):
+        one.logged(name, f'event="going on without" neighbour={other} step=')
+    one.moving("bonn", "ulm", "kiel", "jena", steps=5)
+    for edge in between:
+        edge.heal()
+    one.finished()
+    one.check()
+    for edge in between:
+        assert edge.dialled == 2
+        last = max(r.time for r in edge.messages() if isinstance(r.message, messages.Model))
+        assert last > max(r.time for r in edge.messages() if isinstance(r.message, messages.Confirmation))
+
+
+def test_below_a_quorum_a_user_pauses_and_says_so_and_goes_on_when_they_are_back(trial):
+    one = trial(users=3, topology="path", steps=60, timeout=1.0, pace=0.05)  # bonn - ulm - kiel
+    one.start()
+    one.reached("bonn", STEP)
+    one.kill("ulm")
+    said = one.logged("bonn", "event=paused")
+    assert 'why="only 0 of 1 neighbours are here, and 1 are needed"' in said
+    assert one.status("bonn")["paused"].startswith("only 0 of 1") and one.status("kiel")["paused"]
+    at = one.status("bonn")["messages"]
+    time.sleep(1.5)  # longer than the timeout: a pause has no end of its own
+    assert one.status("bonn")["messages"] == at
+    shown = subprocess.run(
+        [sys.executable, "-m", "decor", "status", str(one.path("bonn", "ledger"))], capture_output=True, text=True, timeout=120
+    )
+    assert "paused: only 0 of 1 neighbours are here" in shown.stdout and shown.returncode == 0
+    one.start("ulm")
+    one.logged("bonn", 'event="goes on"')
+    one.finished()
+    one.check()
+    assert all(one.entries(name)[0][0].steps == 60 for name in one.names)
+
+
+# disks and clocks
+
+
+@pytest.fixture
+def small_disk(tmp_path_factory):
+    """A disk of 120 kB, which fills up in the middle of a run."""
+    folder = tmp_path_factory.mktemp("disk")
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=120k", "tmpfs", str(folder)], capture_output=True)
+    if made.returncode:
+        pytest.skip("only root can make a disk that is soon full")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def remounted(folder, option):
+    subprocess.run(["mount", "-o", f"remount,{option}", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("full", [("ledger",), ("ledger", "log"), ("ledger", "log", "run")], ids="-".join)
+def test_a_full_disk_stops_a_user_with_a_sentence_and_nothing_is_lost(trial, small_disk, full):
+    one = trial(steps=40, timeout=1.0, pace=0.05)
+    one.places = {("kiel", kind): small_disk for kind in (*full, "socket")}
+    one.start()
+    assert one.ended("kiel") == 2
+    assert re.search(r"decor: the ledger '.*' cannot be used: .*full.*; nothing is sent before it can be written", one.errors("kiel"))
+    if "log" not in full:
+        one.logged("kiel", "event=failed step=.*cannot be used")
+    last = one.entries("kiel")[0][0].last_step
+    assert max(r.message.step for r in one.heard() if r.sender == "kiel") == last < 39
+    one.start("kiel")  # nothing has changed
+    assert one.ended("kiel") == 2
+    one.moving("bonn", "ulm", "jena")
+    one.check(codes={"kiel": 2})
+    remounted(small_disk, "size=4m")
+    one.start("kiel")
+    one.finished()
+    one.check()
+    assert f"event=resumed step={last}" in one.log("kiel")
+
+
+def test_a_file_that_may_not_grow_is_a_full_disk(trial):
+    one = trial(steps=40, timeout=1.0, pace=0.05)
+    one.start("bonn", "ulm", "jena")
+    one.start("kiel", bytes=60_000)
+    assert one.ended("kiel") == 2
+    assert "nothing is sent before it can be written" in one.errors("kiel") and "event=failed" in one.log("kiel")
+    one.start("kiel")
+    one.finished()
+    one.check()
+    assert "event=resumed" in one.log("kiel")
+
+
+def test_a_disk_that_cannot_be_written_is_told_before_anything_is_sent(trial, small_disk):
+    remounted(small_disk, "size=4m")
+    one = trial(steps=40, timeout=1.0, pace=0.05)
+    one.places = {("kiel", kind): small_disk for kind in ("ledger", "socket")}
+    one.start()
+    one.reached("kiel", STEP)
+    one.kill("kiel")
+    remounted(small_disk, "ro")
+    before = len([r for r in one.heard() if r.sender == "kiel"])
+    one.start("kiel")
+    assert one.ended("kiel") == 2
+    assert re.search("decor: the ledger '.*' cannot be used: .*nothing is sent", one.errors("kiel"))
+    assert len([r for r in one.heard() if r.sender == "kiel"]) == before
+    remounted(small_disk, "rw")
+    one.start("kiel")
+    one.finished()
+    one.check()
+
+
+def test_a_clock_that_jumps_by_years_changes_nothing(trial):
+    one = trial(steps=10)
+    one.start(clock=10 * 365 * 86400.0)
+    one.finished()
+    one.check()
+    years = {line[:4] for name in one.names for line in one.log(name).splitlines()}
+    assert len(years) == 3  # it has jumped
+    assert all(one.entries(name)[0][0].steps == 10 for name in one.names)
+    assert not any("silent" in one.log(name) or "going on without" in one.log(name) for name in one.names)
+
+
+# the budget, and what a node says of itself
+
+
+def decor(*arguments):
+    return subprocess.run([sys.executable, "-m", "decor", *map(str, arguments)], capture_output=True, text=True, timeout=120)
+
+
+def test_the_budget_is_counted_over_interruptions_runs_and_federations(trial, tmp_path, nursery):
+    one = trial(users=3, steps=30, pace=0.05)
+    one.start()
+    one.reached("kiel", STEP)
+    for name in one.names:
+        one.signal(name, signal.SIGTERM)
+    for name in one.names:
+        assert one.ended(name) == 130
+        assert "event=stopped" in one.log(name) and "start it again to go on" in one.log(name)
+    taken = one.entries("kiel")[0][0].steps
+    assert 0 < taken < 30 and Run.load(one.path("kiel", "run")).stopped is not None
+    one.check(codes=dict.fromkeys(one.names, 130))
+    one.start()
+    one.finished()
+    one.check()
+    (entry,) = one.entries("kiel")[0]
+    assert entry.steps == 30 and entry.why == "finished" and entry.last_step == 29
+
+    one.start("kiel")
+    assert one.ended("kiel") == 2
+    assert "its budget is spent" in one.errors("kiel")
+    one.check(codes={"kiel": 2})
+
+    shown = decor("ledger", one.path("kiel", "ledger"), "--json")
+    assert shown.returncode == 0, shown.stderr
+    said = json.loads(shown.stdout)
+    assert [run["messages"] for run in said["runs"]] == [30] and said["epsilon"] <= EPSILON
+
+    with Trial(one.folder, nursery, users=3, steps=10, name="second", identities=one.identities) as two:
+        two.start("kiel")
+        assert two.ended("kiel") == 2
+        assert re.search(r"has spent epsilon 10 in 1 earlier runs, and second costs 10 more.*--allow 20", two.errors("kiel"))
+        two.start(more=["--allow", "20"])
+        two.finished()
+        two.check(allow=2 * EPSILON)
+    shown = decor("ledger", one.path("kiel", "ledger"))
+    rows = [line.split() for line in shown.stdout.splitlines()]
+    assert [one.federation.digest.hex()[:12], "30"] in [row[1:3] for row in rows]
+    assert [two.federation.digest.hex()[:12], "10"] in [row[1:3] for row in rows]
+    spent = float(re.search(r"has spent epsilon ([\d.]+) at delta", shown.stdout)[1])
+    assert EPSILON < spent <= 2 * EPSILON
+
+
+def test_a_running_node_answers_its_operator_and_prometheus(trial):
+    one = trial(users=3, steps=200, pace=0.05)
+    (port,) = free_ports(1)
+    one.start("ulm", "kiel")
+    one.start("bonn", more=["--metrics", str(port)])
+    one.reached("bonn", STEP)
+    assert os.stat(one.path("bonn", "socket")).st_mode & 0o777 == 0o600
+    shown = decor("status", one.path("bonn", "ledger"))
+    assert shown.returncode == 0 and "bonn in trial: step" in shown.stdout and "ulm: here" in shown.stdout
+    everybody = json.loads(decor("status", one.folder, "--json").stdout)["nodes"]
+    assert [node["user"] for node in everybody] == ["bonn", "kiel", "ulm"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
+        assert page.status == 200 and page.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        lines = page.read().decode().splitlines()
+    label = r'[a-z_]+="(?:[^"\\]|\\.)*"'
+    figures = {}
+    for line in lines:
+        if not line.startswith("# TYPE"):
+            found = re.fullmatch(rf"(decor_[a-z_]+)\{{({label}(?:,{label})*)\}} ([-+.\deE]+)", line)
+            assert found, line
+            figures[found[1], found[2]] = float(found[3])
+    own = 'federation="trial",user="bonn"'
+    assert figures["decor_steps", own] == 200 and figures["decor_step", own] >= STEP
+    assert 0 < figures["decor_epsilon_spent", own] <= EPSILON and figures["decor_paused", own] == 0
+    assert figures["decor_neighbour_here", own + ',neighbour="ulm"'] == 1
+    with pytest.raises(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/else", timeout=60):
+        pass
+    for name in one.names:
+        one.signal(name, signal.SIGTERM)
+    assert [one.ended(name) for name in one.names] == [130] * 3
+    assert not one.path("bonn", "socket").exists() and "no node is running" in decor("status", one.path("bonn", "ledger")).stderr
+    one.check(codes=dict.fromkeys(one.names, 130))

@@ -4,11 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check docs bench reproduce clean
+.PHONY: demo demo-peers test check docs bench reproduce clean
 
 demo: $(STAMP)
 	$(BIN)/decor compare --task breast-cancer --users 16 --epsilon 1,3,10,30 --topology ring,torus \
 	    --gossip-rounds 4 --final-gossip-rounds 16 --seeds 24 --output demo --overwrite
+
+# eight institutions on this machine; one is killed in the middle, and comes back
+demo-peers: $(STAMP)
+	rm -rf demo-peers
+	$(BIN)/decor federation new --task breast-cancer --users 8 --epsilon 10 --output demo-peers
+	$(BIN)/decor up demo-peers/federation.toml --crash ulm@20
+	$(BIN)/decor ledger demo-peers/run/ulm.ledger
 
 test: $(STAMP)-test
 	$(BIN)/python -m pytest
@@ -24,6 +31,8 @@ docs: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/accountant.py | tee benchmarks/accountant.jsonl
 	$(BIN)/python benchmarks/simulator.py | tee benchmarks/simulator.jsonl
+	$(BIN)/python benchmarks/noise.py | tee benchmarks/noise.jsonl
+	$(BIN)/python benchmarks/peers.py | tee benchmarks/peers.jsonl
 
 # everything in docs/reproduction.md: an hour and a half on two cores; DECOR_DATA names the folder of a9a and mnist
 STUDIES := least-squares a9a mnist accountant irregular adversaries scaling gossip
@@ -32,13 +41,13 @@ reproduce: $(STAMP)
 	$(BIN)/python reproductions/publish.py $(addprefix reproduction/,$(STUDIES))
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis demo
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis demo demo-peers
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("DECOR needs Python 3.11 or newer; say make PYTHON=python3.11 (or newer)" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing DECOR and its libraries (torch is the largest) into $(VENV): a few minutes the first time"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[train]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all]'
 	touch $@
 
 $(STAMP)-test: $(STAMP)

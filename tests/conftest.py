@@ -2,8 +2,8 @@ import os
 import sys
 from pathlib import Path
 
-# tests/oracles.py serves several folders
-sys.path.insert(0, str(Path(__file__).parent))
+# tests/oracles.py and tests/net/proxy.py serve several folders
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "net")]
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 # many small products: threads of BLAS that wait for each other on a busy machine cost more than they bring

@@ -61,7 +61,7 @@ def on_one_machine(page, ports):
             socket = block.split()[-1].replace(".ledger", ".socket")
             script += [f"for _ in $(seq 300); do decor status {socket} 2>&1 | grep -q ': here' && break; sleep 0.1; done", block]
         else:
-            script.append("for node in $nodes; do wait $node; done; nodes=")
+            script.append("for node in $nodes; do wait -n; done; nodes=")
             script.append(block if language == "bash" else f"\"{sys.executable}\" - <<'PYTHON'\n{block}PYTHON")
     return "\n".join(script)
 

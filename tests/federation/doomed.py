@@ -9,6 +9,7 @@ seconds that loading torch takes. Fates, as keys of a dictionary:
     kill, step    where and when to die: a key of `POINTS`
     routes        address in the file -> address that is dialled instead, where a proxy listens
     clock         seconds by which `time.time` jumps forth and back, at every call
+    talkative     every stranger gets a line in the log, and not only the first of many
     files, bytes  how many files may be open, and how long one may become
 """
 
@@ -57,6 +58,10 @@ def meet(fate):
     if "clock" in fate:
         now = time.time
         time.time = lambda: now() + random.choice((-1, 0, 1)) * fate["clock"]
+    if "talkative" in fate:
+        from decor.net import peer
+
+        peer.STRANGERS_SECONDS = 0.0
     for name, kind in (("files", resource.RLIMIT_NOFILE), ("bytes", resource.RLIMIT_FSIZE)):
         if name in fate:
             resource.setrlimit(kind, (fate[name], fate[name]))

@@ -20,7 +20,7 @@ def agreed(task, plan, recipe, identities, rate=0.5, dtype="float64", timeout=20
         Member(name=f"user-{i}", address=f"127.0.0.1:{port}", public=identity.public)
         for i, (identity, port) in enumerate(zip(identities, free_ports(len(identities)), strict=True))
     )
-    delta = None if plan.budget is None else plan.budget.delta
+    delta = 1e-5 if plan.budget is None else plan.budget.delta
     digest = hashlib.sha256(b"".join(m.public for m in members)).digest()
     digests = (("all", digest[:8]),)
     count = task.parameters

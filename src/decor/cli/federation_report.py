@@ -72,7 +72,7 @@ def _heading(federation: Federation, facts: dict[str, Any]) -> str:
     training, size = federation.training, facts["message_bytes"]
     lines = [
         f"{federation.name}: {len(federation.members)} users, {shape}, {facts['edges']} edges; {training.steps:,} steps, "
-        f"clip {training.clip:g}; digest {facts['digest'][:16]}",
+        f"clip {training.clip:g}; digest {facts['digest']}",
         f"  sigma_cdp  {figure(facts['sigma_cdp']):>10}  independent noise of every user",
         f"  sigma_cor  {figure(facts['sigma_cor']):>10}  noise on every edge, which the neighbour's cancels",
         f"  message    {size:>10,}  bytes a round and neighbour before TLS, {facts['parameters']:,} numbers; "

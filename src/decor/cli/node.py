@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,9 @@ from . import options as opt
 from .show import table, write_json
 
 if TYPE_CHECKING:
-    from decor.federation.terms import Terms
+    from decor.federation.federation import Federation
+
+    pass
 
 _NODE = """example:
   decor node heart.toml --identity bonn.key --data patients.csv --label diagnosis --test public.csv --output bonn"""
@@ -120,29 +123,32 @@ def run_node(options: argparse.Namespace) -> None:
 def run_up(options: argparse.Namespace) -> None:
     _installed()
     from decor.federation.federation import Federation
+
+    file = Path(options.file)
+    federation = Federation.read(file)
+    crashes = _crashes(options.crash, federation)
+    steps, users = federation.exposure.steps, len(federation.members)
+    output = Path(options.output or file.parent / "run")
+
     from decor.federation.peers import joined
     from decor.federation.terms import Terms
     from decor.federation.together import Together
     from decor.learning import own_data
     from decor.net.identity import Identity
 
-    file = Path(options.file)
-    federation = Federation.read(file)
     terms = Terms.of(federation)
     identities = [Identity.load(file.parent / "keys" / f"{m.name}.key") for m in federation.members]
     public = file.parent / "test.npz"
     test = own_data.read(public) if public.exists() else None
     shards = [own_data.read(file.parent / "data" / f"{m.name}.npz") for m in federation.members]
     tasks = [federation.task(shard, test, user=k) for k, shard in enumerate(shards)]
-    output = Path(options.output or file.parent / "run")
-    steps, users = federation.exposure.steps, len(federation.members)
 
     def shown(said: list[dict[str, Any]]) -> None:
         slowest = min((each["step"] for each in said), default=0)
         spent = max((each["epsilon"] for each in said), default=0.0)
         progress.report(f"{len(said)} of {users} users at work, epsilon {spent:.3g} spent", slowest, steps)
 
-    together = Together(terms, identities, tasks, output, _crashes(options.crash, terms), _tell, shown)
+    together = Together(terms, identities, tasks, output, crashes, _tell, shown)
     runs = together.trained()
     progress.report("")
     every = decor.Task(
@@ -195,7 +201,7 @@ def run_status(options: argparse.Namespace) -> None:
 
 def run_ledger(options: argparse.Namespace) -> None:
     _installed()
-    from decor.federation.spending import paid, total
+    from decor.federation.spending import name_of, paid, total
     from decor.net.ledger import Ledger
 
     path = Path(options.file)
@@ -209,6 +215,7 @@ def run_ledger(options: argparse.Namespace) -> None:
         runs = [
             {
                 "run": entry.run,
+                "name": name_of(entry),
                 "federation": entry.federation.hex(),
                 "messages": entry.steps,
                 "epsilon": guarantee.epsilon,
@@ -222,18 +229,18 @@ def run_ledger(options: argparse.Namespace) -> None:
         write_json({"runs": runs, "epsilon": epsilon, "delta": delta})
         return
     rows = [
-        [str(e.run), e.federation.hex()[:12], str(e.steps), f"{g.epsilon:.4g}", f"{g.delta:.3g}", e.why or "-"] for e, g in each
+        [str(e.run), name_of(e), e.federation.hex()[:12], str(e.steps), f"{g.epsilon:.4g}", f"{g.delta:.3g}", e.why or "-"]
+        for e, g in each
     ]
-    print(table(["run", "federation", "messages", "epsilon", "delta", "ended"], rows))
+    print(table(["run", "name", "digest", "messages", "epsilon", "delta", "ended"], rows))
     print(f"\nThis user's data has spent epsilon {epsilon:.4g} at delta {delta:.3g} in all, added up over the runs.")
 
 
 def _installed() -> None:
-    try:
-        import cryptography  # noqa: F401
-        import torch  # noqa: F401
-    except ModuleNotFoundError as problem:
-        raise MissingExtra(f"nodes need {problem.name}: pip install 'decor-dp[all]'", name=problem.name) from None
+    """Without loading them: a slip in what was typed is told sooner."""
+    for name in ("cryptography", "torch"):
+        if find_spec(name) is None:
+            raise MissingExtra(f"nodes need {name}: pip install 'decor-dp[all]'", name=name)
 
 
 def _socket(ledger: Path) -> Path:
@@ -247,12 +254,12 @@ def _opened(path: Path) -> Any:
         raise InputError(f"the log {str(path)!r} cannot be written: {problem.strerror}") from None
 
 
-def _crashes(words: list[str], terms: Terms) -> dict[int, int]:
-    names = [member.name for member in terms.members]
+def _crashes(words: list[str], federation: Federation) -> dict[int, int]:
+    names = [member.name for member in federation.members]
     found = {}
     for word in words:
         name, at, step = word.rpartition("@")
-        if not at or name not in names or not step.isdecimal() or not 0 < int(step) < terms.plan.exposure.steps:
+        if not at or name not in names or not step.isdecimal() or not 0 < int(step) < federation.exposure.steps:
             raise InputError(
                 f"--crash {word!r} is not NAME@STEP with a user's name and a step before the last, such as {names[0]}@20"
             )

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from decor.engines.engine import Recipe
 from decor.engines.vectorised import Vectorised
-from decor.errors import DecorError
 from decor.learning.batches import Batch, secretly
 from decor.learning.clip import Blocks
 from decor.learning.task import Task
@@ -19,6 +18,7 @@ from decor.privacy.budget import Exposure
 
 from .vectors import Vector
 
+_PART = 1 << 16
 _SLACK = 1e-13
 """A clip is taken this much shorter, which is more than a few roundings in double precision can make it longer."""
 
@@ -37,26 +37,25 @@ class Local:
         self._gradients = Vectorised(dtype="float64" if self.example else dtype).gradients(task, recipe, exposure.unit)
         self._kind = np.dtype(np.float64) if self.example else self.dtype
         self._records = task.records[0]
-        start = self._gradients.initial()
-        self._shapes = [block.shape for block in start]
-        self.start: Vector = np.concatenate([block.numpy().ravel() for block in start]).astype(self.dtype)
-        self.parameters = len(self.start)
+        self._shapes = [block.shape for block in self._gradients.initial()]
+        self.parameters = sum(shape.numel() for shape in self._shapes)
 
-    def gradient(self, model: Vector, rate: float) -> Vector:
-        """Of the model, on a fresh batch; `rate` is what `local_steps` walk with."""
+    def start(self) -> Vector:
+        """The model that everybody begins with."""
+        return np.concatenate([block.numpy().ravel() for block in self._gradients.initial()]).astype(self.dtype, copy=False)
+
+    def gradient(self, model: Vector, rate: float) -> tuple[Vector, float]:
+        """(g, factor): the clipped gradient of the model on a fresh batch is factor * g; `local_steps` walk with `rate`."""
         at = model.astype(self._kind, copy=False)
         with torch.no_grad():
-            found = self._of_records(at) if self.example else self._of_user(at, rate)
-        if not np.isfinite(found).all():
-            raise DecorError("the gradient is not finite: the model has diverged; take a smaller learning rate or clip")
-        return found
+            return (self._of_records(at), 1.0) if self.example else self._of_user(at, rate)
 
     def state(self, model: Vector) -> dict[str, Tensor]:
         """The model by the names of its parameters, [1, ...]."""
         blocks = [block[:, 0, 0] for block in self._blocks(model.astype(self._kind))]
         named = self._gradients.state(blocks)
         named |= {name: named[own].clone() for name, own in self._gradients.tied.items()}
-        return {name: value.to(torch.from_numpy(self.start[:0]).dtype) for name, value in named.items()}
+        return {name: value.to(getattr(torch, self.dtype.name)) for name, value in named.items()}
 
     def metrics(self, model: Vector) -> dict[str, float]:
         """Of public test data, if there are any. What is measured on the user's own data stays here."""
@@ -76,7 +75,7 @@ class Local:
         self._gradients.add_records(self._blocks(total), self._blocks(model), batch, slice(0, 1), clip, one)
         return total
 
-    def _of_user(self, model: Vector, rate: float) -> Vector:
+    def _of_user(self, model: Vector, rate: float) -> tuple[Vector, float]:
         total = self._mean(model)
         if self.recipe.local_steps > 1:
             walked = model - rate * total
@@ -84,14 +83,17 @@ class Local:
                 step = self._mean(walked)
                 total += step
                 walked -= rate * step
-        length = math.sqrt(float(np.square(total, dtype=np.float64).sum()))  # not BLAS, whose threads wait for each other
+        length = math.sqrt(_square(total))
+        if not math.isfinite(length):
+            # as if there were no data: to stop here would tell others that these data, and not others', made it overflow
+            return np.zeros_like(total), 1.0
         limit = self.exposure.clip * (1 - _SLACK)
-        return total if length <= limit else total.astype(np.float64) * (limit / length)
+        return total, 1.0 if length <= limit else limit / length
 
     def _mean(self, model: Vector) -> Vector:
         batch = self._batch(self.recipe.batch_size, "fixed")
-        found = self._gradients.mean(self._blocks(model), batch, slice(0, 1))
-        return np.concatenate([block.numpy().ravel() for block in found])
+        found = [block.numpy().ravel() for block in self._gradients.mean(self._blocks(model), batch, slice(0, 1))]
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
     def _batch(self, size: int | None, sampling: str) -> Batch:
         return secretly(self._records, size, sampling, self.random)
@@ -100,3 +102,8 @@ class Local:
         """The vector's own memory, cut into the model's parts."""
         parts = torch.split(torch.from_numpy(flat), [shape.numel() for shape in self._shapes])
         return [part.view(1, 1, 1, *shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+
+def _square(vector: Vector) -> float:
+    """Of its length, in double precision, a part at a time. Not BLAS: its threads wait for each other on a busy machine."""
+    return sum(float(np.square(vector[k : k + _PART], dtype=np.float64).sum()) for k in range(0, len(vector), _PART))

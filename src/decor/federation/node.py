@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -62,16 +63,20 @@ class Node:
         member = terms.members[self.number]
         if member.public != self.identity.public:
             raise InputError(f"this key is not the one of {member.name} in the federation's file")
+        if sys.byteorder != "little":
+            raise InputError("models travel as little-endian numbers, which this machine does not have; use another")
         self.steps = terms.plan.exposure.steps
         self.rates = terms.recipe.schedule.rates(terms.learning_rate, self.steps)
         self.multiples = terms.multiples(self.number)
         W = terms.plan.topology.mixing
         self.weights = {j: float(W[self.number, j]) for j in self.multiples}
-        self.model: Vector = self.local.start
+        self.model: Vector = self.local.start()
         self.velocity: Vector | None = None
         self.step = 0
         self.skipped = 0
-        self.run = run_of(self.ledger, terms, self.allowance)
+        self.run, new = run_of(self.ledger, terms, self.allowance)
+        if new:
+            self.log("new run in the ledger", ledger=self.ledger.path)
         self.peer: Peer | None = None
         self.began = time.time()
         self._spent: Guarantee | None = None
@@ -85,7 +90,7 @@ class Node:
             terms.neighbours(self.number),
             terms.digest,
             terms.digests,
-            self.local.start.nbytes,
+            self.model.nbytes,
             terms.course,
             terms.timeout,
             terms.quorum,
@@ -94,7 +99,12 @@ class Node:
         async with Peer(agenda, self.ledger, self.run, self.log, self._complaint, listen) as peer:
             self.peer = peer
             self._recover()
-            await peer.gathered(terms.patience)
+            paid = self.ledger.next_step(self.run) == self.steps
+            if not await peer.gathered(terms.patience, 0 if paid else agenda.needed):
+                raise DecorError(
+                    f"all messages of this user are made, and in {terms.patience:g} s nobody came for the last rounds: the "
+                    "others have finished, or cannot be reached. Start again to try once more, or take the model from one of them"
+                )
             await peer.settled()
             while self.step <= self.steps:
                 if not self._moved_on(peer):
@@ -123,12 +133,7 @@ class Node:
         taken = self.messages
         member = self.terms.members[self.number]
         manifest = {
-            "task": {
-                "name": self.terms.name,
-                "users": 1,
-                "records": list(self.task.records),
-                "parameters": self.local.parameters,
-            },
+            "task": {"name": self.terms.name, "users": 1, "parameters": self.local.parameters},
             "engine": {"name": "peers", "user": member.name, "number": self.number, "dtype": self.terms.dtype},
             "learning_rate": self.terms.learning_rate,
             "recipe": self.terms.recipe.described(),
@@ -211,10 +216,12 @@ class Node:
         order = list(self.multiples)
         # who holds no secret with this user gets noise of the same size from nobody
         edges = [(keys[j] or self.random(32), self.multiples[j]) for j in order]
-        noised, shown = self.terms.grid.noised(self.local.gradient(self.model, rate), self.random(32), edges)
+        gradient, factor = self.local.gradient(self.model, rate)
+        noised, shown = self.terms.grid.noised(gradient, self.random(32), edges, factor, over=True)
         if recipe.momentum:
-            self.velocity = noised if self.velocity is None else recipe.momentum * self.velocity + noised
-            noised = self.velocity
+            if self.velocity is not None:
+                noised += recipe.momentum * self.velocity
+            self.velocity = noised
         message = moved(self.model, noised, rate, 1 - rate * recipe.weight_decay)
         if message is None:
             raise DecorError(f"the model is not finite after step {step}: it has diverged; take a smaller learning rate")
@@ -230,7 +237,8 @@ class Node:
                 return False
             # as differences: who is missing has no weight, and models that agree stay as they are
             mixed = now.copy()
-            for j, values in found.items():
+            while found:
+                j, values = found.popitem()
                 pulled(mixed, now, np.frombuffer(values, self.local.dtype), a * self.weights[j])
             if b:
                 pulled(mixed, now, before, b)

@@ -28,6 +28,9 @@ from decor.results.run import Run
 from .terms import Terms
 from .together import Together
 
+_DELTA = 1e-5
+"""At which peers say what they have spent, where a plan was made by hand and has no budget."""
+
 
 @dataclass(frozen=True)
 class Peers:
@@ -108,7 +111,7 @@ class Peers:
             task.name,
             members,
             setting.plan,
-            None if budget is None else budget.delta,
+            _DELTA if budget is None else budget.delta,
             recipe,
             setting.learning_rate,
             self.dtype,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import signal
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -14,6 +15,9 @@ from decor.net import status
 from decor.results.run import Run
 
 from .node import Node
+
+_MMAP_THRESHOLD = -3
+"""glibc's name for it."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,8 @@ class Logbook:
         now = time.time()
         when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
         words = [f"{name}={_word(value)}" for name, value in facts.items()]
-        print(when, f"user={_word(self.user)}", f"event={_word(event)}", *words, file=self.to, flush=True)
+        with suppress(OSError):  # a log that cannot be written is no reason to stop: the ledger is what counts
+            print(when, f"user={_word(self.user)}", f"event={_word(event)}", *words, file=self.to, flush=True)
 
 
 def _word(value: object) -> str:
@@ -35,8 +40,15 @@ def _word(value: object) -> str:
     return text if text and not set(text) & set(' "=') else '"' + text.replace('"', "'") + '"'
 
 
+def give_memory_back() -> None:
+    """Large blocks go back to the system when they are freed: by default glibc keeps several models' worth of them."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 20)
+
+
 async def attended(node: Node, socket: Path | None, metrics: int | None) -> Run:
     """The node's run, until it ends or the operator ends it (SIGINT, SIGTERM): then as far as it came."""
+    give_memory_back()
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
         if socket is not None:

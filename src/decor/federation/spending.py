@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
+
 from decor.errors import InputError, LedgerError
 from decor.net.ledger import Entry, Ledger
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
-from decor.results.run import spent
 
-from .terms import Terms
+from .terms import Terms, at_delta
+
+
+def kept(terms: Terms) -> str:
+    """What the ledger keeps of a run, to know for ever what its messages cost."""
+    return json.dumps({"name": terms.name, "delta": terms.delta, "plan": json.loads(terms.plan.to_json())})
+
+
+def name_of(entry: Entry) -> str:
+    return str(_read(entry)[0])
 
 
 def paid(entry: Entry) -> Guarantee:
-    """What the messages of one run have cost, at the delta that its plan was made for."""
-    try:
-        return spent(NoisePlan.from_json(entry.plan), entry.steps)
-    except InputError as problem:
-        raise LedgerError(f"run {entry.run} of the ledger has a plan that cannot be read ({problem}); is it damaged?") from None
+    """What the messages of one run have cost."""
+    _, delta, plan = _read(entry)
+    return at_delta(plan, entry.steps, delta)
 
 
 def total(entries: list[Entry]) -> tuple[float, float]:
@@ -29,26 +37,34 @@ def total(entries: list[Entry]) -> tuple[float, float]:
     return sum(g.epsilon for g in each), sum(g.delta for g in each)
 
 
-def run_of(ledger: Ledger, terms: Terms, allowance: float | None) -> int:
-    """The number of the run to take part in: the one under way, or a new one if the budget has room for it."""
+def run_of(ledger: Ledger, terms: Terms, allowance: float | None) -> tuple[int, bool]:
+    """The run to take part in, and whether it is new: the one under way, or a new one; refused if the budget has no room."""
     entries = ledger.entries()
-    for entry in entries:
-        if entry.federation == terms.digest:
-            if entry.ended is None:
-                return entry.run
-            raise InputError(
-                f"this user has taken part in {terms.name} to the end ({entry.steps} messages, epsilon "
-                f"{paid(entry).epsilon:.4g}): its budget is spent. Another run needs another "
-                "federation file, which everybody agrees on"
-            )
+    own = next((entry for entry in entries if entry.federation == terms.digest), None)
+    if own is not None and own.ended is not None:
+        raise InputError(
+            f"this user has taken part in {terms.name} to the end ({own.steps} messages, epsilon {paid(own).epsilon:.4g}): its "
+            "budget is spent. Another run needs another federation file, which everybody agrees on"
+        )
+    others = [entry for entry in entries if entry is not own]
     budget = terms.plan.budget
     if budget is not None:
-        before, _ = total(entries)
+        before, _ = total(others)
         allowed = budget.epsilon if allowance is None else allowance
         if before + budget.epsilon > allowed:
             raise InputError(
-                f"the data behind this ledger has spent epsilon {before:.4g} in {len(entries)} earlier runs, and {terms.name} "
-                f"costs {budget.epsilon:g} more: together above {allowed:g}. See decor ledger; whoever answers for the data can "
-                f"allow it with --allow {before + budget.epsilon:.4g}"
+                f"the data behind this ledger has spent epsilon {before:.4g} in other runs, and {terms.name} costs up to "
+                f"{budget.epsilon:g}: together above {allowed:g}. See decor ledger; whoever answers for the data can allow it "
+                f"with --allow {before + budget.epsilon:.4g}"
             )
-    return ledger.begin(terms.digest, terms.plan.to_json())
+    if own is not None:
+        return own.run, False
+    return ledger.begin(terms.digest, kept(terms)), True
+
+
+def _read(entry: Entry) -> tuple[str, float, NoisePlan]:
+    try:
+        held = json.loads(entry.plan)
+        return held["name"], held["delta"], NoisePlan.from_json(json.dumps(held["plan"]))
+    except (ValueError, KeyError, TypeError) as problem:
+        raise LedgerError(f"run {entry.run} of the ledger has terms that cannot be read ({problem}); is it damaged?") from None

@@ -16,6 +16,11 @@ from decor.privacy.plan import NoisePlan
 from decor.results.run import spent
 
 
+def at_delta(plan: NoisePlan, steps: int, delta: float) -> Guarantee:
+    """What so many messages cost: at the delta that the plan was made for, if any, said for the delta promised."""
+    return replace(spent(plan, steps, None if plan.budget is not None else delta), delta=delta)
+
+
 @dataclass(frozen=True)
 class Terms:
     """The same at every user. `delta` is what is promised; the plan was made for a little less, see `grid`."""
@@ -23,7 +28,7 @@ class Terms:
     name: str
     members: tuple[Member, ...]
     plan: NoisePlan
-    delta: float | None
+    delta: float
     recipe: Recipe
     learning_rate: float
     dtype: str
@@ -65,7 +70,7 @@ class Terms:
         made = Grid.of(
             plan.sigma_cdp, cor, topology.edges, topology.users, plan.exposure.shift, self.parameters, plan.exposure.steps
         )
-        if plan.budget is not None and self.delta is not None:
+        if plan.budget is not None:
             needed = made.slack(plan.budget.epsilon)
             # a part in 10^12 of delta is worth less of epsilon than the 4e-12 that the accountant adds to it
             if plan.budget.delta + needed > self.delta * (1 + 1e-12):
@@ -78,8 +83,7 @@ class Terms:
 
     def spent(self, steps: int) -> Guarantee:
         """What so many messages of a user have cost, at the delta promised."""
-        found = spent(self.plan, steps)
-        return found if self.delta is None else replace(found, delta=self.delta)
+        return at_delta(self.plan, steps, self.delta)
 
     @property
     def course(self) -> Course:

@@ -91,7 +91,7 @@ class Together:
             for seat in self.seats:
                 self.start(seat.number)
             asked = time.monotonic()
-            while self.pids:
+            while self.pids and not any(self.codes.values()):
                 self.reap()
                 if time.monotonic() >= asked + (_POLL if crash else _ASK):
                     asked = time.monotonic()
@@ -99,7 +99,10 @@ class Together:
                 time.sleep(_POLL)
         finally:
             self.stop()
-        failed = [seat for seat in self.seats if self.codes.get(seat.number) != 0]
+        # the one that failed by itself, before those who were stopped because of it
+        failed = sorted(
+            (seat for seat in self.seats if self.codes.get(seat.number)), key=lambda seat: self.codes[seat.number] != 2
+        )
         if failed:
             raise DecorError(f"{failed[0].name} stopped early: {_last(failed[0].log)}; see {failed[0].log}")
         return [Run.load(seat.run) for seat in self.seats]

@@ -28,9 +28,8 @@ CREATE TABLE IF NOT EXISTS messages (
     run INTEGER NOT NULL REFERENCES runs, step INTEGER NOT NULL, digest BLOB NOT NULL, written REAL NOT NULL,
     PRIMARY KEY (run, step)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS kept (
-    slot INTEGER PRIMARY KEY, run INTEGER NOT NULL, step INTEGER NOT NULL, bytes BLOB NOT NULL
-) STRICT;
+CREATE TABLE IF NOT EXISTS slots (slot INTEGER PRIMARY KEY, run INTEGER NOT NULL, step INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS kept (slot INTEGER PRIMARY KEY, bytes BLOB NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS epochs (run INTEGER NOT NULL REFERENCES runs, neighbour INTEGER NOT NULL, epoch INTEGER NOT NULL,
     PRIMARY KEY (run, neighbour)) STRICT, WITHOUT ROWID;
 """
@@ -110,7 +109,8 @@ class Ledger:
     def message(self, run: int, step: int) -> bytes | None:
         """The bytes of a step, if they are still kept."""
         with self._told():
-            asked = "SELECT k.bytes, m.digest FROM kept k JOIN messages m USING (run, step) WHERE run = ? AND step = ?"
+            joined = "messages JOIN slots USING (run, step) JOIN kept USING (slot)"
+            asked = f"SELECT bytes, digest FROM {joined} WHERE run = ? AND step = ?"
             found = self._db.execute(asked, (run, step)).fetchone()
         if found is None:
             return None
@@ -144,13 +144,12 @@ class Ledger:
             return [Entry(*row) for row in self._db.execute(asked)]
 
     def _keep(self, run: int, step: int, message: bytes | memoryview) -> None:
-        """Over the message of KEPT steps ago, in place: pages that are given up and taken again would be written twice."""
-        slot = step % KEPT
-        given = (run, step, slot, len(message))
-        changed = self._db.execute("UPDATE kept SET run = ?, step = ? WHERE slot = ? AND length(bytes) = ?", given).rowcount
-        if not changed:
-            values = (slot, run, step, len(message))
-            self._db.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, zeroblob(?))", values)
+        """Over the run's message of KEPT steps ago, in place: pages given up and taken again would be written twice."""
+        slot = KEPT * run + step % KEPT
+        self._db.execute("INSERT OR REPLACE INTO slots VALUES (?, ?, ?)", (slot, run, step))
+        held = self._db.execute("SELECT length(bytes) FROM kept WHERE slot = ?", (slot,)).fetchone()
+        if held is None or held[0] != len(message):
+            self._db.execute("INSERT OR REPLACE INTO kept VALUES (?, zeroblob(?))", (slot, len(message)))
         with self._db.blobopen("kept", "bytes", slot) as blob:
             blob.write(message)
 

@@ -44,11 +44,11 @@ class Line:
         self._more.set()
         return sum(map(len, self._unsent))
 
-    def close(self, why: str) -> None:
-        """A last word, and soon the end, whether or not the other side listens."""
+    def close(self, why: str, patience: float = LAST_WORD_SECONDS) -> None:
+        """A last word, and soon the end, whether or not the other side listens; what is unsent has `patience` seconds."""
         self.session.close(why)
         self.flush()
-        asyncio.get_running_loop().call_later(LAST_WORD_SECONDS, self._writer.transport.abort)
+        asyncio.get_running_loop().call_later(patience, self._writer.transport.abort)
 
     async def sent(self) -> None:
         """Writes a piece at a time, so that what is encrypted but not sent stays small; hangs up when the session is over."""
@@ -86,6 +86,8 @@ class Link:
     """Its first step without a message, when it connected."""
     problem: str = "has not been reached yet"
     inbox: dict[tuple[int, int], Values] = field(default_factory=dict)
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when what came has been used, and more may be read."""
     state: tuple[int, Values] | None = None
     """(step, model) with which it began a step; whoever is behind goes on from there."""
     secrets: list[tuple[int, EdgeSecret]] = field(default_factory=list)
@@ -96,8 +98,24 @@ class Link:
         """Whether it has said what it had to in a round, or something later."""
         return any(at >= (step, round_) for at in self.inbox)
 
+    def take(self, step: int, round_: int) -> Values | None:
+        """What it sent in a round, if anything."""
+        found = self.inbox.pop((step, round_), None)
+        self.let_in()
+        return found
+
+    def forget(self, step: int) -> None:
+        """What is older than a step."""
+        self.inbox = {at: values for at, values in self.inbox.items() if at[0] >= step}
+        self.let_in()
+
+    def let_in(self) -> None:
+        if not self.inbox:
+            self.room.set()
+
     def keep(self, step: int, round_: int, values: Values) -> None:
         """The latest few."""
+        self.room.clear()
         self.inbox[step, round_] = values
         while len(self.inbox) > HELD:
             del self.inbox[min(self.inbox)]

@@ -34,7 +34,7 @@ GREETINGS = 32
 """Connections of strangers, or of neighbours not yet known as such, at a time."""
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
 """Seconds between attempts to reach a neighbour."""
-SETTLING_SECONDS = 2.0
+SETTLING_SECONDS, STRANGERS_SECONDS = 2.0, 10.0
 DONE = "done"
 
 
@@ -86,12 +86,15 @@ class Peer:
         self.late = 0
         """Messages that came after their round."""
         self._begun: Values | None = None
+        self._at = self.step, 0
         self._sent: deque[tuple[int, int, Values]] = deque(maxlen=2)
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._greeting = 0
+        self._greeting = self._strangers = 0
+        self._quiet_until = 0.0
         self._failure: BaseException | None = None
         self._finishing = False
+        self._lines: set[Line] = set()
 
     async def __aenter__(self) -> Peer:
         keys = [n.public for n in self.agenda.neighbours]
@@ -120,18 +123,18 @@ class Peer:
 
     # what the user's own loop calls
 
-    async def gathered(self, patience: float) -> None:
-        """Waits for all neighbours, after `patience` seconds for a quorum of them."""
+    async def gathered(self, patience: float, needed: int) -> bool:
+        """Waits for all neighbours, after `patience` seconds for as many as are needed; says whether anybody is here."""
         until = time.monotonic() + patience
         while True:
             missing = [link for link in self.links.values() if not link.is_open]
             here = len(self.links) - len(missing)
             left = until - time.monotonic()
-            if not missing or (left <= 0 and here >= self.agenda.needed):
+            if not missing or (left <= 0 and here >= needed):
                 self.paused = None
                 for link in missing:
                     link.absent = True
-                return
+                return here > 0
             self._pause(f"waits for {', '.join(link.neighbour.name for link in missing)}")
             await self._change(left if left > 0 else None)
 
@@ -146,10 +149,10 @@ class Peer:
 
     def begin(self, step: int, model: Values | None) -> None:
         """A step begins with this model (None: not known); whoever connects from now on is told so."""
-        self.step, self._begun = step, model
+        self.step, self._begun, self._at = step, model, (step, 0)
         self._sent.clear()
         for link in self.links.values():
-            link.inbox = {at: values for at, values in link.inbox.items() if at[0] >= step}
+            link.forget(step)
             link.state = None
 
     def keys(self, step: int) -> dict[int, bytes | None]:
@@ -164,6 +167,7 @@ class Peer:
         self, step: int, round_: int, values: Values, tags: Mapping[int, bytes] | None = None
     ) -> dict[int, Values] | None:
         """Sends a round's model and gives the neighbours' of the same round; None when this user is behind (see `ahead`)."""
+        self._at = step, round_
         self._sent.append((step, round_, values))
         for number, link in self.links.items():
             if link.is_open:
@@ -175,7 +179,8 @@ class Peer:
             if self.ahead(step) is not None:
                 return None
             await self._change(self._next_deadline(step, round_, until))
-        return {number: link.inbox.pop((step, round_)) for number, link in self.links.items() if (step, round_) in link.inbox}
+        found = {number: link.take(step, round_) for number, link in self.links.items()}
+        return {number: values for number, values in found.items() if values is not None}
 
     def ahead(self, step: int) -> tuple[int, list[Values]] | None:
         """Where the neighbours are, and their models there, if that is later than a step."""
@@ -191,7 +196,10 @@ class Peer:
         for link in self.links.values():
             self._part(link)
         until = time.monotonic() + self.agenda.timeout
-        while (left := until - time.monotonic()) > 0 and not all(k.done or k.served for k in self.links.values()):
+        while (left := until - time.monotonic()) > 0:
+            # who has hung up has heard everything
+            if not self._lines and all(link.done or link.served for link in self.links.values()):
+                break
             await self._change(left)
 
     def described(self) -> list[dict[str, Any]]:
@@ -200,9 +208,9 @@ class Peer:
             {
                 "name": link.neighbour.name,
                 "here": link.is_open,
-                "done": link.done,
+                "done": link.done or link.served,
                 "connections": link.opened,
-                "problem": None if link.is_open or link.done else link.problem,
+                "problem": None if link.is_open or link.done or link.served else link.problem,
             }
             for link in self.links.values()
         ]
@@ -295,9 +303,16 @@ class Peer:
             self._greeting, greeting = self._greeting - 1, False
             await self._converse(link, reader, writer)
         except (OSError, TimeoutError, RemoteProtocolError) as problem:
-            self.log("stranger refused", why=transport.reason(problem))
+            self._refuse(transport.reason(problem))
         finally:
             self._greeting -= greeting
+
+    def _refuse(self, why: str) -> None:
+        """One line for many strangers: they must not fill the log."""
+        self._strangers += 1
+        if time.monotonic() >= self._quiet_until:
+            self.log("stranger refused", why=why, so_far=self._strangers)
+            self._quiet_until = time.monotonic() + STRANGERS_SECONDS
 
     async def _keep_calling(self, link: Link) -> None:
         wait = FIRST_WAIT
@@ -317,6 +332,7 @@ class Peer:
         if link.line is not None:  # the same neighbour: it has shown its certificate
             self._lose(link, "connected anew")
         line = link.line = Line(self._session(link.neighbour), writer)
+        self._lines.add(line)
         line.flush()
         sender = asyncio.create_task(line.sent())
         why = "hung up"
@@ -329,6 +345,8 @@ class Peer:
                         raise RemoteProtocolError("does not read what it is sent")
                     if link.line is line and link.is_open:
                         opening.reschedule(None)
+                        if link.inbox:  # more is read when this has been used: it may wait at the sender's
+                            await link.room.wait()
         except RemoteProtocolError as problem:
             why = str(problem).removeprefix(f"{link.neighbour.name} ")
         except TimeoutError:
@@ -342,6 +360,8 @@ class Peer:
             await asyncio.wait([sender], timeout=LAST_WORD_SECONDS)
             sender.cancel()
             writer.transport.abort()
+            self._lines.discard(line)
+            self._changed.set()
 
     def _session(self, neighbour: Neighbour) -> Session:
         ends = Ends(
@@ -376,7 +396,8 @@ class Peer:
             case Tagged(step, tag):
                 self._compare(link, step, 1, tag)
             case Ended(reason):
-                link.done, link.problem = reason == DONE, reason
+                link.done = reason == DONE
+                self._lose(link, f"said goodbye: {reason}")  # nothing can be sent any more, though the socket is still open
         self._changed.set()
 
     def _received(self, link: Link, step: int, round_: int, values: Values) -> None:
@@ -389,7 +410,7 @@ class Peer:
         link.silent = False
         if round_ == course.rounds_of(step):
             link.state = (step + 1, values)
-        elif step < self.step:
+        elif (step, round_) < self._at:
             self.late += 1
         elif step > self.step + 1 and link.state is None:
             # it has long gone on without this user: connected anew, it says where it is
@@ -440,7 +461,8 @@ class Peer:
         self._changed.set()
 
     def _part(self, link: Link) -> None:
-        """This side is done: nothing more will be said."""
+        """This side is done: nothing more will be said, but what has been said is to arrive."""
         if link.line is not None:
             link.served = True
-            self._lose(link, DONE)
+            link.line.close(DONE, self.agenda.timeout)
+            link.line, link.is_open = None, False

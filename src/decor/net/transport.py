@@ -7,6 +7,7 @@ Both sides show a certificate, and each trusts exactly the certificates that it 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import ssl
@@ -60,11 +61,13 @@ async def dial(address: str, tls: ssl.SSLContext) -> tuple[asyncio.StreamReader,
 def listening(address: str) -> socket.socket:
     """A socket that takes connections at `host:port`."""
     host, port = split(address)
+    host = "" if address.startswith(":") else host  # everywhere
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         made = socket.create_server(found[4][:2], family=found[0], backlog=128, reuse_port=False)
     except OSError as problem:
-        raise InputError(f"cannot listen at {address}: {problem.strerror}; is another node running there?") from None
+        way = "is another node running there?" if problem.errno == errno.EADDRINUSE else f"try --listen 0.0.0.0:{port}"
+        raise InputError(f"cannot listen at {address}: {reason(problem)}; {way}") from None
     made.setblocking(False)
     return made
 
@@ -93,7 +96,8 @@ def reason(problem: BaseException) -> str:
     if isinstance(problem, TimeoutError):
         return "no answer in time"
     if isinstance(problem, OSError):
-        return (problem.strerror or str(problem) or "hung up").lower()
+        number = problem.errno if isinstance(problem.errno, int) and problem.errno > 0 else None
+        return (os.strerror(number) if number else problem.strerror or str(problem) or "hung up").lower()
     return str(problem)
 
 

@@ -24,7 +24,7 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from decor.errors import InputError
-from decor.noise.stream import COARSE, DISTANCE, EDGE_LARGEST, EDGE_SIGMA, FINE, OWN, OWN_SIGMA, SHARED, Integers, parts
+from decor.noise.stream import COARSE, DISTANCE, EDGE_LARGEST, EDGE_SIGMA, FINE, OWN, OWN_SIGMA, PART, SHARED, Integers, parts
 
 TAG_BYTES = 8
 OWN_DEPARTURE, EDGE_DEPARTURE = 1.08e-53, 5.44e-54
@@ -85,36 +85,35 @@ class Grid:
         return min(1.0, (1 + math.exp(min(epsilon, 700.0))) * (self.values * DISTANCE + self.departure))
 
     def noised(
-        self, gradient: NDArray[Any], own_key: bytes, edges: Sequence[tuple[bytes, int]]
-    ) -> tuple[NDArray[np.float64], list[bytes]]:
-        """A step's message, and every edge's `tag`.
+        self, gradient: NDArray[Any], own_key: bytes, edges: Sequence[tuple[bytes, int]], factor: float = 1.0, over: bool = False
+    ) -> tuple[NDArray[Any], list[bytes]]:
+        """A step's message, for `factor` times the gradient, and every edge's `tag`.
 
         `own_key`: 32 bytes of this step that nobody else knows. `edges`: for every edge its key of this step and its multiple,
         positive at the user with the lower number and negative at the other. Keys that served once must not serve again.
+        The message is in float64, where it is exact; or, with `over`, in the gradient's place and type.
         """
-        numbers = np.ascontiguousarray(gradient, np.float64)
+        numbers = np.ascontiguousarray(gradient, None if gradient.dtype in (np.float32, np.float64) else np.float64)
         if numbers.ndim != 1:
             raise InputError(f"a gradient is one row of numbers, not an array of shape {numbers.shape}; flatten it")
         _summable(own_key, edges)
-        message = np.empty(len(numbers))
-        total = message.view(np.int64)  # the sum grows where the message will stand: no second vector
-        self._begin(total, numbers, own_key)
-        tags = [_add_edge(total, key, multiple) for key, multiple in edges]
-        _scale(total, self.unit, message)
-        return message, tags
-
-    def _begin(self, total: NDArray[np.int64], numbers: NDArray[np.float64], own_key: bytes) -> None:
-        """Writes the gradient, rounded onto the grid at random, plus the user's own noise."""
+        message, total = numbers if over else np.empty(len(numbers)), np.empty(min(len(numbers), PART), np.int64)
         seed = np.uint64(int.from_bytes(_keyed(own_key, _DITHER_KEY)[:8], "little"))
-        first = 0
-        for part in parts(_keyed(own_key, _OWN_KEY), len(total), OWN):
-            there = slice(first, first + len(part))
-            if not _place(numbers[there], 2.0**_FRACTION / self.unit, seed, np.uint64(first), part, total[there]):
+        streams, sums, first = [parts(key, len(numbers), SHARED) for key, _ in edges], [0] * len(edges), 0
+        for own in parts(_keyed(own_key, _OWN_KEY), len(numbers), OWN):
+            there, some = slice(first, first + len(own)), total[: len(own)]
+            if not _place(numbers[there], factor * 2.0**_FRACTION / self.unit, seed, np.uint64(first), own, some):
                 raise InputError(
                     f"the gradient has an entry that is not finite, or beyond {_FARTHEST / 2**_FRACTION * self.unit:.3g}: "
                     "nothing may be sent for it; is it clipped, and the step size small enough?"
                 )
-            first += len(part)
+            for e, (_, multiple) in enumerate(edges):
+                values = next(streams[e])
+                _add(values, np.int64(multiple), some)
+                sums[e] = zlib.crc32(_bytes(values), sums[e])
+            _scale(some, self.unit, message[there])
+            first += len(own)
+        return message, [_tag(key, sum_, first) for (key, _), sum_ in zip(edges, sums, strict=True)]
 
 
 def tag(key: bytes, values: Integers) -> bytes:
@@ -123,15 +122,6 @@ def tag(key: bytes, values: Integers) -> bytes:
     Different values have different tags but for one chance in 2^32; to others a tag tells nothing.
     """
     return _tag(key, zlib.crc32(_bytes(values)), len(values))
-
-
-def _add_edge(total: NDArray[np.int64], key: bytes, multiple: int) -> bytes:
-    first, sum_ = 0, 0
-    for part in parts(key, len(total), SHARED):
-        _add(part, np.int64(multiple), total[first : first + len(part)])
-        sum_ = zlib.crc32(_bytes(part), sum_)
-        first += len(part)
-    return _tag(key, sum_, first)
 
 
 def _bytes(values: Integers) -> memoryview:

@@ -1,0 +1,154 @@
+"""What real peers put on the wire and on disk: noise of the planned law, and no secret."""
+
+import asyncio
+import base64
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+from party import Events, agreed, alone, gathered
+from proxy import Proxy, second_messages
+
+import decor
+from decor.engines.engine import Recipe
+from decor.federation.node import Node
+from decor.federation.peers import free_ports
+from decor.net.identity import Identity
+from decor.net.ledger import Ledger
+from decor.net.messages import Model
+from decor.noise.agreement import EdgeSecret
+from decor.noise.stream import EDGE_SIGMA, OWN_SIGMA
+
+USERS, STEPS, WIDE, RATE = 4, 250, 60, 0.5
+
+
+@pytest.fixture(scope="module")
+def transcript(tmp_path_factory):
+    """[steps, users, parameters] as recorded between users 0 - 1 - 2 - 3, whose data give no gradient; and their terms."""
+    folder = tmp_path_factory.mktemp("wire")
+    shards = [(np.zeros((3, WIDE)), np.zeros(3)) for _ in range(USERS)]
+    task = decor.Task(decor.models.linear(WIDE).double(), decor.losses.squared, shards)
+    exposure = decor.Exposure(clip=1.0, steps=STEPS)
+    plan = decor.NoisePlan(decor.path(USERS), exposure, decor.Adversary.eavesdropper(), sigma_cdp=1.0, sigma_cor=2.0)
+    identities, ports = [Identity.new() for _ in range(USERS)], free_ports(USERS)
+    terms = agreed(task, plan, Recipe(), identities, rate=RATE)
+
+    async def together():
+        nodes = []
+        for i, identity in enumerate(identities):
+            ledger, listen = Ledger(folder / f"{i}.ledger"), f"127.0.0.1:{ports[i]}"
+            nodes.append(Node(terms, i, identity, alone(task, i), ledger, Events(), listen=listen))
+        await asyncio.gather(*(node.trained() for node in nodes))
+        for node in nodes:
+            assert not node.log.named("noise does not cancel")
+            node.ledger.close()
+
+    with ExitStack() as stack:
+        proxies = []
+        for i in range(USERS - 1):
+            port = int(terms.members[i].address.rpartition(":")[2])
+            names = (f"user-{i + 1}", f"user-{i}")
+            size = 8 * task.parameters
+            proxies.append(
+                stack.enter_context(Proxy(identities[i + 1], identities[i], f"127.0.0.1:{ports[i]}", size, names, port))
+            )
+        asyncio.run(together())
+        records = [record for proxy in proxies for record in proxy.messages()]
+    assert not second_messages(records)
+    seen = np.full((STEPS, USERS, WIDE), np.nan)
+    for record in records:
+        if isinstance(record.message, Model) and record.message.round == 0 and record.message.step < STEPS:
+            user = int(record.sender.removeprefix("user-"))
+            seen[record.message.step, user] = np.frombuffer(record.message.values, "<f8")
+    assert np.isfinite(seen).all()
+    return seen, terms
+
+
+@pytest.fixture(scope="module")
+def noise(transcript):
+    """[steps, users, parameters]: what everybody added, worked out from the messages alone."""
+    seen, terms = transcript
+    W = terms.plan.topology.mixing.toarray()
+    before = np.concatenate([np.ones((1, USERS, WIDE)), np.einsum("ij,tjk->tik", W, seen[:-1])])
+    return (before - seen) / RATE
+
+
+def test_the_noise_on_the_wire_has_the_plans_covariance_and_not_two_thirds_or_three_halves_of_it(noise, transcript):
+    plan = transcript[1].plan
+    ends = plan.topology.edges
+    K = np.zeros((USERS, len(ends)))
+    for e, (i, j) in enumerate(ends):
+        K[i, e], K[j, e] = 1, -1
+    Sigma = plan.sigma_cdp**2 * np.eye(USERS) + plan.sigma_cor**2 * K @ K.T
+    flat = noise.transpose(0, 2, 1).reshape(-1, USERS)
+    found = flat.T @ flat / len(flat)
+    error = 5 * np.sqrt((Sigma**2 + np.outer(Sigma.diagonal(), Sigma.diagonal())) / len(flat))
+    assert (abs(found - Sigma) < error + 0.01 * abs(Sigma)).all()  # the grid adds a few thousandths
+    for wrong in (4 / 9, 9 / 4):
+        assert (abs(found - wrong * Sigma).diagonal() > error.diagonal()).all()
+    total = flat.sum(1)
+    assert total.var() == pytest.approx(USERS * plan.sigma_cdp**2, rel=0.05)  # the edges' noise is gone from the sum
+
+
+def test_the_noise_on_the_wire_has_no_memory(noise):
+    for lag in (1, 2, 7):
+        one, two = noise[:-lag].ravel(), noise[lag:].ravel()
+        assert abs(np.corrcoef(one, two)[0, 1]) < 5 / np.sqrt(len(one))
+    assert abs(noise.mean()) < 5 * noise.std() / np.sqrt(noise.size)
+
+
+def test_the_noise_on_the_wire_is_whole_steps_of_the_grid(noise, transcript):
+    """Nothing of a gradient's low bits is left, and edges' noise cancels exactly."""
+    grid = transcript[1].grid
+    steps = noise / grid.unit
+    # sums of float64 in messages of this size carry some 1e-13 of rounding; a step of the grid is 1.5e-6
+    assert abs(steps - np.rint(steps)).max() < 1e-3
+    own = np.rint(steps).sum(1)  # over users: whole numbers in which no edge is left
+    assert own.std() == pytest.approx(np.sqrt(USERS) * OWN_SIGMA, rel=0.05)
+    assert grid.multiples[0] * EDGE_SIGMA >= 2.0 * OWN_SIGMA * (1 - 1e-9)
+
+
+def test_no_secret_is_on_disk_or_in_a_log(tmp_path, monkeypatch):
+    secrets = set()
+    init, key = EdgeSecret.__init__, EdgeSecret.key
+
+    def noted_init(self, chain, confirmation, said, is_lower):
+        secrets.update((bytes(chain), bytes(confirmation)))
+        init(self, chain, confirmation, said, is_lower)
+
+    def noted_key(self, step):
+        found = key(self, step)
+        secrets.update((found, bytes(self._chain)))
+        return found
+
+    monkeypatch.setattr(EdgeSecret, "__init__", noted_init)
+    monkeypatch.setattr(EdgeSecret, "key", noted_key)
+
+    rng = np.random.default_rng(5)
+    shards = [(rng.normal(size=(20, 5)), rng.integers(0, 2, 20)) for _ in range(3)]
+    task = decor.Task(decor.models.logistic(5).double(), decor.losses.logistic, shards)
+    plan = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 8), decor.Adversary.eavesdropper(), 1.0, 3.0)
+    own = []
+
+    def noted_random(_):
+        def drawn(count):
+            own.append(np.random.bytes(count))
+            return own[-1]
+
+        return drawn
+
+    nodes, runs = gathered(task, plan, Recipe(), tmp_path, random=noted_random)
+    for k, run in enumerate(runs):
+        run.save(tmp_path / f"run-{k}")
+    secrets.update(own)
+    for node in nodes:
+        secrets.add(node.identity.key.private_bytes_raw())
+    assert len(secrets) > 3 * 8
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    written += [repr(node.log.lines).encode() for node in nodes] + [repr(vars(node)).encode() for node in nodes]
+    data = [X.tobytes()[:40] for X, _ in shards]
+    assert any(runs[0].manifest["federation"].encode() in held for held in written)  # the search finds what is there
+    for held in written:
+        for secret in secrets | set(data):
+            for form in (secret, secret.hex().encode(), base64.b64encode(secret)[:40], repr(secret)[2:-1].encode()):
+                assert form not in held

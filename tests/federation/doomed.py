@@ -9,7 +9,7 @@ seconds that loading torch takes. Fates, as keys of a dictionary:
     kill, step    where and when to die: a key of `POINTS`
     routes        address in the file -> address that is dialled instead, where a proxy listens
     clock         seconds by which `time.time` jumps forth and back, at every call
-    talkative     every stranger gets a line in the log, and not only the first of many
+    peer          other values for the seconds that `decor.net.peer` names
     files, bytes  how many files may be open, and how long one may become
 """
 
@@ -58,10 +58,11 @@ def meet(fate):
     if "clock" in fate:
         now = time.time
         time.time = lambda: now() + random.choice((-1, 0, 1)) * fate["clock"]
-    if "talkative" in fate:
+    for name, seconds in fate.get("peer", {}).items():
         from decor.net import peer
 
-        peer.STRANGERS_SECONDS = 0.0
+        assert hasattr(peer, name), name
+        setattr(peer, name, seconds)
     for name, kind in (("files", resource.RLIMIT_NOFILE), ("bytes", resource.RLIMIT_FSIZE)):
         if name in fate:
             resource.setrlimit(kind, (fate[name], fate[name]))

@@ -1,12 +1,12 @@
 """Institutions of a trial federation as real processes, with a recording proxy on every edge, and what must hold after any fault.
 
-    with Nursery() as nursery, Trial(folder, nursery) as trial:
-        trial.start()
-        trial.reached("bonn", 5)
-        trial.kill("ulm")
-        trial.start("ulm")
-        trial.finished()
-        trial.check()
+with Nursery() as nursery, Trial(folder, nursery) as trial:
+    trial.start()
+    trial.reached("bonn", 5)
+    trial.kill("ulm")
+    trial.start("ulm")
+    trial.finished()
+    trial.check()
 """
 
 import hashlib
@@ -36,7 +36,7 @@ from decor.net.identity import Identity  # noqa: E402
 from decor.net.ledger import Ledger  # noqa: E402
 
 DOOMED = Path(__file__).with_name("doomed.py")
-PATIENCE = 120.0
+PATIENCE = 60.0
 """Seconds that anything may take on a machine that is busy with other things."""
 EPSILON = 10.0
 FEATURES = 4

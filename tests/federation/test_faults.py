@@ -263,7 +263,9 @@ def test_a_full_disk_stops_a_user_with_a_sentence_and_nothing_is_lost(trial, sma
     one.places = {("kiel", kind): small_disk for kind in (*full, "socket")}
     one.start()
     assert one.ended("kiel") == 2
-    assert re.search(r"decor: the ledger '.*' cannot be used: .*full.*; nothing is sent before it can be written", one.errors("kiel"))
+    assert re.search(
+        r"decor: the ledger '.*' cannot be used: .*full.*; nothing is sent before it can be written", one.errors("kiel")
+    )
     if "log" not in full:
         one.logged("kiel", "event=failed step=.*cannot be used")
     last = one.entries("kiel")[0][0].last_step
@@ -367,7 +369,7 @@ def test_the_budget_is_counted_over_interruptions_runs_and_federations(trial, tm
     with Trial(one.folder, nursery, users=3, steps=10, name="second", identities=one.identities) as two:
         two.start("kiel")
         assert two.ended("kiel") == 2
-        assert re.search(r"has spent epsilon 10 in 1 earlier runs, and second costs 10 more.*--allow 20", two.errors("kiel"))
+        assert re.search(r"has spent epsilon 10 in .*second costs.*--allow 20", two.errors("kiel"))
         two.start(more=["--allow", "20"])
         two.finished()
         two.check(allow=2 * EPSILON)

@@ -38,7 +38,7 @@ def nursery():
 def running(tmp_path_factory, nursery):
     """bonn and ulm at work, on a ring of three; who is kiel, their third, a test decides."""
     with Trial(tmp_path_factory.mktemp("trial"), nursery, 3, steps=STEPS, timeout=1.0, patience=0.0, pace=0.02) as trial:
-        trial.start("bonn", "ulm", talkative=True)
+        trial.start("bonn", "ulm", peer={"STRANGERS_SECONDS": 0.0, "OPENING_SECONDS": 4.0})
         trial.reached("bonn", 1)
         yield trial
         trial.moving("bonn", "ulm")
@@ -230,7 +230,7 @@ def test_hundreds_of_idle_connections_keep_no_neighbour_out(running):
 def test_a_neighbour_that_completes_tls_and_says_nothing_is_hung_up_on(running):
     with Rogue(running) as rogue:
         running.moving("bonn", "ulm")  # nobody waits for it meanwhile
-        rogue.refused("did not agree on a secret within 15 s")
+        rogue.refused("did not agree on a secret within 4 s")
 
 
 # files and keys that differ
@@ -264,7 +264,7 @@ def test_nodes_with_different_files_name_the_field_to_each_other(tmp_path_factor
 
 
 def test_a_wrong_key_is_refused_before_anything_is_done(tmp_path_factory, nursery):
-    with Trial(tmp_path_factory.mktemp("trial"), nursery, 3, patience=0.0, timeout=1.0, steps=STEPS) as trial:
+    with Trial(tmp_path_factory.mktemp("trial"), nursery, 3, patience=0.0, timeout=1.0, steps=STEPS, proxied=False) as trial:
         other = trial.folder / "other.key"
         Identity.new().save(other)
         trial.start("kiel", more=["--identity", str(other)])

@@ -19,8 +19,6 @@ from .show import table, write_json
 if TYPE_CHECKING:
     from decor.federation.federation import Federation
 
-    pass
-
 _NODE = """example:
   decor node heart.toml --identity bonn.key --data patients.csv --label diagnosis --test public.csv --output bonn"""
 _UP = """examples:

@@ -90,7 +90,8 @@ class Peer:
         self._sent: deque[tuple[int, int, Values]] = deque(maxlen=2)
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._greeting = self._strangers = 0
+        self._greeting: dict[asyncio.Task[None], None] = {}
+        self._strangers = 0
         self._quiet_until = 0.0
         self._failure: BaseException | None = None
         self._finishing = False
@@ -273,10 +274,11 @@ class Peer:
 
     # connections
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.create_task(work)
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -288,24 +290,32 @@ class Peer:
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            connection, _ = await loop.sock_accept(listening)
-            if self._greeting >= GREETINGS:
-                connection.close()
-            else:
-                self._greeting += 1
-                self._spawn(self._welcome(connection))
+            try:
+                connection, _ = await loop.sock_accept(listening)
+            except OSError as problem:  # too many files are open, say: those who are here go on
+                self._refuse(transport.reason(problem))
+                await asyncio.sleep(FIRST_WAIT)
+                continue
+            if len(self._greeting) >= GREETINGS:  # whoever has been at it for longest: a neighbour takes a moment
+                slowest = next(iter(self._greeting))
+                del self._greeting[slowest]
+                slowest.cancel()
+                self._refuse("too many at a time")
+            self._greeting[self._spawn(self._welcome(connection))] = None
+            await asyncio.sleep(0)
 
     async def _welcome(self, connection: socket.socket) -> None:
-        greeting = True
+        own = asyncio.current_task()
+        assert own is not None
         try:
             reader, writer = await transport.welcomed(connection, self._callers)
             link = self.links[transport.who(writer, self._numbers)]
-            self._greeting, greeting = self._greeting - 1, False
+            self._greeting.pop(own, None)
             await self._converse(link, reader, writer)
         except (OSError, TimeoutError, RemoteProtocolError) as problem:
             self._refuse(transport.reason(problem))
         finally:
-            self._greeting -= greeting
+            self._greeting.pop(own, None)
 
     def _refuse(self, why: str) -> None:
         """One line for many strangers: they must not fill the log."""
@@ -426,14 +436,16 @@ class Peer:
             self._send(link, step, round_, values)
 
     def _send(self, link: Link, step: int, round_: int, values: Values) -> None:
-        if link.line is not None and link.is_open:
-            link.line.session.send_model(step, round_, values)
-            link.line.flush()
+        line = link.line
+        if line is not None and link.is_open and not line.session.is_over:  # its goodbye may be among what has just come
+            line.session.send_model(step, round_, values)
+            line.flush()
 
     def _describe(self, link: Link, step: int, tag: bytes) -> None:
-        if link.line is not None and link.is_open:
-            link.line.session.send_tag(step, tag)
-            link.line.flush()
+        line = link.line
+        if line is not None and link.is_open and not line.session.is_over:
+            line.session.send_tag(step, tag)
+            line.flush()
             self._compare(link, step, 0, tag)
 
     def _compare(self, link: Link, step: int, side: int, tag: bytes) -> None:

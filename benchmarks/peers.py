@@ -33,10 +33,11 @@ from decor.federation import together
 from decor.federation.federation import Federation, Member, Model, Network, Privacy, Training
 from decor.federation.local import Local
 from decor.federation.node import Node
-from decor.federation.peers import Peers, free_ports
+from decor.federation.peers import Peers
 from decor.net import transport
 from decor.net.identity import Identity
 from decor.net.ledger import Ledger
+from decor.net.transport import free_ports
 from decor.results.run import Run
 
 USERS, SHORT, LONG = 16, 20, 120

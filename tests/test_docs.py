@@ -58,7 +58,7 @@ def on_one_machine(page, ports):
         if language == "bash" and block.startswith("decor node"):
             script.append(f'{block.strip()} &\nnodes="$nodes $!"')
         elif language == "bash" and block.startswith("decor status"):
-            socket = block.split()[-1].replace(".ledger", ".socket")
+            socket = block.split()[-1].replace(".ledger", ".ledger.socket")
             script += [f"for _ in $(seq 300); do decor status {socket} 2>&1 | grep -q ': here' && break; sleep 0.1; done", block]
         else:
             script.append("for node in $nodes; do wait -n; done; nodes=")

@@ -6,7 +6,7 @@ What is killed is the real command: one function is wrapped, and everything else
 everything once and then forks a process for every line of JSON on its standard input (see `institution.Nursery`), which saves the
 seconds that loading torch takes. Fates, as keys of a dictionary:
 
-    kill, step    where and when to die: a key of `POINTS`
+    kill, step    where and when to die: a key of `POINTS`, and the first step for it
     routes        address in the file -> address that is dialled instead, where a proxy listens
     clock         seconds by which `time.time` jumps forth and back, at every call
     peer          other values for the seconds that `decor.net.peer` names
@@ -87,7 +87,7 @@ def _around(owner, name, after, applies):
 def _record(after, step):
     from decor.net.ledger import Ledger
 
-    _around(Ledger, "record", after, lambda self, run, at, message: at == step)
+    _around(Ledger, "record", after, lambda self, run, at, message: at >= step)
 
 
 def _end(after, _):
@@ -110,7 +110,7 @@ def _exchange(_, step):
 
     async def wrapped(self, at, round_, values, tags=None):
         found = await real(self, at, round_, values, tags)
-        if at == step and found:
+        if at >= step and found:
             die()
         return found
 
@@ -124,7 +124,8 @@ def _sends(count, step):
     def wrapped(self, data):
         head = bytes(data[: HEADER.size + Model.fixed.size])
         if len(head) == HEADER.size + Model.fixed.size and HEADER.unpack_from(head)[0] == Model.kind:
-            if Model.fixed.unpack_from(head, HEADER.size) == (step, 0):
+            at, round_ = Model.fixed.unpack_from(head, HEADER.size)
+            if at >= step and not round_:
                 if count == 0:
                     die()
                 heads.append(self)

@@ -27,13 +27,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "net"))
 
 from proxy import Proxy, second_messages  # noqa: E402
 
-from decor.cli.federation import TOWNS, _free_ports  # noqa: E402
+from decor.cli.federation import TOWNS  # noqa: E402
 from decor.errors import InputError  # noqa: E402
 from decor.federation.federation import Federation, Member, Model, Network, Privacy, Training  # noqa: E402
 from decor.federation.spending import paid  # noqa: E402
 from decor.net import messages, status  # noqa: E402
 from decor.net.identity import Identity  # noqa: E402
 from decor.net.ledger import Ledger  # noqa: E402
+from decor.net.transport import free_ports  # noqa: E402
 
 DOOMED = Path(__file__).with_name("doomed.py")
 PATIENCE = 60.0
@@ -107,7 +108,7 @@ class Trial:
         self.folder, self.nursery, self.pace = folder, nursery, pace
         self.names = list(TOWNS[:users])
         self.identities = identities or {name: Identity.new() for name in self.names}
-        self.ports = dict(zip(self.names, _free_ports(users), strict=True))
+        self.ports = dict(zip(self.names, free_ports(users), strict=True))
         self.federation = Federation(
             name=name,
             privacy=Privacy(epsilon=EPSILON, delta=1e-5, adversary="eavesdropper"),
@@ -294,6 +295,7 @@ class Trial:
             left = {step: digest for (sender, step), digest in digests.items() if sender == name}
             assert left.items() <= kept.items(), f"{name} has sent what is not in its ledger"
             if self.proxies:
-                # a step whose message was kept, and which everybody had left before it could be sent
-                assert len(kept) - len(left) <= self.killed[name], sorted(set(kept) - set(left))
+                # a message that was kept, and whose connections were lost before it could be sent
+                lost = self.killed[name] + self.log(name).count("event=lost")
+                assert len(kept) - len(left) <= lost, sorted(set(kept) - set(left))
         return digests

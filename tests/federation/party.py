@@ -6,10 +6,10 @@ import hashlib
 
 import decor
 from decor.federation.node import Node
-from decor.federation.peers import free_ports
 from decor.federation.terms import Terms
 from decor.net.identity import Identity
 from decor.net.ledger import Ledger
+from decor.net.transport import free_ports
 
 
 def agreed(task, plan, recipe, identities, rate=0.5, dtype="float64", timeout=20.0, quorum=0.5, patience=20.0):

@@ -14,8 +14,8 @@ import pytest
 from doomed import POINTS
 from institution import EPSILON, Nursery, Trial, until
 
-from decor.federation.peers import free_ports
 from decor.net import messages
+from decor.net.transport import free_ports
 from decor.results.run import Run
 
 STEP = 5
@@ -75,6 +75,7 @@ def test_a_user_killed_anywhere_in_a_step_goes_on_with_the_message_it_had(trial,
     assert receivers == {"ulm", "jena"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["before record", "between two sends"])
 def test_the_command_itself_killed_and_started_again(trial, point):
     """No forks here: what an institution starts, twice; the others do not wait for it."""
@@ -87,18 +88,20 @@ def test_the_command_itself_killed_and_started_again(trial, point):
         killed = subprocess.run([sys.executable, doomed, fate, *arguments], stdout=out, stderr=err, timeout=120)
     assert killed.returncode == -signal.SIGKILL
     one.killed["bonn"] += 1
-    before = sent(one, "bonn", STEP)
-    assert len(before) == (point == "between two sends")
+    last = one.entries("bonn")[0][0].last_step or 0
+    heard = {step: sent(one, "bonn", step) for step in range(STEP, 200)}
+    before = {step: values for step, values in heard.items() if values}
+    assert len(before) == (point == "between two sends") and all(step <= last for step in before)
     one.logged("ulm", "going on without.*neighbour=bonn")
     one.start("bonn", real=True)
-    one.logged("bonn", "event=resumed")
+    one.logged("bonn", f"event=resumed step={last}")
     one.logged("bonn", 'event="caught up"')
     one.hurry()
     one.finished()
     one.check()
-    assert sent(one, "bonn", STEP) == before  # the others had gone on: it was never made, or never again
-    assert re.search(r'event="caught up" from_step=\d+', one.log("bonn")) and Run.load(one.path("bonn", "run")).stopped is None
-    assert "SecLDP" in one.path("bonn", "out").read_text()
+    # the others had gone on: what had left did not leave again, and what had not was never made
+    assert all(sent(one, "bonn", step) == values for step, values in before.items())
+    assert Run.load(one.path("bonn", "run")).stopped is None and "SecLDP" in one.path("bonn", "out").read_text()
 
 
 @pytest.mark.parametrize("point", [point for point in POINTS if POINTS[point][0] in ("end", "save")])
@@ -375,8 +378,8 @@ def test_the_budget_is_counted_over_interruptions_runs_and_federations(trial, tm
         two.check(allow=2 * EPSILON)
     shown = decor("ledger", one.path("kiel", "ledger"))
     rows = [line.split() for line in shown.stdout.splitlines()]
-    assert [one.federation.digest.hex()[:12], "30"] in [row[1:3] for row in rows]
-    assert [two.federation.digest.hex()[:12], "10"] in [row[1:3] for row in rows]
+    for each, count in ((one, "30"), (two, "10")):
+        assert any({each.federation.digest.hex()[:12], count} <= set(row) for row in rows), shown.stdout
     spent = float(re.search(r"has spent epsilon ([\d.]+) at delta", shown.stdout)[1])
     assert EPSILON < spent <= 2 * EPSILON
 

@@ -109,7 +109,6 @@ DEEDS = {
     "a step twice": (lambda r: r.say(model(r.step()), model(r.step() - 1)), "an old one, or one twice"),
     "a step beyond the run": (lambda r: r.say(model(STEPS + 1)), f"of step {STEPS + 1}, round 0, which this run does not have"),
     "a round too many": (lambda r: r.say(model(r.step(), round_=7)), "round 7, which this run does not have"),
-    "a step far ahead": (lambda r: r.say(model(r.step() + 1000)), "connecting anew"),
     "nothing": (lambda r: None, "was silent for 1 s"),
     "goodbye": (lambda r: (r.session.close("tired"), r.say(r.session.outgoing())), "said goodbye: tired"),
     "half a message": (lambda r: (r.say(encoded(model(r.step()))[:-7]), r.line.close()), "hung up|reset"),

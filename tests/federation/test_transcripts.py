@@ -12,10 +12,10 @@ from proxy import Proxy, second_messages
 import decor
 from decor.engines.engine import Recipe
 from decor.federation.node import Node
-from decor.federation.peers import free_ports
 from decor.net.identity import Identity
 from decor.net.ledger import Ledger
 from decor.net.messages import Model
+from decor.net.transport import free_ports
 from decor.noise.agreement import EdgeSecret
 from decor.noise.stream import EDGE_SIGMA, OWN_SIGMA
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import random
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -240,7 +238,7 @@ def _new_trial(options: argparse.Namespace) -> None:
     example = options.unit == "example"
     users = [
         {"name": town, "address": f"127.0.0.1:{port}", "key": keys[town].line} | ({"records": records} if example else {})
-        for town, port, records in zip(towns, _free_ports(count), task.records, strict=True)
+        for town, port, records in zip(towns, peer_room("transport").free_ports(count), task.records, strict=True)
     ]
     options.name = options.name or name
     options.steps = _TRIAL_STEPS if options.steps is None else options.steps
@@ -257,21 +255,6 @@ def _new_trial(options: argparse.Namespace) -> None:
     wrote = {"file": str(folder / "federation.toml"), "keys": str(folder / "keys"), "data": str(folder / "data")}
     wrote |= {"test": str(folder / "test.npz")}
     report(federation, options.json, wrote, f"wrote {', '.join(wrote.values())}\n")
-
-
-def _free_ports(count: int) -> list[int]:
-    """Free now, and below those that the system gives to outgoing connections."""
-    found: list[int] = []
-    for port in random.SystemRandom().sample(range(10_000, 30_000), 2_000):
-        if len(found) == count:
-            return found
-        with socket.socket() as tried:
-            try:
-                tried.bind(("127.0.0.1", port))
-                found.append(port)
-            except OSError:
-                continue
-    raise InputError(f"this machine has no {count} free ports; a trial takes fewer users")
 
 
 def _folder(path: Path) -> Path:

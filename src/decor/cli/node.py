@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
+import json
+import os
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,6 +91,7 @@ def run_node(options: argparse.Namespace) -> None:
     path = Path(options.ledger or Path(options.identity).with_suffix(".ledger"))
     output = Path(options.output or f"run-{name}")
     stream = sys.stderr if options.log is None else _opened(Path(options.log))
+    _prepare(output, federation.digest)
     with Ledger(path) as ledger:
         node = Node(Terms.of(federation), number, identity, task, ledger, Logbook(name, stream), options.allow, options.listen)
         node.on_step = lambda step: progress.report(f"{name}: training {federation.name}", min(step, node.steps), node.steps)
@@ -179,10 +184,12 @@ def run_status(options: argparse.Namespace) -> None:
     from decor.net import status
 
     path = Path(options.path)
-    sockets = sorted(path.glob("*.socket")) if path.is_dir() else [_socket(path)]
-    if not sockets:
+    said = [status.asked(path if path.suffix == ".socket" else _socket(path))] if not path.is_dir() else []
+    for socket in sorted(path.glob("*.socket")) if path.is_dir() else ():
+        with suppress(InputError):  # of a node that was killed
+            said.append(status.asked(socket))
+    if not said:
         raise InputError(f"no node is running in {str(path)!r}; start one with decor node or decor up")
-    said = [status.asked(socket) for socket in sockets]
     if options.json:
         write_json({"nodes": said})
         return
@@ -203,7 +210,7 @@ def run_ledger(options: argparse.Namespace) -> None:
     from decor.net.ledger import Ledger
 
     path = Path(options.file)
-    if not path.exists():
+    if not path.is_file() or not path.stat().st_size:
         raise InputError(f"there is no ledger {str(path)!r}")
     with Ledger(path) as ledger:
         entries = ledger.entries()
@@ -241,8 +248,21 @@ def _installed() -> None:
             raise MissingExtra(f"nodes need {name}: pip install 'decor-dp[all]'", name=name)
 
 
+def _prepare(output: Path, digest: bytes) -> None:
+    """Before anything is paid: there is a place for the model, and no other run's model is in it."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        if not os.access(output, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        held = json.loads((output / "manifest.json").read_text()) if (output / "manifest.json").exists() else None
+    except (OSError, ValueError) as problem:
+        raise InputError(f"the run cannot be kept in {str(output)!r}: {problem}; name another folder with --output") from None
+    if held is not None and held.get("federation") != digest.hex():
+        raise InputError(f"{str(output)!r} holds another run; name another folder with --output")
+
+
 def _socket(ledger: Path) -> Path:
-    return ledger if ledger.suffix == ".socket" else ledger.with_suffix(".socket")
+    return ledger.with_name(ledger.name + ".socket")
 
 
 def _opened(path: Path) -> Any:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from decor.engines.engine import Recipe
 from decor.engines.vectorised import Vectorised
+from decor.errors import InputError
 from decor.learning.batches import Batch, secretly
 from decor.learning.clip import Blocks
 from decor.learning.task import Task
@@ -18,7 +19,7 @@ from decor.privacy.budget import Exposure
 
 from .vectors import Vector
 
-_PART = 1 << 16
+_PART, _LARGEST_BATCH = 1 << 16, 100_000
 _SLACK = 1e-13
 """A clip is taken this much shorter, which is more than a few roundings in double precision can make it longer."""
 
@@ -37,6 +38,10 @@ class Local:
         self._gradients = Vectorised(dtype="float64" if self.example else dtype).gradients(task, recipe, exposure.unit)
         self._kind = np.dtype(np.float64) if self.example else self.dtype
         self._records = task.records[0]
+        if self.example and (exposure.batch_size or 0) > _LARGEST_BATCH:
+            raise InputError(
+                f"batches of {exposure.batch_size:,} records are too large to be summed up exactly enough; take smaller"
+            )
         self._shapes = [block.shape for block in self._gradients.initial()]
         self.parameters = sum(shape.numel() for shape in self._shapes)
 
@@ -106,4 +111,4 @@ class Local:
 
 def _square(vector: Vector) -> float:
     """Of its length, in double precision, a part at a time. Not BLAS: its threads wait for each other on a busy machine."""
-    return sum(float(np.square(vector[k : k + _PART], dtype=np.float64).sum()) for k in range(0, len(vector), _PART))
+    return math.fsum(float(np.square(vector[k : k + _PART], dtype=np.float64).sum()) for k in range(0, len(vector), _PART))

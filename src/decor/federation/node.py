@@ -29,7 +29,7 @@ from decor.results.run import Run
 from .local import Local
 from .spending import run_of
 from .terms import Terms
-from .vectors import Vector, moved, pulled
+from .vectors import Vector, moderate, moved, pulled
 
 _QUICK = 0.02
 """Seconds for which the network may wait: what takes longer is done in a thread."""
@@ -224,7 +224,7 @@ class Node:
             self.velocity = noised
         message = moved(self.model, noised, rate, 1 - rate * recipe.weight_decay)
         if message is None:
-            raise DecorError(f"the model is not finite after step {step}: it has diverged; take a smaller learning rate")
+            raise DecorError(f"the model is beyond 1e18 after step {step}: it has diverged; take a smaller learning rate")
         self._quick = time.thread_time() - began < _QUICK
         return message, {j: tag for j, tag in zip(order, shown, strict=True) if keys[j] is not None}
 
@@ -247,7 +247,7 @@ class Node:
         return True
 
     def _complaint(self, values: Values) -> str | None:
-        return None if np.isfinite(np.frombuffer(values, self.local.dtype)).all() else "sent a model that is not finite"
+        return None if moderate(np.frombuffer(values, self.local.dtype)) else "sent a model that is not finite, or beyond 1e18"
 
 
 def _bytes(model: Vector) -> memoryview:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import socket
 import tempfile
 import time
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from decor.engines.vectorised import Vectorised
 from decor.errors import InputError
 from decor.federation.federation import Member
 from decor.learning.task import Task
+from decor.net import transport
 from decor.net.identity import Identity
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
@@ -100,7 +100,7 @@ class Peers:
 
     def _terms(self, task: Task, setting: Setting, recipe: Recipe, identities: Sequence[Identity]) -> Terms:
         """As of a federation's file, for a plan that is there already; nobody else takes part, so the digest is of the keys."""
-        ports = free_ports(task.users)
+        ports = transport.free_ports(task.users)
         members = tuple(
             Member(name=f"user-{i}", address=f"127.0.0.1:{port}", public=identity.public)
             for i, (identity, port) in enumerate(zip(identities, ports, strict=True))
@@ -137,12 +137,3 @@ def joined(task: Task, plan: NoisePlan, runs: Sequence[Run], manifest: dict[str,
     taken = max(run.steps_taken for run in runs)
     history: dict[str, list[float]] = {"step": [taken], **{name: [value] for name, value in found.items()}}
     return Run(plan, history, models, taken, None, manifest, {}, runs[0].fixed)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens at now."""
-    with ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in held]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 
 from decor.errors import InputError, LedgerError
 from decor.net.ledger import Entry, Ledger
-from decor.privacy.guarantee import Guarantee
+from decor.privacy.guarantee import Guarantee, figure
 from decor.privacy.plan import NoisePlan
 
 from .terms import Terms, at_delta
@@ -51,11 +52,13 @@ def run_of(ledger: Ledger, terms: Terms, allowance: float | None) -> tuple[int, 
     if budget is not None:
         before, _ = total(others)
         allowed = budget.epsilon if allowance is None else allowance
-        if before + budget.epsilon > allowed:
+        if not (0 < allowed < math.inf):
+            raise InputError(f"--allow is a number above 0, the most that all runs together may spend, not {allowed!r}")
+        if not before + budget.epsilon <= allowed:
             raise InputError(
                 f"the data behind this ledger has spent epsilon {before:.4g} in other runs, and {terms.name} costs up to "
                 f"{budget.epsilon:g}: together above {allowed:g}. See decor ledger; whoever answers for the data can allow it "
-                f"with --allow {before + budget.epsilon:.4g}"
+                f"with --allow {figure(before + budget.epsilon)}"
             )
     if own is not None:
         return own.run, False

@@ -27,7 +27,7 @@ from .node import Node
 from .service import Logbook, attended
 from .terms import Terms
 
-_POLL, _ASK = 0.05, 0.5
+_POLL, _ASK = 0.05, 2.0
 """Seconds between looks at who has ended, and between questions to those who have not."""
 
 
@@ -51,7 +51,7 @@ class Seat:
 
     @property
     def socket(self) -> Path:
-        return self.folder / f"{self.name}.socket"
+        return self.folder / f"{self.name}.ledger.socket"
 
     @property
     def run(self) -> Path:

@@ -58,6 +58,9 @@ class Ledger:
         try:
             self._db = sqlite3.connect(self.path, isolation_level=None, timeout=0)
             with self._told():
+                tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+                if tables and "facts" not in tables:
+                    raise LedgerError(f"{str(self.path)!r} is a database of somebody else, and no ledger; name another file")
                 self._db.execute("PRAGMA page_size = 16384")  # of a new file: messages are large
                 self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
                 mode = self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
@@ -126,11 +129,11 @@ class Ledger:
             last = self._last(run)
         return 0 if last is None else last + 1
 
-    def epoch(self, run: int, neighbour: int, at_least: int = 1) -> int:
+    def epoch(self, run: int, neighbour: int) -> int:
         """A number above all that were given for this neighbour, kept before it is used."""
         with self._told(), self._whole():
             found = self._db.execute("SELECT epoch FROM epochs WHERE run = ? AND neighbour = ?", (run, neighbour)).fetchone()
-            new = max(at_least, (found[0] if found else 0) + 1)
+            new = (found[0] if found else 0) + 1
             self._db.execute("INSERT OR REPLACE INTO epochs VALUES (?, ?, ?)", (run, neighbour, new))
         return new
 

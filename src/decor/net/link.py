@@ -81,6 +81,7 @@ class Link:
     served: bool = False
     """It has been told that this side is done."""
     down_since: float = 0.0
+    opened_at: float = 0.0
     opened: int = 0
     their_step: int = 0
     """Its first step without a message, when it connected."""
@@ -112,6 +113,11 @@ class Link:
     def let_in(self) -> None:
         if not self.inbox:
             self.room.set()
+
+    def leave(self) -> None:
+        """Its connection is over: who waited for room on it waits no more."""
+        self.room.set()
+        self.room = asyncio.Event()
 
     def keep(self, step: int, round_: int, values: Values) -> None:
         """The latest few."""

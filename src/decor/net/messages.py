@@ -173,6 +173,10 @@ def pieces(message: Message) -> list[bytes | memoryview]:
     return [HEADER.pack(message.kind, length) + first, *rest]
 
 
+_LARGE = 1 << 16
+"""Bytes from which a payload is not copied."""
+
+
 class Decoder:
     """Bytes as they come -> messages. Holds at most one frame; what is too long is refused by its header."""
 
@@ -190,25 +194,31 @@ class Decoder:
         `in_turn` hears of every frame's kind before its payload is waited for, and raises if it may not come now.
         """
         self._held += data
-        while len(self._held) >= HEADER.size:
-            kind, length = HEADER.unpack_from(self._held)
-            if kind not in self._longest or self._held[1:4] != b"\0\0\0":
-                raise RemoteProtocolError(f"sent a frame of an unknown kind ({bytes(self._held[:4]).hex()})")
-            name = KINDS[kind].__name__
-            if length > self._longest[kind]:
-                raise RemoteProtocolError(f"sent a {name} of {length:,} bytes; {self._longest[kind]:,} are the most")
-            if in_turn is not None:
-                in_turn(KINDS[kind])
-            end = HEADER.size + length
-            if len(self._held) < end:
-                return
-            # the frame goes with its message, uncopied; what came after it begins the next one
-            frame, self._held = self._held, self._held[end:]
-            try:
-                message = KINDS[kind].parsed(memoryview(frame)[HEADER.size : end])
-            except (struct.error, ValueError, IndexError):
-                raise RemoteProtocolError(f"sent a {name} that is not one ({length} bytes)") from None
-            yield message
+        at = 0
+        try:
+            while len(self._held) - at >= HEADER.size:
+                kind, length = HEADER.unpack_from(self._held, at)
+                if kind not in self._longest or self._held[at + 1 : at + 4] != b"\0\0\0":
+                    raise RemoteProtocolError(f"sent a frame of an unknown kind ({bytes(self._held[at : at + 4]).hex()})")
+                name = KINDS[kind].__name__
+                if length > self._longest[kind]:
+                    raise RemoteProtocolError(f"sent a {name} of {length:,} bytes; {self._longest[kind]:,} are the most")
+                if in_turn is not None:
+                    in_turn(KINDS[kind])
+                first, end = at + HEADER.size, at + HEADER.size + length
+                if len(self._held) < end:
+                    return
+                if length < _LARGE:
+                    payload, at = memoryview(bytes(self._held[first:end])), end
+                else:  # the frame goes with its message, uncopied; what came after it begins the next one
+                    payload, self._held, at = memoryview(self._held)[first:end], self._held[end:], 0
+                try:
+                    message = KINDS[kind].parsed(payload)
+                except (struct.error, ValueError, IndexError):
+                    raise RemoteProtocolError(f"sent a {name} that is not one ({length} bytes)") from None
+                yield message
+        finally:
+            del self._held[:at]
 
 
 def _exactly(payload: memoryview, length: int) -> bytes:

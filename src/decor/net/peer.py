@@ -66,7 +66,7 @@ class Agenda:
     @property
     def needed(self) -> int:
         """How many neighbours have to be here."""
-        return max(1, ceil(self.quorum * len(self.neighbours)))
+        return max(1, ceil(self.quorum * len(self.neighbours) - 1e-9))
 
 
 class Peer:
@@ -184,12 +184,12 @@ class Peer:
         return {number: values for number, values in found.items() if values is not None}
 
     def ahead(self, step: int) -> tuple[int, list[Values]] | None:
-        """Where the neighbours are, and their models there, if that is later than a step."""
-        states = [link.state for link in self.links.values() if link.state is not None and link.state[0] > step]
-        if not states:
+        """How far a quorum of neighbours has come, and the models of those who have, if that is later than a step."""
+        states = sorted((link.state for link in self.links.values() if link.state is not None), key=lambda state: -state[0])
+        if len(states) < self.agenda.needed or states[self.agenda.needed - 1][0] <= step:
             return None
-        furthest = max(step for step, _ in states)
-        return furthest, [model for step, model in states if step == furthest]
+        reached = states[self.agenda.needed - 1][0]
+        return reached, [model for step, model in states if step >= reached]
 
     async def finish(self) -> None:
         """Says that this user is done; stays a while for those who are not here now, so that they can be done too."""
@@ -224,21 +224,22 @@ class Peer:
             if link.has(step, round_):
                 here += 1
             elif link.is_open:
-                if now < until and not link.silent:
+                if now < self._deadline(link, until) and not link.silent:
                     waiting = True
                 elif not link.silent:
                     link.absent = link.silent = True
                     self._lose(link, f"was silent for {self.agenda.timeout:g} s")
             elif not link.absent and not link.done:
-                if now < min(until, link.down_since + self.agenda.timeout):
+                if now < self._deadline(link, until):
                     waiting = True
                 else:
                     link.absent = True
                     self.log("going on without", neighbour=link.neighbour.name, step=step, why=link.problem)
         if waiting:
             return False
-        # those who are done have said all they had to say
-        enough = here + sum(link.done for link in self.links.values()) >= self.agenda.needed
+        if step == self.agenda.course.steps:  # those who are done have said all they had to say
+            here += sum(link.done and not link.has(step, round_) for link in self.links.values())
+        enough = here >= self.agenda.needed
         if not enough:
             self._pause(f"only {here} of {len(self.links)} neighbours are here, and {self.agenda.needed} are needed")
         elif self.paused:
@@ -252,10 +253,16 @@ class Peer:
         for link in self.links.values():
             if link.has(step, round_) or link.absent or link.silent or link.done:
                 continue
-            ends.append(until if link.is_open else min(until, link.down_since + self.agenda.timeout))
+            ends.append(self._deadline(link, until))
         if not ends:
             return None
         return max(0.0, min(ends) - now) + 0.001
+
+    def _deadline(self, link: Link, until: float) -> float:
+        """When a neighbour has been waited for long enough: who has just come has its time, who is gone had it."""
+        if link.is_open:
+            return max(until, link.opened_at + self.agenda.timeout)
+        return min(until, link.down_since + self.agenda.timeout)
 
     def _pause(self, why: str) -> None:
         if self.paused != why:
@@ -326,15 +333,16 @@ class Peer:
 
     async def _keep_calling(self, link: Link) -> None:
         wait = FIRST_WAIT
-        while not link.done:
+        while not (link.done or link.served):
             opened = link.opened
             try:
                 reader, writer = await transport.dial(link.neighbour.address, self._called)
-            except (OSError, TimeoutError) as problem:
+                transport.who(writer, {link.neighbour.public: link.neighbour.number})
+            except (OSError, TimeoutError, RemoteProtocolError) as problem:
                 self._note(link, f"cannot be reached at {link.neighbour.address}: {transport.reason(problem)}")
             else:
                 await self._converse(link, reader, writer)
-            wait = FIRST_WAIT if link.opened > opened else min(2 * wait, LONGEST_WAIT)
+            wait = FIRST_WAIT if link.opened > opened else min(2 * wait, LONGEST_WAIT, self.agenda.timeout / 4)
             await asyncio.sleep(wait)
 
     async def _converse(self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -351,12 +359,11 @@ class Peer:
                 while data := await reader.read(transport.READ):
                     for event in line.session.receive(data):
                         self._happened(link, line, event)
-                    if line.flush() > (HELD + 2) * (self.agenda.model_bytes + 4096):
-                        raise RemoteProtocolError("does not read what it is sent")
+                    line.flush()
                     if link.line is line and link.is_open:
                         opening.reschedule(None)
-                        if link.inbox:  # more is read when this has been used: it may wait at the sender's
-                            await link.room.wait()
+                    while link.line is line and link.is_open and link.inbox:
+                        await link.room.wait()  # more is read when this has been used: it may wait at the sender's
         except RemoteProtocolError as problem:
             why = str(problem).removeprefix(f"{link.neighbour.name} ")
         except TimeoutError:
@@ -396,7 +403,10 @@ class Peer:
             case Agreed(secret, epoch, first_step):
                 link.agreed(first_step, secret)
                 link.is_open, link.absent, link.done, link.state = True, False, False, None
+                link.inbox.clear()  # it says where it is, and its last messages again
+                link.let_in()
                 link.opened += 1
+                link.opened_at = time.monotonic()
                 self.log("connected", neighbour=link.neighbour.name, epoch=epoch, secret_from_step=first_step)
                 self._catch_up(link)
                 if self._finishing:
@@ -422,10 +432,9 @@ class Peer:
             link.state = (step + 1, values)
         elif (step, round_) < self._at:
             self.late += 1
-        elif step > self.step + 1 and link.state is None:
-            # it has long gone on without this user: connected anew, it says where it is
-            raise RemoteProtocolError(f"is at step {step}, and this side at {self.step}; connecting anew")
         else:
+            if step > self.step + 1 and link.state is None:
+                link.state = (step, values)  # it went on without this user, and does not know any more what its step began with
             link.keep(step, round_, values)
 
     def _catch_up(self, link: Link) -> None:
@@ -439,7 +448,8 @@ class Peer:
         line = link.line
         if line is not None and link.is_open and not line.session.is_over:  # its goodbye may be among what has just come
             line.session.send_model(step, round_, values)
-            line.flush()
+            if line.flush() > (HELD + 2) * (self.agenda.model_bytes + 4096):
+                self._lose(link, "does not read what it is sent")
 
     def _describe(self, link: Link, step: int, tag: bytes) -> None:
         line = link.line
@@ -461,6 +471,7 @@ class Peer:
         """The connection is over, whatever the reason."""
         was_open, line = link.is_open, link.line
         link.line, link.is_open, link.down_since = None, False, time.monotonic()
+        link.leave()
         if line is not None:
             line.close(why)
         if link.done or link.served:
@@ -478,3 +489,4 @@ class Peer:
             link.served = True
             link.line.close(DONE, self.agenda.timeout)
             link.line, link.is_open = None, False
+            link.leave()

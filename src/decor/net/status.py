@@ -31,6 +31,8 @@ async def answering(path: Path, describe: Describe) -> AsyncIterator[None]:
 
     if len(os.fsencode(path)) > _LONGEST:
         raise InputError(f"the socket {str(path)!r} has too long a path; name a ledger in a folder nearer to the root")
+    if path.exists() and not path.is_socket():
+        raise InputError(f"{str(path)!r}, where this node would answer questions, is another kind of file; move it away")
     path.unlink(missing_ok=True)
     before = os.umask(0o177)
     try:
@@ -77,8 +79,8 @@ async def measured(port: int, describe: Describe) -> AsyncIterator[None]:
 
     try:
         server = await asyncio.start_server(answer, "127.0.0.1", port)
-    except OSError as problem:
-        raise InputError(f"metrics cannot be served at port {port}: {problem.strerror}; name another") from None
+    except (OSError, OverflowError) as problem:
+        raise InputError(f"metrics cannot be served at port {port}: {problem}; name another") from None
     try:
         yield
     finally:

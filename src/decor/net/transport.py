@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import random
 import socket
 import ssl
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -106,7 +108,24 @@ def split(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or not 0 < int(port) < 65536 or (":" in host and not host.startswith("[")):
         raise InputError(f"{address!r} is no address; give host:port, such as bonn.example.org:7400 or [2001:db8::1]:7400")
-    return host.strip("[]") or "127.0.0.1", int(port)
+    host = host.strip("[]") or "127.0.0.1"
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise InputError(f"{address!r} has no host that a name server would know; give host:port") from None
+    return host, int(port)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody has now, below those that the system gives to outgoing connections."""
+    found: list[int] = []
+    for port in random.SystemRandom().sample(range(10_000, 30_000), 20_000):
+        if len(found) == count:
+            return found
+        with socket.socket() as tried, suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            found.append(port)
+    raise InputError(f"this machine has no {count} free ports; take fewer users")
 
 
 def _load(made: ssl.SSLContext, chain: bytes) -> None:

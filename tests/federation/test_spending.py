@@ -1,0 +1,80 @@
+"""What a user's data has paid: added up over runs, and refused where it would be too much."""
+
+import math
+
+import pytest
+from party import agreed
+
+import decor
+from decor.engines.engine import Recipe
+from decor.errors import InputError, LedgerError
+from decor.federation.spending import name_of, paid, run_of, total
+from decor.net.identity import Identity
+from decor.net.ledger import Ledger
+
+TASK = decor.Task(decor.models.logistic(2), decor.losses.logistic, [([[0.0, 1.0]], [1])] * 3)
+
+
+def terms(epsilon=10.0, steps=20):
+    plan = decor.calibrate(
+        decor.ring(3), decor.Exposure(1.0, steps), decor.Adversary.eavesdropper(), decor.Budget(epsilon, 0.999e-5)
+    )
+    return agreed(TASK, plan, Recipe(), [Identity.new() for _ in range(3)])
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    with Ledger(tmp_path / "ledger") as made:
+        yield made
+
+
+def sent(ledger, run, steps):
+    for step in range(steps):
+        ledger.record(run, step, b"message")
+
+
+def test_a_run_costs_what_its_messages_cost_and_no_more(ledger):
+    one = terms()
+    run, new = run_of(ledger, one, None)
+    assert new and paid(ledger.entries()[0]).epsilon == 0 and name_of(ledger.entries()[0]) == "party"
+    sent(ledger, run, 5)
+    after = paid(ledger.entries()[0])
+    assert after.epsilon == one.spent(5).epsilon < one.spent(20).epsilon <= 10.0
+    assert run_of(ledger, one, None) == (run, False)
+
+
+def test_a_finished_run_is_not_begun_again(ledger):
+    one = terms()
+    run, _ = run_of(ledger, one, None)
+    sent(ledger, run, 20)
+    ledger.end(run, "finished")
+    with pytest.raises(InputError, match="its budget is spent"):
+        run_of(ledger, one, 100.0)
+
+
+def test_other_federations_count_also_for_a_run_that_goes_on(ledger):
+    first, second = terms(), terms()
+    early, _ = run_of(ledger, first, None)  # begun, nothing sent
+    late, _ = run_of(ledger, second, None)
+    sent(ledger, late, 20)
+    ledger.end(late, "finished")
+    with pytest.raises(InputError, match=r"has spent epsilon 10 in other runs.*--allow 20"):
+        run_of(ledger, first, None)
+    with pytest.raises(InputError, match="together above 19.9"):
+        run_of(ledger, first, 19.9)
+    assert run_of(ledger, first, 20.0) == (early, False)
+    sent(ledger, early, 20)
+    epsilon, delta = total(ledger.entries())
+    assert 19.9 < epsilon <= 20 and delta == pytest.approx(2 * 0.999e-5)
+
+
+@pytest.mark.parametrize("allowance", [math.nan, math.inf, -1.0, 0.0])
+def test_an_allowance_that_is_no_number_lifts_nothing(ledger, allowance):
+    with pytest.raises(InputError, match="--allow is a number above 0"):
+        run_of(ledger, terms(), allowance)
+
+
+def test_terms_that_cannot_be_read_are_no_free_run(ledger):
+    ledger.begin(bytes(32), "{}")
+    with pytest.raises(LedgerError, match="terms that cannot be read"):
+        paid(ledger.entries()[0])

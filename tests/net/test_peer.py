@@ -1,0 +1,111 @@
+"""The barrier of a round, and whom a user believes about where the others are: without a network, by hand."""
+
+import asyncio
+import time
+
+import pytest
+
+from decor.errors import RemoteProtocolError
+from decor.net.identity import Identity
+from decor.net.ledger import Ledger
+from decor.net.link import Line, Neighbour
+from decor.net.peer import Agenda, Course, Peer
+from decor.net.session import Ends, Greeted, Received, Session
+
+SIZE, STEPS = 16, 50
+
+
+def peer(folder, neighbours=3, quorum=0.5, timeout=5.0):
+    others = tuple(
+        Neighbour(k + 1, f"n{k + 1}", bytes([k + 1]) * 32, f"127.0.0.1:{9000 + k}", False, True) for k in range(neighbours)
+    )
+    agenda = Agenda(Identity.new(), others, bytes(32), (), SIZE, Course(STEPS, 2, 0), timeout, quorum)
+    ledger = Ledger(folder / "ledger")
+    return Peer(agenda, ledger, ledger.begin(bytes(32), "{}"), lambda *_, **__: None, lambda values: None, "")
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "quorum", "needed"), [(3, 0.5, 2), (2, 0.5, 1), (100, 0.07, 7), (25, 0.28, 7), (4, 1.0, 4), (5, 0.01, 1)]
+)
+def test_a_quorum_is_a_share_of_the_neighbours_and_at_least_one(neighbours, quorum, needed, tmp_path):
+    assert peer(tmp_path, neighbours, quorum).agenda.needed == needed
+
+
+def test_a_user_goes_where_a_quorum_of_neighbours_is_and_not_where_one_says_it_is(tmp_path):
+    one = peer(tmp_path, quorum=0.5)
+    one.begin(4, bytes(SIZE))
+    first, second, third = one.links.values()
+    first.state = (STEPS + 1, b"end")
+    assert one.ahead(4) is None  # two are needed
+    second.state = (4, b"here")
+    assert one.ahead(4) is None
+    second.state, third.state = (9, b"nine"), (7, b"seven")
+    assert one.ahead(4) == (9, [b"end", b"nine"])
+    assert one.ahead(9) is None
+
+
+def test_who_is_done_counts_at_the_end_alone(tmp_path):
+    one = peer(tmp_path, neighbours=1, quorum=1.0)
+    (link,) = one.links.values()
+    link.done = True
+    one.begin(3, bytes(SIZE))
+    assert not one._ready(3, 0, time.monotonic() + 1) and "only 0 of 1" in one.paused
+    assert one._ready(STEPS, 0, time.monotonic() + 1) and one.paused is None
+
+
+def test_who_has_just_come_has_its_time_and_who_is_gone_had_it(tmp_path):
+    one = peer(tmp_path, neighbours=2, timeout=5.0)
+    came, gone = one.links.values()
+    now = time.monotonic()
+    came.is_open, came.opened_at, gone.down_since = True, now, now - 10
+    late = now - 1  # the round's own time is over
+    assert not one._ready(0, 0, late) and came.is_open and gone.absent
+    came.opened_at = now - 10
+    one._lose = lambda link, why: setattr(link, "is_open", False)
+    one._ready(0, 0, late)
+    assert not came.is_open and came.silent
+
+
+def test_a_neighbour_who_does_not_read_is_let_go_and_not_written_for_ever(tmp_path):
+    class Writer:
+        class transport:  # noqa: N801
+            abort = staticmethod(lambda: None)
+
+    async def flooded():
+        one = peer(tmp_path, neighbours=1)
+        (link,) = one.links.values()
+        session = Session(Ends(one.agenda.identity.key, "n1", bytes(32), True, bytes(32), (), SIZE), 1, 0)
+        session.state = type(session.state).OPEN
+        link.line, link.is_open = Line(session, Writer()), True
+        for step in range(10_000):
+            one._send(link, step, 0, bytes(SIZE))
+            if not link.is_open:
+                return step
+        return None
+
+    assert asyncio.run(flooded()) < 5 * (SIZE + 4096) / SIZE
+
+
+def test_what_a_run_does_not_have_is_refused(tmp_path):
+    one = peer(tmp_path)
+    (link, *_) = one.links.values()
+    for step, round_ in ((STEPS + 1, 0), (3, 3), (STEPS, 1)):
+        with pytest.raises(RemoteProtocolError, match="does not have"):
+            one._received(link, step, round_, bytes(SIZE))
+    link.line = line = object()
+    with pytest.raises(RemoteProtocolError, match="claims to be at step"):
+        one._happened(link, line, Greeted(STEPS + 1))
+    one._happened(link, line, Received(0, 0, bytes(SIZE)))
+    assert link.has(0, 0)
+
+
+def test_a_few_messages_of_a_neighbour_are_kept_and_late_ones_counted(tmp_path):
+    one = peer(tmp_path)
+    one.begin(5, bytes(SIZE))
+    (link, *_) = one.links.values()
+    one._received(link, 4, 1, bytes(SIZE))
+    assert one.late == 1 and not link.inbox
+    for round_ in (0, 1):
+        for step in (5, 6, 7):
+            one._received(link, step, round_, bytes(SIZE))
+    assert len(link.inbox) <= 3 and link.state == (7, bytes(SIZE))

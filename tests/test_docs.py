@@ -73,7 +73,7 @@ def without_numbers(text):
 
 @pytest.mark.parametrize("page", SESSIONS, ids=lambda p: p.name)
 def test_the_session_of_a_page_goes_from_its_first_line_to_its_last(page, tmp_path):
-    from decor.federation.peers import free_ports
+    from decor.net.transport import free_ports
     from decor.learning import tasks
 
     names = ("bonn", "ulm", "kiel")

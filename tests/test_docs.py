@@ -73,8 +73,8 @@ def without_numbers(text):
 
 @pytest.mark.parametrize("page", SESSIONS, ids=lambda p: p.name)
 def test_the_session_of_a_page_goes_from_its_first_line_to_its_last(page, tmp_path):
-    from decor.net.transport import free_ports
     from decor.learning import tasks
+    from decor.net.transport import free_ports
 
     names = ("bonn", "ulm", "kiel")
     task = tasks.breast_cancer(users=len(names), seed=0)

@@ -223,7 +223,7 @@ class Trial:
     def status(self, name):
         """What a node says of itself; {} if it does not answer."""
         try:
-            return status.asked(self.path(name, "socket"))
+            return status.asked(self.path(name, "ledger.socket"))
         except InputError:
             return {}
 
@@ -297,5 +297,5 @@ class Trial:
             if self.proxies:
                 # a message that was kept, and whose connections were lost before it could be sent
                 lost = self.killed[name] + self.log(name).count("event=lost")
-                assert len(kept) - len(left) <= lost, sorted(set(kept) - set(left))
+                assert len(kept) - len(left) <= lost, (name, sorted(set(kept) - set(left)))
         return digests

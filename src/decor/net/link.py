@@ -96,8 +96,8 @@ class Link:
     """What the noise of the last steps looks like from outside, at this side and at the other."""
 
     def has(self, step: int, round_: int) -> bool:
-        """Whether it has said what it had to in a round, or something later."""
-        return any(at >= (step, round_) for at in self.inbox)
+        """Whether it has said what it had to in a round, or something a little later: who is steps ahead is not in this one."""
+        return any((step, round_) <= at < (step + 2, 0) for at in self.inbox)
 
     def take(self, step: int, round_: int) -> Values | None:
         """What it sent in a round, if anything."""

@@ -175,6 +175,7 @@ class Peer:
                 self._send(link, step, round_, values)
                 if tags and number in tags:
                     self._describe(link, step, tags[number])
+        await asyncio.sleep(0)  # who finds all it needs here, again and again, has to send and to read meanwhile
         until = time.monotonic() + self.agenda.timeout
         while not self._ready(step, round_, until):
             if self.ahead(step) is not None:

@@ -190,7 +190,7 @@ class Node:
         """One step, or as much of it as others left time for; the one after the last is gossip alone."""
         step = self.step
         tags: dict[int, bytes] = {}
-        made = self.ledger.next_step(self.run) > step  # before a crash: what the step began with is not known any more
+        made = peer.next_step > step  # before a crash: what the step began with is not known any more
         peer.begin(step, None if made else _bytes(self.model))
         if step < self.steps and not made:
             message, tags = await self._made(step, peer.keys(step))

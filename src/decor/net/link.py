@@ -50,19 +50,12 @@ class Line:
         self.flush()
         asyncio.get_running_loop().call_later(patience, self._writer.transport.abort)
 
-    def _next(self) -> Values:
-        """The next piece, and those after it that are short together: every write is a record of TLS and a call of the system."""
-        some = [self._unsent.popleft()]
-        while self._unsent and sum(map(len, some)) + len(self._unsent[0]) <= transport.WRITE:
-            some.append(self._unsent.popleft())
-        return some[0] if len(some) == 1 else b"".join(some)
-
     async def sent(self) -> None:
         """Writes a piece at a time, so that what is encrypted but not sent stays small; hangs up when the session is over."""
         with suppress(OSError):
             while True:
                 while self._unsent:
-                    whole = memoryview(self._next())
+                    whole = memoryview(self._unsent.popleft())
                     for first in range(0, len(whole), transport.WRITE):
                         self._writer.write(whole[first : first + transport.WRITE])
                         await self._writer.drain()

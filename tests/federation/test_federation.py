@@ -1,6 +1,7 @@
 """The federation's file: what it says, what it refuses, and what two who differ can tell each other."""
 
 import hashlib
+import math
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError, replace
@@ -581,3 +582,24 @@ def test_a_file_is_checked_without_torch():
     code = f"import sys; from decor.federation.federation import Federation; Federation.parse({TEXT!r}).digest; "
     code += "sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def spending(**privacy):
+    federation = Federation.parse(TEXT)
+    return replace(federation, privacy=replace(federation.privacy, **privacy))
+
+
+def test_an_epsilon_that_the_tables_of_the_noise_cannot_carry_is_refused_when_the_file_is_checked():
+    modest, bold = (spending(epsilon=epsilon) for epsilon in (20.0, 70.0))
+    assert modest.guarantee().epsilon <= 20
+    with pytest.raises(InputError, match=r"tables of the noise take .* of delta"):
+        bold.guarantee()
+
+
+def test_against_an_adversary_for_whom_the_tables_are_too_coarse_nothing_is_promised():
+    """Alone against everybody a user's epsilon is far larger, and what tables take of delta grows with its exponential."""
+    federation = spending(epsilon=30.0, adversary="eavesdropper", ratio=400.0)
+    assert federation.guarantee().epsilon <= 30
+    everyone = federation.plan.guarantee(adversary=decor.Adversary.everyone()).epsilon
+    assert everyone > 70 and federation.grid.slack(everyone) > 1e-3 * federation.budget.delta
+    assert federation.guarantee(decor.Adversary.everyone()).epsilon == math.inf

@@ -82,11 +82,14 @@ def test_the_engine_trains_what_the_simulator_trains(tmp_path):
 
 def test_the_engine_refuses_what_peers_cannot_do():
     task = decor.tasks.breast_cancer(users=3, seed=0)
-    plan = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 5), decor.Adversary.eavesdropper(), 1.0, 1.0)
+    plan = planned()
     with pytest.raises(decor.InputError, match="no sweep, callbacks, resume or evaluate_every"):
         decor.train(task, plan, learning_rate=1.0, engine=decor.Peers(), evaluate_every=2)
     with pytest.raises(decor.InputError, match="round of gossip"):
         decor.train(task, plan, learning_rate=1.0, engine=decor.Peers(), gossip_rounds=0)
+    by_hand = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 5), decor.Adversary.eavesdropper(), 1.0, 1.0)
+    with pytest.raises(decor.InputError, match="make the plan for a budget"):
+        decor.train(task, by_hand, learning_rate=1.0, engine=decor.Peers())
     central = decor.baselines.central(decor.ring(3), decor.Exposure(1.0, 5), decor.Budget(5.0, 1e-5))
     with pytest.raises(decor.InputError, match="no server"):
         decor.train(task, central, learning_rate=1.0, engine=decor.Peers())
@@ -97,16 +100,26 @@ def test_the_engine_refuses_what_peers_cannot_do():
 
 def test_a_user_who_cannot_go_on_is_named(tmp_path):
     task = decor.tasks.breast_cancer(users=3, seed=0)
-    plan = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 5), decor.Adversary.eavesdropper(), 1.0, 1.0)
+    plan = planned()
+    before = children()
     (tmp_path / "user-1.ledger").write_bytes(b"not a ledger" * 1000)
     with pytest.raises(decor.DecorError, match=r"user-1 stopped early: .*(no ledger|not a database)"):
         decor.train(task, plan, learning_rate=1.0, engine=decor.Peers(folder=tmp_path, timeout=5.0))
-    assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and _child(pid)]
+    assert children() <= before
 
 
-def _child(pid):
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return False
-    return int(fields[1]) == os.getpid() and fields[0] != "Z" and "decor" in Path(f"/proc/{pid}/cmdline").read_text()
+def planned():
+    return decor.calibrate(decor.ring(3), decor.Exposure(1.0, 5), decor.Adversary.eavesdropper(), decor.Budget(10.0, 1e-5))
+
+
+def children():
+    """Processes of this one that are not over."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:  # gone meanwhile
+            continue
+        if int(parent) == os.getpid() and state != "Z":
+            found.add(stat.parent.name)
+    return found

@@ -45,7 +45,7 @@ def add_commands(commands: Any) -> None:
     keygen.set_defaults(run=run_keygen)
     keygen.add_argument("name", metavar="NAME", help="of the user; the key is written to NAME.key")
     keygen.add_argument("--output", default=".", metavar="DIR", help="folder for the key (default: here)")
-    _add_json(keygen)
+    opt.add_json(keygen)
 
     said = "the file that all users of a federation share"
     federation = commands.add_parser("federation", help=said, description=said)
@@ -56,11 +56,7 @@ def add_commands(commands: Any) -> None:
     check = kinds.add_parser("check", help="what it promises, and what would be better", epilog=_CHECK, formatter_class=raw)
     check.set_defaults(run=run_check)
     check.add_argument("file", metavar="FILE", help="the federation's file")
-    _add_json(check)
-
-
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output, and nothing else there")
+    opt.add_json(check)
 
 
 def _add_new(new: argparse.ArgumentParser) -> None:
@@ -117,7 +113,7 @@ def _add_new(new: argparse.ArgumentParser) -> None:
     network.add_argument("--timeout", type=opt.number, metavar="S", help="seconds of silence to wait (default: 30)")
     network.add_argument("--quorum", type=opt.number, metavar="Q", help="least share of neighbours to go on with (default: 0.5)")
     network.add_argument("--patience", type=opt.number, metavar="S", help="seconds to wait for all at the start (default: 300)")
-    _add_json(new)
+    opt.add_json(new)
 
 
 def run_keygen(options: argparse.Namespace) -> None:

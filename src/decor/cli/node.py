@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,24 +53,24 @@ def add_commands(commands: Any) -> None:
     node.add_argument("--allow", type=opt.number, metavar="E", help="the most that all runs of the ledger may spend together")
     node.add_argument("--metrics", type=opt.whole, metavar="PORT", help="serve figures for Prometheus on 127.0.0.1:PORT")
     node.add_argument("--log", metavar="FILE", help="write events there, and not to standard error")
-    node.add_argument("--json", action="store_true", help="one JSON object on standard output, and nothing else there")
+    opt.add_json(node)
 
     up = commands.add_parser("up", help="a whole federation on this machine, to try it out", epilog=_UP, formatter_class=raw)
     up.set_defaults(run=run_up)
     up.add_argument("file", metavar="FILE", help="the federation's file; keys/ and data/ lie beside it")
     up.add_argument("--output", metavar="DIR", help="folder for ledgers, logs and runs (default: run, beside the file)")
     up.add_argument("--crash", action="append", default=[], metavar="NAME@STEP", help="kill a user there, and start it again")
-    up.add_argument("--json", action="store_true", help="one JSON object on standard output, and nothing else there")
+    opt.add_json(up)
 
     status = commands.add_parser("status", help="ask a running node", epilog=_STATUS, formatter_class=raw)
     status.set_defaults(run=run_status)
     status.add_argument("path", metavar="PATH", help="a node's ledger, or a folder of them")
-    status.add_argument("--json", action="store_true", help="one JSON object on standard output, and nothing else there")
+    opt.add_json(status)
 
     ledger = commands.add_parser("ledger", help="what a user's data has paid", epilog=_LEDGER, formatter_class=raw)
     ledger.set_defaults(run=run_ledger)
     ledger.add_argument("file", metavar="FILE", help="the ledger")
-    ledger.add_argument("--json", action="store_true", help="one JSON object on standard output, and nothing else there")
+    opt.add_json(ledger)
 
 
 def run_node(options: argparse.Namespace) -> None:
@@ -136,27 +137,18 @@ def run_up(options: argparse.Namespace) -> None:
     from decor.federation.peers import joined
     from decor.federation.terms import Terms
     from decor.federation.together import Together
-    from decor.learning import own_data
-    from decor.net.identity import Identity
 
     terms = Terms.of(federation)
-    identities = [Identity.load(file.parent / "keys" / f"{m.name}.key") for m in federation.members]
-    public = file.parent / "test.npz"
-    test = own_data.read(public) if public.exists() else None
-    shards = [own_data.read(file.parent / "data" / f"{m.name}.npz") for m in federation.members]
-    tasks = [federation.task(shard, test, user=k) for k, shard in enumerate(shards)]
+    identities, tasks = _everybody(federation, file.parent)
 
     def shown(said: list[dict[str, Any]]) -> None:
         slowest = min((each["step"] for each in said), default=0)
         spent = max((each["epsilon"] for each in said), default=0.0)
         progress.report(f"{len(said)} of {users} users at work, epsilon {spent:.3g} spent", slowest, steps)
 
-    together = Together(terms, identities, tasks, output, crashes, _tell, shown)
-    runs = together.trained()
+    runs = Together(terms, identities, tasks, output, crashes, _tell, shown).trained()
     progress.report("")
-    every = decor.Task(
-        tasks[0].model, tasks[0].loss, [task.shards[0] for task in tasks], test=tasks[0].test, name=federation.name
-    )
+    every = replace(tasks[0], shards=[task.shards[0] for task in tasks])
     whole = joined(every, federation.plan, runs, runs[0].manifest | {"task": {"name": federation.name, "users": users}})
     guarantee = terms.spent(whole.steps_taken)
     if options.json:
@@ -178,6 +170,17 @@ def run_up(options: argparse.Namespace) -> None:
     if "accuracy" in whole.metrics:
         print(f"\nThe average of all models is right on {whole.metrics['accuracy']:.1%} of the public test records.")
     print(f"{guarantee}\n\nwrote {output}: a folder, a ledger and a log of every user")
+
+
+def _everybody(federation: Federation, folder: Path) -> tuple[list[Any], list[decor.Task]]:
+    """The keys and the data of all users, as `decor federation new --task` has put them beside the file."""
+    from decor.learning import own_data
+    from decor.net.identity import Identity
+
+    identities = [Identity.load(folder / "keys" / f"{m.name}.key") for m in federation.members]
+    test = own_data.read(folder / "test.npz") if (folder / "test.npz").exists() else None
+    shards = [own_data.read(folder / "data" / f"{m.name}.npz") for m in federation.members]
+    return identities, [federation.task(shard, test, user=k) for k, shard in enumerate(shards)]
 
 
 def run_status(options: argparse.Namespace) -> None:

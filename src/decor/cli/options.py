@@ -80,8 +80,12 @@ def add_adversary(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--delta", type=number, metavar="D", help=f"probability given away (default: {DELTA:g})")
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
+def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output, and nothing else there")
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    add_json(parser)
     parser.add_argument("--plot", metavar="FILE", help="draw the answer: .png, .svg or .pdf")
 
 

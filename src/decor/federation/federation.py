@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tomllib
 import warnings
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from decor.errors import FragileGraphWarning, InputError
 from decor.graph.gossip import Gossip
 from decor.graph.topology import Topology
 from decor.learning.schedule import Constant, Cosine, InverseTime, Schedule
+from decor.noise.grid import Grid
 from decor.privacy.adversary import Adversary
 from decor.privacy.budget import Budget, Exposure
 from decor.privacy.calibrate import calibrate
@@ -43,6 +45,7 @@ from .file import (
 )
 from .graph import check_reach, drawn_out, topology_of
 from .model import built, fitting, parameters
+from .released import covers, grid_of
 
 if TYPE_CHECKING:
     from decor.engines.engine import Recipe
@@ -232,8 +235,16 @@ class Federation:
         return self._derived[1]
 
     def guarantee(self, adversary: Adversary | None = None) -> Guarantee:
-        """What the plan promises at the file's delta, as long as the peers' noise takes no more of it than is set aside."""
-        return replace(self.plan.guarantee(adversary=adversary), delta=self.budget.delta)
+        """What the plan promises at the file's delta; infinity where the tables of the noise take more of it than is left."""
+        found, budget = self.plan.guarantee(adversary=adversary), self.plan.budget
+        assert budget is not None
+        sure = covers(self.grid, found.epsilon, budget.delta, self.budget.delta)
+        return replace(found, delta=self.budget.delta, epsilon=found.epsilon if sure else math.inf)
+
+    @cached_property
+    def grid(self) -> Grid:
+        """Of what leaves every user; loads torch for a model of code only."""
+        return grid_of(self.plan, self.parameters, self.budget.delta)
 
     @cached_property
     def schedule(self) -> Schedule:

@@ -28,9 +28,6 @@ from decor.results.run import Run
 from .terms import Terms
 from .together import Together
 
-_DELTA = 1e-5
-"""At which peers say what they have spent, where a plan was made by hand and has no budget."""
-
 
 @dataclass(frozen=True)
 class Peers:
@@ -62,6 +59,8 @@ class Peers:
         if len(settings) != 1 or callbacks or resume is not None or recipe.evaluate_every is not None:
             raise InputError("peers run one setting from start to end: no sweep, callbacks, resume or evaluate_every")
         (setting,) = settings
+        if setting.plan.budget is None:
+            raise InputError("peers promise something to people: make the plan for a budget, with decor.calibrate()")
         if setting.plan.adversary.average_only:
             raise InputError("peers have no server, so they cannot run central DP; use Vectorised()")
         began = time.monotonic()
@@ -106,12 +105,12 @@ class Peers:
             for i, (identity, port) in enumerate(zip(identities, ports, strict=True))
         )
         digest = hashlib.sha256(b"".join(identity.public for identity in identities)).digest()
-        budget = setting.plan.budget
+        assert setting.plan.budget is not None
         return Terms(
             task.name,
             members,
             setting.plan,
-            _DELTA if budget is None else budget.delta,
+            setting.plan.budget.delta,
             recipe,
             setting.learning_rate,
             self.dtype,

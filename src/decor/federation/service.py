@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from decor.errors import DecorError
 from decor.net import status
 from decor.results.run import Run
 
@@ -40,6 +41,11 @@ def _word(value: object) -> str:
     return text if text and not set(text) & set(' "=') else '"' + text.replace('"', "'") + '"'
 
 
+def told(problem: Exception) -> str:
+    """Our own sentence; of other people's exceptions the name alone, as what they say might repeat data."""
+    return str(problem) if isinstance(problem, DecorError) else type(problem).__name__
+
+
 def give_memory_back() -> None:
     """Large blocks go back to the system when they are freed: by default glibc keeps several models' worth of them."""
     with suppress(OSError, AttributeError):
@@ -66,7 +72,7 @@ async def attended(node: Node, socket: Path | None, metrics: int | None) -> Run:
             node.keep(stopped)
             return stopped
         except Exception as problem:
-            node.log("failed", step=node.step, why=problem)
+            node.log("failed", step=node.step, why=told(problem))
             raise
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):

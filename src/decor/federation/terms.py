@@ -15,6 +15,8 @@ from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
 from decor.results.run import spent
 
+from .released import grid_of
+
 
 def at_delta(plan: NoisePlan, steps: int, delta: float) -> Guarantee:
     """What so many messages cost: at the delta that the plan was made for, if any, said for the delta promised."""
@@ -23,7 +25,7 @@ def at_delta(plan: NoisePlan, steps: int, delta: float) -> Guarantee:
 
 @dataclass(frozen=True)
 class Terms:
-    """The same at every user. `delta` is what is promised; the plan was made for a little less, see `grid`."""
+    """The same at every user. `delta` is what is promised; the plan was made for a little less, see `released`."""
 
     name: str
     members: tuple[Member, ...]
@@ -64,22 +66,7 @@ class Terms:
 
     @cached_property
     def grid(self) -> Grid:
-        """Of all messages' numbers. Refuses what it cannot show to be as private as the plan."""
-        plan, topology = self.plan, self.plan.topology
-        cor = plan.sigma_cor if isinstance(plan.sigma_cor, tuple) else (plan.sigma_cor,) * topology.edge_count
-        made = Grid.of(
-            plan.sigma_cdp, cor, topology.edges, topology.users, plan.exposure.shift, self.parameters, plan.exposure.steps
-        )
-        if plan.budget is not None:
-            needed = made.slack(plan.budget.epsilon)
-            # a part in 10^12 of delta is worth less of epsilon than the 4e-12 that the accountant adds to it
-            if plan.budget.delta + needed > self.delta * (1 + 1e-12):
-                raise InputError(
-                    f"the tables of the noise take {needed:.2g} of delta, and the plan, made for delta {plan.budget.delta!r}, "
-                    f"leaves {max(0.0, self.delta - plan.budget.delta):.2g} of {self.delta:g}; plan with a slightly smaller "
-                    "delta, or with a smaller epsilon"
-                )
-        return made
+        return grid_of(self.plan, self.parameters, self.delta)
 
     def spent(self, steps: int) -> Guarantee:
         """What so many messages of a user have cost, at the delta promised."""

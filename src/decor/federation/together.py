@@ -24,7 +24,7 @@ from decor.net.ledger import Ledger
 from decor.results.run import Run
 
 from .node import Node
-from .service import Logbook, attended
+from .service import Logbook, attended, told
 from .terms import Terms
 
 _POLL, _ASK = 0.05, 2.0
@@ -188,12 +188,11 @@ def _live(terms: Terms, seat: Seat) -> NoReturn:
                     node.keep = lambda run: run.save(seat.run, overwrite=True)
                     run = asyncio.run(attended(node, seat.socket, None))
                 code = 0 if run.stopped is None else 130
-            except DecorError as problem:
-                log("failed", why=problem)
-                code = 2
             except Exception as problem:
-                log("failed", why=f"{type(problem).__name__}: {problem}")
-                raise
+                log("failed", why=told(problem))
+                code = 2
+                if not isinstance(problem, DecorError):
+                    raise
     except Exception:
         import traceback
 

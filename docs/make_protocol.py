@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from decor.net.messages import KINDS, Bye, Decoder, Message, Model, NoiseTag, encoded, limits
+from decor.net.messages import KINDS, Alive, Bye, Decoder, Done, Message, Model, NoiseTag, encoded, limits
 from decor.net.session import MOVES, Ends, Session, State
 from decor.results import plots
 
@@ -54,6 +54,8 @@ def _played(state: State, kind: type[Message]) -> Move:
         Bye: Bye("done"),
         Model: Model(0, 0, bytes(SIZE)),
         NoiseTag: NoiseTag(0, bytes(8)),
+        Alive: Alive(),
+        Done: Done(),
     }
     told = one.receive(encoded(ready.get(kind) or waiting.popleft()))
     says = tuple(type(message).__name__ for message in _messages(one))

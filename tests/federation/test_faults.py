@@ -105,8 +105,9 @@ def test_the_command_itself_killed_and_started_again(trial, point):
 
 
 @pytest.mark.parametrize("point", [point for point in POINTS if POINTS[point][0] in ("end", "save")])
-def test_a_user_killed_at_the_very_end_is_told_where_it_stands(trial, point):
-    one = trial(steps=6, timeout=10.0, patience=3.0)
+def test_a_user_killed_at_the_very_end_finishes_when_it_is_back(trial, point):
+    """Its neighbours have finished by then: they stay until it says that it has, too."""
+    one = trial(steps=6, timeout=4.0)
     one.start("bonn", "ulm", "jena")
     one.start("kiel", kill=point)
     assert one.ended("kiel") == -signal.SIGKILL
@@ -117,12 +118,25 @@ def test_a_user_killed_at_the_very_end_is_told_where_it_stands(trial, point):
     code = one.ended("kiel")
     if point == "after the end":
         assert code == 2 and "has taken part in trial to the end" in one.errors("kiel")
-    else:  # it meets somebody for the last rounds, or everybody has left
-        assert "event=resumed step=5" in one.log("kiel")
-        assert code == 0 or (code == 2 and "nobody came for the last rounds" in one.errors("kiel"))
+        one.logged("ulm", 'event="leaves before others are done" neighbours=kiel')
+    else:
+        assert code == 0 and "event=resumed step=5" in one.log("kiel")
+        assert Run.load(one.path("kiel", "run")).stopped is None
     one.finished("bonn", "ulm", "jena")
     one.check(codes={"kiel": code})
     assert one.entries("kiel")[0][0].steps == 6
+
+
+def test_a_user_that_comes_when_the_others_have_left_is_told_where_it_stands(trial):
+    one = trial(steps=6, timeout=1.0, patience=3.0)
+    one.start("bonn", "ulm", "jena")
+    one.start("kiel", kill="before the model is saved")
+    assert one.ended("kiel") == -signal.SIGKILL
+    one.finished("bonn", "ulm", "jena")
+    one.start("kiel")
+    code = one.ended("kiel")
+    assert code == 2 and "nobody came for the last rounds" in one.errors("kiel")
+    one.check(codes={"kiel": code})
 
 
 def test_a_user_that_is_back_before_the_others_leave_finishes_with_them(trial):
@@ -171,6 +185,8 @@ def test_a_neighbour_that_stands_still_is_left_behind_and_catches_up(trial):
     one.logged("kiel", r'event="caught up" from_step=\d+ to_step=\d+')
     one.finished()
     one.check()
+    # who waited for it said so: the one at the other end of the ring has lost nobody
+    assert "event=lost" not in one.log("bonn") and "going on without" not in one.log("bonn")
     missed = 100 - one.entries("kiel")[0][0].steps
     assert 0 < missed < 95 and Run.load(one.path("kiel", "run")).manifest["steps_missed"] == missed
     assert one.entries("bonn")[0][0].steps == 100

@@ -29,7 +29,21 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from decor.errors import RemoteProtocolError
 from decor.net import messages, session
-from decor.net.messages import HEADER, KINDS, Bye, Confirmation, Decoder, Hello, Model, NoiseTag, Offer, encoded, limits
+from decor.net.messages import (
+    HEADER,
+    KINDS,
+    Alive,
+    Bye,
+    Confirmation,
+    Decoder,
+    Done,
+    Hello,
+    Model,
+    NoiseTag,
+    Offer,
+    encoded,
+    limits,
+)
 from decor.net.session import MOVES, Ends, Received, Session, State, Tagged
 from decor.noise import agreement
 
@@ -89,7 +103,7 @@ def every_refusal() -> frozenset[str]:
     kinds = [kind.__name__ for kind in KINDS.values()]
     return frozenset(
         {f"sent a {kind} of # bytes; # are the most" for kind in kinds}
-        | {f"sent a {kind} that is not one (#)" for kind in kinds if kind != "Bye"}
+        | {f"sent a {kind} that is not one (#)" for kind in kinds if kind not in ("Bye", "Alive", "Done")}
         | {
             f"sent a {kind.__name__} while this side {state.value}"
             for kind in KINDS.values()
@@ -189,6 +203,8 @@ class Scene:
             neighbour.send_model(step, 0, bytes([step % 256]) * self.size)
             neighbour.send_tag(step, hashlib.sha256(b"%d" % step).digest()[:8])
             neighbour.send_model(step, 1, bytes(self.size))
+            neighbour.send(Alive())
+        neighbour.send(Done())
         neighbour.close("done")
         return list(frames(heard + neighbour.outgoing()))
 
@@ -213,7 +229,7 @@ def frames(said: bytes) -> Iterator[bytes]:
 def forged(rng: random.Random, scene: Scene) -> bytes:
     """One frame that somebody with the neighbour's keys could have made, more or less."""
     number = lambda: rng.choice(NUMBERS)  # noqa: E731
-    kind = rng.randrange(12)
+    kind = rng.randrange(13)
     if kind == 0:
         digests = [
             (rng.choice(("steps", "clip", "x" * 60, "name")) + str(k), rng.randbytes(8)) for k in range(rng.choice((0, 2, 64)))
@@ -246,8 +262,10 @@ def forged(rng: random.Random, scene: Scene) -> bytes:
         chosen = rng.choice(list(KINDS))
         promised = rng.choice((longest[chosen] + 1, longest[chosen], 2**32 - 1, 2**31, number() % 2**32))
         return HEADER.pack(chosen, min(promised, 2**32 - 1)) + rng.randbytes(rng.choice((0, 8, 60, 6000)))
+    if kind == 9:
+        return encoded(rng.choice((Alive(), Done())))
     length = rng.choice((0, 1, 8, 15, 16, 40, 52, 56, 96, rng.randrange(300)))
-    known = rng.choice(list(KINDS)) if kind < 11 else rng.randrange(256)
+    known = rng.choice(list(KINDS)) if kind < 12 else rng.randrange(256)
     return HEADER.pack(known, length) + rng.randbytes(length)
 
 

@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from decor.errors import RemoteProtocolError
 from decor.net import messages, session
-from decor.net.messages import HEADER, Bye, Confirmation, Decoder, Hello, Model, NoiseTag, Offer, encoded, limits
-from decor.net.session import MOVES, Agreed, Received, State, Tagged
+from decor.net.messages import HEADER, Alive, Bye, Confirmation, Decoder, Done, Hello, Model, NoiseTag, Offer, encoded, limits
+from decor.net.session import MOVES, Agreed, Finished, Heard, Received, State, Tagged
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "600"))
 SIDES, SIZE = st.integers(0, 1), 40
@@ -28,6 +28,7 @@ FORGED = st.one_of(
     st.builds(Model, NUMBERS, st.integers(0, 3), st.sampled_from((bytes(SIZE), bytes(SIZE - 1)))),
     st.builds(NoiseTag, NUMBERS, st.binary(min_size=8, max_size=8)),
     st.builds(Bye, st.text(max_size=20)),
+    st.sampled_from((Alive(), Done())),
 ).map(encoded)
 
 
@@ -109,6 +110,13 @@ class Neighbours(RuleBasedStateMachine):
             self.sent[k].append(Tagged(step, tag))
             self.collect()
 
+    @rule(k=SIDES, word=st.sampled_from(((Alive(), Heard()), (Done(), Finished()))))
+    def word(self, k, word):
+        if self.ends[k].state is State.OPEN:
+            self.ends[k].send(word[0])
+            self.sent[k].append(word[1])
+            self.collect()
+
     @rule(k=SIDES, reason=st.text(max_size=300))
     def close(self, k, reason):
         self.ends[k].close(reason)
@@ -188,7 +196,7 @@ class Neighbours(RuleBasedStateMachine):
             tags = [e.step for e in heard if isinstance(e, Tagged)]
             assert models == sorted(set(models)) and tags == sorted(set(tags))
             if not self.disturbed:
-                exchanged = [e for e in heard if isinstance(e, Received | Tagged)]
+                exchanged = [e for e in heard if isinstance(e, Received | Tagged | Heard | Finished)]
                 assert exchanged == self.sent[1 - k][: len(exchanged)]
 
     def teardown(self):

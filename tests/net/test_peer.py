@@ -10,7 +10,7 @@ from decor.net.identity import Identity
 from decor.net.ledger import Ledger
 from decor.net.link import Line, Neighbour
 from decor.net.peer import Agenda, Course, Peer
-from decor.net.session import Ends, Greeted, Received, Session
+from decor.net.session import Ends, Finished, Greeted, Heard, Received, Session
 
 SIZE, STEPS = 16, 50
 
@@ -57,13 +57,43 @@ def test_who_has_just_come_has_its_time_and_who_is_gone_had_it(tmp_path):
     one = peer(tmp_path, neighbours=2, timeout=5.0)
     came, gone = one.links.values()
     now = time.monotonic()
-    came.is_open, came.opened_at, gone.down_since = True, now, now - 10
+    came.is_open, came.heard_at, gone.down_since = True, now, now - 10
     late = now - 1  # the round's own time is over
     assert not one._ready(0, 0, late) and came.is_open and gone.absent
-    came.opened_at = now - 10
+    came.heard_at = now - 10
     one._lose = lambda link, why: setattr(link, "is_open", False)
     one._ready(0, 0, late)
     assert not came.is_open and came.silent
+
+
+def test_who_says_that_it_is_alive_has_more_time_but_not_for_ever(tmp_path):
+    one = peer(tmp_path, neighbours=2, timeout=5.0)
+    alive, here = one.links.values()
+    now = time.monotonic()
+    alive.is_open = here.is_open = True
+    here.inbox[0, 0] = bytes(SIZE)
+    alive.line = line = object()
+    one._happened(alive, line, Heard())
+    lost = []
+    one._lose = lambda link, why: lost.append(why)
+    assert not one._ready(0, 0, now - 9) and not lost  # the round began 14 s ago, and it was heard just now
+    one.paused = "nothing would be gained by going on"
+    assert not one._ready(0, 0, now - 11) and not lost
+    one.paused = None
+    assert one._ready(0, 0, now - 11) and lost == ["sent no model for 15 s"] and alive.silent
+    alive.silent, alive.heard_at = False, now - 6
+    assert one._ready(0, 0, now - 1) and lost[1:] == ["was silent for 5 s"]
+
+
+def test_who_is_done_is_not_waited_for_and_not_sent_anything(tmp_path):
+    one = peer(tmp_path, neighbours=2, quorum=0.5)
+    done, here = one.links.values()
+    here.inbox[STEPS, 0] = bytes(SIZE)
+    done.is_open, done.line = True, object()
+    one._happened(done, done.line, Finished())
+    assert done.done and one._ready(STEPS, 0, time.monotonic() + 5)
+    one._speaks = lambda link: pytest.fail("something was said") if link is here else done.line
+    one._send(done, STEPS, 0, bytes(SIZE))
 
 
 def test_a_neighbour_who_does_not_read_is_let_go_and_not_written_for_ever(tmp_path):

@@ -9,8 +9,22 @@ from hypothesis import strategies as st
 
 from decor.errors import LocalProtocolError, RemoteProtocolError
 from decor.net import session as protocol
-from decor.net.messages import HEADER, KINDS, Bye, Confirmation, Decoder, Hello, Model, NoiseTag, Offer, encoded, limits
-from decor.net.session import MOVES, Agreed, Ended, Ends, Greeted, Received, Session, State, Tagged
+from decor.net.messages import (
+    HEADER,
+    KINDS,
+    Alive,
+    Bye,
+    Confirmation,
+    Decoder,
+    Done,
+    Hello,
+    Model,
+    NoiseTag,
+    Offer,
+    encoded,
+    limits,
+)
+from decor.net.session import MOVES, Agreed, Ended, Ends, Finished, Greeted, Heard, Received, Session, State, Tagged
 
 SIZE = 40
 FIELDS = (("steps", b"12345678"), ("users.a.address", b"abcdefgh"))
@@ -59,11 +73,15 @@ def test_models_and_tags_arrive_as_they_were_sent():
     one, two, _ = opened()
     one.send_model(4, 0, bytes(range(SIZE)))
     one.send_tag(4, b"12345678")
+    one.send(Alive())
     one.send_model(4, 1, bytes(SIZE))
+    one.send(Done())
     assert two.receive(one.outgoing()) == [
         Received(4, 0, bytes(range(SIZE))),
         Tagged(4, b"12345678"),
+        Heard(),
         Received(4, 1, bytes(SIZE)),
+        Finished(),
     ]
     one.close("done")
     assert two.receive(one.outgoing()) == [Ended("done")] and two.state is State.CLOSED and two.receive(b"more") == []
@@ -109,6 +127,8 @@ SPOKEN = {
     Model: Model(0, 0, bytes(SIZE)),
     NoiseTag: NoiseTag(0, bytes(8)),
     Bye: Bye("x"),
+    Alive: Alive(),
+    Done: Done(),
 }
 
 

@@ -78,10 +78,10 @@ class Link:
     silent: bool = False
     """It was here and said nothing; not waited for before it speaks."""
     done: bool = False
-    served: bool = False
-    """It has been told that this side is done."""
+    """It has its model, and needs nobody any more."""
     down_since: float = 0.0
-    opened_at: float = 0.0
+    heard_at: float = 0.0
+    """When it came, or last said anything."""
     opened: int = 0
     their_step: int = 0
     """Its first step without a message, when it connected."""

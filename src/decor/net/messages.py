@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from decor.errors import LocalProtocolError, RemoteProtocolError
 from decor.noise.agreement import OFFER_BYTES, TAG_BYTES
@@ -130,7 +130,7 @@ class NoiseTag:
 
 @dataclass(frozen=True)
 class Bye:
-    """The sender is done, or cannot go on; says why in plain ASCII."""
+    """The sender hangs up; says why in plain ASCII."""
 
     reason: str
     kind: ClassVar[int] = 6
@@ -143,8 +143,29 @@ class Bye:
         return cls("".join(c if " " <= c <= "~" else "?" for c in bytes(payload).decode("ascii", "replace")))
 
 
-Message = Hello | Offer | Confirmation | Model | NoiseTag | Bye
-KINDS: dict[int, type[Message]] = {m.kind: m for m in (Hello, Offer, Confirmation, Model, NoiseTag, Bye)}
+@dataclass(frozen=True)
+class Alive:
+    """The sender is here, and has nothing to say yet: it computes, or waits for others."""
+
+    kind: ClassVar[int] = 7
+
+    def payload(self) -> bytes:
+        return b""
+
+    @classmethod
+    def parsed(cls, payload: memoryview) -> Self:
+        _exactly(payload, 0)
+        return cls()
+
+
+class Done(Alive):
+    """The sender has finished the run, its model is on its disk, and it needs nobody any more."""
+
+    kind: ClassVar[int] = 8
+
+
+Message = Hello | Offer | Confirmation | Model | NoiseTag | Bye | Alive | Done
+KINDS: dict[int, type[Message]] = {m.kind: m for m in (Hello, Offer, Confirmation, Model, NoiseTag, Bye, Alive, Done)}
 
 
 def limits(model_bytes: int) -> dict[int, int]:
@@ -156,6 +177,8 @@ def limits(model_bytes: int) -> dict[int, int]:
         Model.kind: Model.fixed.size + model_bytes,
         NoiseTag.kind: 16,
         Bye.kind: 200,
+        Alive.kind: 0,
+        Done.kind: 0,
     }
 
 

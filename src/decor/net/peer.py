@@ -8,13 +8,13 @@ does not ask for: whoever is connected anew is sent the model that the step bega
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from math import ceil
 from typing import Any
 
 from decor.errors import RemoteProtocolError
@@ -23,7 +23,8 @@ from . import transport
 from .identity import Identity
 from .ledger import Ledger
 from .link import HELD, LAST_WORD_SECONDS, Line, Link, Neighbour, Values
-from .session import Agreed, Ended, Ends, Event, Greeted, Received, Session, Tagged
+from .messages import Alive, Done
+from .session import Agreed, Ended, Ends, Event, Finished, Greeted, Heard, Received, Session, Tagged
 
 Log = Callable[..., None]
 """log(event, **facts): one line for people and programs; never a secret, never data."""
@@ -35,7 +36,8 @@ GREETINGS = 32
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
 """Seconds between attempts to reach a neighbour."""
 SETTLING_SECONDS, STRANGERS_SECONDS = 2.0, 10.0
-DONE = "done"
+PATIENCE = 3
+"""Timeouts for which a neighbour may say that it is alive and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Agenda:
     @property
     def needed(self) -> int:
         """How many neighbours have to be here."""
-        return max(1, ceil(self.quorum * len(self.neighbours) - 1e-9))
+        return max(1, math.ceil(self.quorum * len(self.neighbours) - 1e-9))
 
 
 class Peer:
@@ -110,6 +112,7 @@ class Peer:
                 self._spawn(self._keep_calling(link))
         if self._listening is not None:
             self._spawn(self._accept(self._listening))
+        self._spawn(self._stay_in_touch())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -193,15 +196,23 @@ class Peer:
         return reached, [model for step, model in states if step >= reached]
 
     async def finish(self) -> None:
-        """Says that this user is done; stays a while for those who are not here now, so that they can be done too."""
+        """Says that this user is done, and stays until its neighbours are, or for a while: who was away can be done too."""
         self._finishing = True
         for link in self.links.values():
-            self._part(link)
+            link.inbox.clear()
+            link.let_in()
+            self._say(link, Done())
         until = time.monotonic() + self.agenda.timeout
-        while (left := until - time.monotonic()) > 0:
-            # who has hung up has heard everything
-            if not self._lines and all(link.done or link.served for link in self.links.values()):
-                break
+        while (left := until - time.monotonic()) > 0 and (waiting := [link for link in self.links.values() if not link.done]):
+            await self._change(left)
+        if waiting:
+            self.log("leaves before others are done", neighbours=", ".join(link.neighbour.name for link in waiting))
+        for link in self.links.values():
+            if link.line is not None:
+                link.line.close("done")
+                link.line, link.is_open = None, False
+        until = time.monotonic() + LAST_WORD_SECONDS
+        while self._lines and (left := until - time.monotonic()) > 0:
             await self._change(left)
 
     def described(self) -> list[dict[str, Any]]:
@@ -210,9 +221,9 @@ class Peer:
             {
                 "name": link.neighbour.name,
                 "here": link.is_open,
-                "done": link.done or link.served,
+                "done": link.done,
                 "connections": link.opened,
-                "problem": None if link.is_open or link.done or link.served else link.problem,
+                "problem": None if link.is_open or link.done else link.problem,
             }
             for link in self.links.values()
         ]
@@ -224,13 +235,19 @@ class Peer:
         for link in self.links.values():
             if link.has(step, round_):
                 here += 1
+            elif link.done:
+                pass  # it has said all it had to say
             elif link.is_open:
                 if now < self._deadline(link, until) and not link.silent:
                     waiting = True
                 elif not link.silent:
                     link.absent = link.silent = True
-                    self._lose(link, f"was silent for {self.agenda.timeout:g} s")
-            elif not link.absent and not link.done:
+                    timeout = self.agenda.timeout
+                    is_alive = now < link.heard_at + timeout
+                    self._lose(
+                        link, f"sent no model for {PATIENCE * timeout:g} s" if is_alive else f"was silent for {timeout:g} s"
+                    )
+            elif not link.absent:
                 if now < self._deadline(link, until):
                     waiting = True
                 else:
@@ -238,7 +255,7 @@ class Peer:
                     self.log("going on without", neighbour=link.neighbour.name, step=step, why=link.problem)
         if waiting:
             return False
-        if step == self.agenda.course.steps:  # those who are done have said all they had to say
+        if step == self.agenda.course.steps:
             here += sum(link.done and not link.has(step, round_) for link in self.links.values())
         enough = here >= self.agenda.needed
         if not enough:
@@ -260,10 +277,15 @@ class Peer:
         return max(0.0, min(ends) - now) + 0.001
 
     def _deadline(self, link: Link, until: float) -> float:
-        """When a neighbour has been waited for long enough: who has just come has its time, who is gone had it."""
+        """When a neighbour has been waited for long enough: who has just come, or says that it is alive, has its time.
+
+        Who waits for somebody else says so; if it did not, one user's silence would make neighbours' neighbours hang up as well.
+        """
+        timeout = self.agenda.timeout
         if link.is_open:
-            return max(until, link.opened_at + self.agenda.timeout)
-        return min(until, link.down_since + self.agenda.timeout)
+            last = math.inf if self.paused else until + (PATIENCE - 1) * timeout
+            return min(max(until, link.heard_at + timeout), last)
+        return min(until, link.down_since + timeout)
 
     def _pause(self, why: str) -> None:
         if self.paused != why:
@@ -334,7 +356,7 @@ class Peer:
 
     async def _keep_calling(self, link: Link) -> None:
         wait = FIRST_WAIT
-        while not (link.done or link.served):
+        while not link.done:
             opened = link.opened
             try:
                 reader, writer = await transport.dial(link.neighbour.address, self._called)
@@ -407,29 +429,35 @@ class Peer:
                 link.inbox.clear()  # it says where it is, and its last messages again
                 link.let_in()
                 link.opened += 1
-                link.opened_at = time.monotonic()
+                link.heard_at = time.monotonic()
                 self.log("connected", neighbour=link.neighbour.name, epoch=epoch, secret_from_step=first_step)
                 self._catch_up(link)
                 if self._finishing:
-                    self._part(link)
+                    self._say(link, Done())
             case Received(step, round_, values):
                 self._received(link, step, round_, values)
             case Tagged(step, tag):
                 self._compare(link, step, 1, tag)
+            case Heard():
+                link.heard_at = time.monotonic()
+            case Finished():
+                link.done = True
             case Ended(reason):
-                link.done = reason == DONE
                 self._lose(link, f"said goodbye: {reason}")  # nothing can be sent any more, though the socket is still open
         self._changed.set()
 
     def _received(self, link: Link, step: int, round_: int, values: Values) -> None:
         course = self.agenda.course
+        link.heard_at = time.monotonic()
         if step > course.steps or round_ > course.rounds_of(step):
             raise RemoteProtocolError(f"sent a model of step {step}, round {round_}, which this run does not have")
         complaint = self.complaint(values)
         if complaint is not None:
             raise RemoteProtocolError(complaint)
         link.silent = False
-        if round_ == course.rounds_of(step):
+        if self._finishing:
+            pass  # nothing is needed any more
+        elif round_ == course.rounds_of(step):
             link.state = (step + 1, values)
         elif (step, round_) < self._at:
             self.late += 1
@@ -446,15 +474,31 @@ class Peer:
             self._send(link, step, round_, values)
 
     def _send(self, link: Link, step: int, round_: int, values: Values) -> None:
-        line = link.line
-        if line is not None and link.is_open and not line.session.is_over:  # its goodbye may be among what has just come
+        line = self._speaks(link)
+        if line is not None and not link.done:
             line.session.send_model(step, round_, values)
             if line.flush() > (HELD + 2) * (self.agenda.model_bytes + 4096):
                 self._lose(link, "does not read what it is sent")
 
+    def _say(self, link: Link, word: Alive | Done) -> None:
+        line = self._speaks(link)
+        if line is not None:
+            line.session.send(word)
+            line.flush()
+
+    def _speaks(self, link: Link) -> Line | None:
+        """The line to somebody, if anything can be said over it: a goodbye may be among what has just come."""
+        return link.line if link.line is not None and link.is_open and not link.line.session.is_over else None
+
+    async def _stay_in_touch(self) -> None:
+        while True:
+            await asyncio.sleep(self.agenda.timeout / 3)
+            for link in self.links.values():
+                self._say(link, Alive())
+
     def _describe(self, link: Link, step: int, tag: bytes) -> None:
-        line = link.line
-        if line is not None and link.is_open and not line.session.is_over:
+        line = self._speaks(link)
+        if line is not None:
             line.session.send_tag(step, tag)
             line.flush()
             self._compare(link, step, 0, tag)
@@ -475,7 +519,7 @@ class Peer:
         link.leave()
         if line is not None:
             line.close(why)
-        if link.done or link.served:
+        if link.done:
             pass
         elif was_open:
             link.problem = why
@@ -483,11 +527,3 @@ class Peer:
         else:
             self._note(link, why)
         self._changed.set()
-
-    def _part(self, link: Link) -> None:
-        """This side is done: nothing more will be said, but what has been said is to arrive."""
-        if link.line is not None:
-            link.served = True
-            link.line.close(DONE, self.agenda.timeout)
-            link.line, link.is_open = None, False
-            link.leave()

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from decor.errors import AgreementError, LocalProtocolError, RemoteProtocolError
 from decor.noise.agreement import Agreement, Edge, EdgeSecret
 
-from .messages import Bye, Confirmation, Decoder, Hello, Message, Model, NoiseTag, Offer, limits, pieces
+from .messages import Alive, Bye, Confirmation, Decoder, Done, Hello, Message, Model, NoiseTag, Offer, limits, pieces
 
 
 class State(Enum):
@@ -61,13 +61,23 @@ class Tagged:
 
 
 @dataclass(frozen=True)
+class Heard:
+    """The neighbour is here, and has nothing to say yet."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The neighbour has its model, and needs nobody any more."""
+
+
+@dataclass(frozen=True)
 class Ended:
-    """The neighbour said that it is done, and why."""
+    """The neighbour hung up, and said why."""
 
     reason: str
 
 
-Event = Greeted | Agreed | Received | Tagged | Ended
+Event = Greeted | Agreed | Received | Tagged | Heard | Finished | Ended
 
 
 @dataclass(frozen=True)
@@ -138,6 +148,11 @@ class Session:
             raise LocalProtocolError("a tag of eight bytes is sent over an open session")
         self._say(NoiseTag(step, tag))
 
+    def send(self, word: Alive | Done) -> None:
+        if self.state is not State.OPEN:
+            raise LocalProtocolError(f"this is said over an open session; this one {self.state.value}")
+        self._say(word)
+
     def close(self, reason: str) -> None:
         """Says goodbye once; nothing is said or heard afterwards."""
         if not self.is_over:
@@ -201,6 +216,12 @@ class Session:
         self._latest_tag = tag.step
         return [Tagged(tag.step, tag.tag)]
 
+    def _alive(self, _: Alive) -> list[Event]:
+        return [Heard()]
+
+    def _done(self, _: Done) -> list[Event]:
+        return [Finished()]
+
     def _bye(self, bye: Bye) -> list[Event]:
         self.state = State.CLOSED
         self._agreement = self._agreed = None
@@ -213,6 +234,8 @@ MOVES: dict[tuple[State, type[Message]], Callable[..., list[Event]]] = {
     (State.CONFIRMING, Confirmation): Session._confirm,
     (State.OPEN, Model): Session._model,
     (State.OPEN, NoiseTag): Session._tag,
+    (State.OPEN, Alive): Session._alive,
+    (State.OPEN, Done): Session._done,
     (State.GREETING, Bye): Session._bye,
     (State.AGREEING, Bye): Session._bye,
     (State.CONFIRMING, Bye): Session._bye,

@@ -53,7 +53,7 @@ def plan() -> None:
         plots.plan_figure(made, made.guarantee(DELTA), against, FIGURES / f"{name}.svg")
 
 
-def demo() -> None:
+def demo(seeds: int = 24) -> None:
     """The figure of `make demo`: what privacy costs 16 hospitals."""
     import tempfile
 
@@ -65,7 +65,7 @@ def demo() -> None:
         graphs,
         (1.0, 3.0, 10.0, 30.0),
         Exposure(clip=1.0, steps=100),
-        seeds=tuple(range(24)),
+        seeds=tuple(range(seeds)),
         gossip_rounds=4,
         final_gossip_rounds=16,
     )

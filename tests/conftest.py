@@ -1,5 +1,7 @@
 import os
+import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 # tests/oracles.py and tests/net/proxy.py serve several folders
@@ -10,7 +12,23 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
+import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 settings.register_profile("decor", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.load_profile("decor")
+
+
+@pytest.fixture(scope="session")
+def reproduced(tmp_path_factory):
+    """Runs `decor reproduce STUDY OPTIONS`, however many tests and pages ask for it once; gives its folder."""
+
+    @cache
+    def run(*words):
+        folder = tmp_path_factory.mktemp("reproduced") / "out"
+        command = [sys.executable, "-m", "decor", "reproduce", *words, "--output", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stderr
+        return folder
+
+    return run

@@ -52,34 +52,33 @@ def test_the_commands_are_listed_without(heavy):
 
 
 @pytest.mark.parametrize("words", [["keygen"], ["federation", "new"], ["federation", "check"]])
-def test_help_shows_an_example(words):
-    assert "example" in run(*words, "--help").stdout
+def test_help_shows_an_example(here, words):
+    assert "example" in here(*words, "--help").stdout
 
 
 @pytest.fixture(scope="module")
-def lines(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("keys")
-    return {name: run("keygen", name, "--output", folder).stdout.strip() for name in ("bonn", "ulm", "kiel", "jena")}
+def lines():
+    return {name: Identity.new().line for name in ("bonn", "ulm", "kiel", "jena")}
 
 
 def users(lines, records=""):
     return [word for name, line in lines.items() for word in ("--user", f"{name},{name}.example.org:7400,{line}{records}")]
 
 
-def test_a_federation_of_real_users_is_written_once_and_checked(tmp_path, lines):
+def test_a_federation_of_real_users_is_written_once_and_checked(here, tmp_path, lines):
     file = tmp_path / "heart.toml"
     ask = ["federation", "new", "--output", file, "--name", "heart", "--epsilon", 3, "--steps", 200, "--learning-rate", 0.5]
-    out = run(*ask, "--features", 30, *users(lines)).stdout
+    out = here(*ask, "--features", 30, *users(lines)).stdout
     federation = Federation.read(file)
     assert federation.name == "heart" and federation.training.steps == 200 and federation.privacy.adversary == "curious"
     assert [m.key for m in federation.members] == list(lines.values()) and federation.network.topology == "ring"
     assert "sigma" not in file.read_text(), "noise is derived, never written"
     for words in ("wrote", "sigma_cdp", "curious", "everyone", "bonn.example.org:7400", "What would make it stronger"):
         assert words in out
-    checked = run("federation", "check", file).stdout
+    checked = here("federation", "check", file).stdout
     assert out == f"wrote {file}\n{checked}"
     before = file.read_bytes()
-    assert "nothing is overwritten" in run(*ask, "--features", 30, *users(lines), check=2).stderr
+    assert "nothing is overwritten" in here(*ask, "--features", 30, *users(lines), check=2).stderr
     assert file.read_bytes() == before
 
 
@@ -101,24 +100,24 @@ def test_check_answers_as_the_library_does(tmp_path, lines):
     assert 1 <= len(answer["hints"]) <= 3 and answer["warnings"] == []
 
 
-def test_graphs_are_written_by_name_or_by_their_edges(tmp_path, lines):
+def test_graphs_are_written_by_name_or_by_their_edges(here, tmp_path, lines):
     graph = tmp_path / "graph.txt"
     graph.write_text("bonn ulm\nulm kiel\nkiel jena\njena bonn\nbonn kiel\n")
     ask = ["federation", "new", "--name", "heart", "--epsilon", 3, "--features", 30, *users(lines), "--json", "--output"]
-    run(*ask, tmp_path / "a", "--topology", "torus")
-    run(*ask, tmp_path / "b", "--topology", "random-regular", "--degree", 3)
-    run(*ask, tmp_path / "c", "--edges", "bonn:ulm,ulm:kiel,kiel:jena")
-    run(*ask, tmp_path / "d", "--graph", graph)
+    here(*ask, tmp_path / "a", "--topology", "torus")
+    here(*ask, tmp_path / "b", "--topology", "random-regular", "--degree", 3)
+    here(*ask, tmp_path / "c", "--edges", "bonn:ulm,ulm:kiel,kiel:jena")
+    here(*ask, tmp_path / "d", "--graph", graph)
     torus, regular, path, own = (Federation.read(tmp_path / name) for name in "abcd")
     assert (torus.network.topology, torus.network.rows) == ("torus", 2)
     assert regular.network.edges is not None and regular.topology.edge_count == 6
     assert path.topology.edges.tolist() == [[0, 1], [1, 2], [2, 3]] and own.topology.edge_count == 5
     two = dict(list(lines.items())[:2])
-    run("federation", "new", "--name", "x", "--epsilon", 3, "--features", 3, *users(two), "--output", tmp_path / "e")
+    here("federation", "new", "--name", "x", "--epsilon", 3, "--features", 3, *users(two), "--output", tmp_path / "e")
     assert Federation.read(tmp_path / "e").network.topology == "path"
 
 
-def test_every_option_reaches_its_field(tmp_path, lines):
+def test_every_option_reaches_its_field(here, tmp_path, lines):
     words = (
         "--delta 1e-6 --adversary eavesdropper --unit example --batch-size 8 --sampling poisson --relation replace --ratio 30 "
     )
@@ -128,7 +127,7 @@ def test_every_option_reaches_its_field(tmp_path, lines):
     )
     words += "--hidden 5,4 --activation tanh --seed 9 --timeout 5 --quorum 1 --patience 60"
     file = tmp_path / "all.toml"
-    run("federation", "new", "--output", file, "--name", "all", "--epsilon", 3, *words.split(), *users(lines, ",50"))
+    here("federation", "new", "--output", file, "--name", "all", "--epsilon", 3, *words.split(), *users(lines, ",50"))
     held = Federation.read(file).fields()
     given = dict(zip(words.split()[::2], words.split()[1::2], strict=True))
     for option, value in given.items():
@@ -160,17 +159,17 @@ BAD = [
 
 
 @pytest.mark.parametrize(("words", "said"), BAD, ids=[said[:40] for _, said in BAD])
-def test_bad_input_is_one_clear_sentence_and_leaves_nothing(tmp_path, words, said):
-    done = run("federation", "new", "--output", tmp_path / "out", *words.split(), check=2)
+def test_bad_input_is_one_clear_sentence_and_leaves_nothing(here, tmp_path, words, said):
+    done = here("federation", "new", "--output", tmp_path / "out", *words.split(), check=2)
     assert said in done.stderr and not (tmp_path / "out").exists()
 
 
-def test_check_says_which_field_is_wrong(tmp_path, lines):
+def test_check_says_which_field_is_wrong(here, tmp_path, lines):
     file = tmp_path / "heart.toml"
-    run("federation", "new", "--output", file, "--name", "heart", "--epsilon", 3, "--features", 30, *users(lines))
+    here("federation", "new", "--output", file, "--name", "heart", "--epsilon", 3, "--features", 30, *users(lines))
     file.write_text(file.read_text().replace("epsilon = 3.0", 'epsilon = "3"'))
-    assert "privacy.epsilon must be a positive number" in run("federation", "check", file, check=2).stderr
-    assert "cannot be read" in run("federation", "check", tmp_path / "nowhere", check=2).stderr
+    assert "privacy.epsilon must be a positive number" in here("federation", "check", file, check=2).stderr
+    assert "cannot be read" in here("federation", "check", tmp_path / "nowhere", check=2).stderr
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +179,7 @@ def trial(tmp_path_factory):
     return folder, json.loads(run("federation", "new", *ask).stdout)
 
 
-def test_a_trial_has_everybodys_key_and_data(trial):
+def test_a_trial_has_everybodys_key_and_data(here, trial):
     folder, told = trial
     federation = Federation.read(folder / "federation.toml")
     assert told["file"] == str(folder / "federation.toml") and told["epsilon"] <= 10 and told["digest"] == federation.digest.hex()
@@ -196,7 +195,7 @@ def test_a_trial_has_everybodys_key_and_data(trial):
         assert (test["X"] == task.test[0].numpy()).all() and (test["y"] == task.test[1].numpy()).all()
     assert (
         "nothing is overwritten"
-        in run("federation", "new", "--task", "breast-cancer", "--epsilon", 10, "--output", folder, check=2).stderr
+        in here("federation", "new", "--task", "breast-cancer", "--epsilon", 10, "--output", folder, check=2).stderr
     )
 
 
@@ -220,9 +219,9 @@ def test_a_trial_learns(trial):
     assert np.mean(reached) > 0.92, "always saying benign is right in 63 %"
 
 
-def test_a_trial_at_example_level_counts_the_records(tmp_path):
+def test_a_trial_at_example_level_counts_the_records(here, tmp_path):
     ask = ["--task", "breast_cancer", "--users", 14, "--epsilon", 10, "--unit", "example", "--batch-size", 8]
-    run("federation", "new", *ask, "--topology", "complete", "--output", tmp_path / "t")
+    here("federation", "new", *ask, "--topology", "complete", "--output", tmp_path / "t")
     federation = Federation.read(tmp_path / "t" / "federation.toml")
     task = decor.tasks.breast_cancer(users=14, seed=0)
     assert tuple(m.records for m in federation.members) == task.records

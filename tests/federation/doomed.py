@@ -187,6 +187,7 @@ def _loaded():
     """Everything that a node loads, and its compiled functions."""
     import numpy as np
 
+    import decor.cli.main
     import decor.cli.node
     import decor.federation.federation
     import decor.federation.node
@@ -194,8 +195,9 @@ def _loaded():
     import decor.learning.own_data
     from decor.noise.grid import Grid
 
-    edges = decor.ring(3).edges
-    grid = Grid.of(1.0, (1.0,) * 3, edges, 3, 1.0, 8, 10)
+    graph = decor.ring(3)
+    assert graph.is_connected  # what looks loads it
+    grid = Grid.of(1.0, (1.0,) * 3, graph.edges, 3, 1.0, 8, 10)
     grid.noised(np.zeros(8), os.urandom(32), [(os.urandom(32), grid.multiples[0])])
 
 

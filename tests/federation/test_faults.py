@@ -183,6 +183,7 @@ def test_a_neighbour_that_stands_still_is_left_behind_and_catches_up(trial):
     assert [n["here"] for n in one.status("ulm")["neighbours"] if n["name"] == "kiel"] == [False]
     one.signal("kiel", signal.SIGCONT)
     one.logged("kiel", r'event="caught up" from_step=\d+ to_step=\d+')
+    one.hurry()
     one.finished()
     one.check()
     # who waited for it said so: the one at the other end of the ring has lost nobody
@@ -208,6 +209,7 @@ def test_an_edge_that_fails_and_is_healed(trial, how):
         edge.heal()
     until(lambda: edge.dialled > before, "a new connection")
     until(lambda: any(n["here"] for n in one.status("bonn").get("neighbours", []) if n["name"] == "ulm"), "ulm's return")
+    one.hurry()
     one.finished()
     one.check()
     assert all(one.entries(name)[0][0].steps > 50 for name in one.names)  # who comes back may have to catch up
@@ -226,6 +228,9 @@ def test_two_halves_of_a_ring_go_on_apart_and_meet_again_by_themselves(trial):
     one.moving("bonn", "ulm", "kiel", "jena", steps=5)
     for edge in between:
         edge.heal()
+    for name in ("ulm", "bonn"):
+        until(lambda: all(n["here"] for n in one.status(name).get("neighbours", [{"here": False}])), f"{name}'s other half")  # noqa: B023
+    one.hurry()
     one.finished()
     one.check()
     for edge in between:
@@ -252,6 +257,7 @@ def test_below_a_quorum_a_user_pauses_and_says_so_and_goes_on_when_they_are_back
     assert "paused: only 0 of 1 neighbours are here" in shown.stdout and shown.returncode == 0
     one.start("ulm")
     one.logged("bonn", 'event="goes on"')
+    one.hurry()
     one.finished()
     one.check()
     assert all(one.entries(name)[0][0].steps == 60 for name in one.names)
@@ -293,7 +299,7 @@ def test_a_full_disk_stops_a_user_with_a_sentence_and_nothing_is_lost(trial, sma
     one.moving("bonn", "ulm", "jena")
     one.check(codes={"kiel": 2})
     remounted(small_disk, "size=4m")
-    one.start("kiel")
+    one.back("kiel")
     one.finished()
     one.check()
     assert f"event=resumed step={last}" in one.log("kiel")
@@ -305,7 +311,7 @@ def test_a_file_that_may_not_grow_is_a_full_disk(trial):
     one.start("kiel", bytes=400_000)
     assert one.ended("kiel") == 2
     assert "nothing is sent before it can be written" in one.errors("kiel") and "event=failed" in one.log("kiel")
-    one.start("kiel")
+    one.back("kiel")
     one.finished()
     one.check()
     assert "event=resumed" in one.log("kiel")
@@ -333,7 +339,7 @@ def test_a_disk_that_cannot_be_written_is_told_before_anything_is_sent(trial, sm
     assert re.search("decor: the ledger '.*' cannot be used: .*nothing is sent", one.errors("kiel"))
     assert len([r for r in one.heard() if r.sender == "kiel"]) == before
     remounted(small_disk, "rw")
-    one.start("kiel")
+    one.back("kiel")
     one.finished()
     one.check()
 
@@ -368,6 +374,7 @@ def test_the_budget_is_counted_over_interruptions_runs_and_federations(trial, tm
     taken = one.entries("kiel")[0][0].steps
     assert 0 < taken < 30 and Run.load(one.path("kiel", "run")).stopped is not None
     one.check(codes=dict.fromkeys(one.names, 130))
+    one.hurry()
     one.start()
     one.finished()
     one.check()

@@ -17,8 +17,8 @@ needs_data = pytest.mark.skipif(
 )
 
 
-def reproduced(name, folder):
-    command = [sys.executable, "-m", "decor", "reproduce", name, "--quick", "--json", "--output", str(folder)]
+def told(name, folder, *more):
+    command = [sys.executable, "-m", "decor", "reproduce", name, "--quick", "--json", "--output", str(folder), *more]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -31,8 +31,8 @@ def at(rows, variant, method, epsilon):
     return found["value"]
 
 
-def test_least_squares_ours_is_central_dp_on_every_graph_and_below_the_published_one(tmp_path):
-    rows = reproduced("least-squares", tmp_path / "out")
+def test_least_squares_ours_is_central_dp_on_every_graph_and_below_the_published_one(reproduced):
+    rows = told("least-squares", reproduced("least-squares", "--quick"), "--resume")  # all is done, and told again
     for epsilon in (3.0, 10.0, 40.0):
         central, theirs = at(rows, OURS, "central DP", epsilon), at(rows, "published", "central DP", epsilon)
         for graph in ("ring", "torus", "complete"):
@@ -51,7 +51,7 @@ def test_least_squares_ours_is_central_dp_on_every_graph_and_below_the_published
 
 @needs_data
 def test_a9a_ours_is_within_a_tenth_of_central_dp_and_below_the_published_one(tmp_path):
-    rows = reproduced("a9a", tmp_path / "out")
+    rows = told("a9a", tmp_path / "out")
     central = at(rows, OURS, "central DP", 10.0)
     for graph in ("ring", "torus", "complete"):
         assert abs(at(rows, OURS, f"DECOR {graph}", 10.0) - central) < 0.1 * central
@@ -60,7 +60,7 @@ def test_a9a_ours_is_within_a_tenth_of_central_dp_and_below_the_published_one(tm
 
 @needs_data
 def test_mnist_ours_is_within_half_a_point_of_central_dp(tmp_path):
-    rows = reproduced("mnist", tmp_path / "out")
+    rows = told("mnist", tmp_path / "out")
     central, ring = (at(rows, OURS, method, 1.0) for method in ("central DP", "DECOR ring"))
     assert abs(central - ring) < 0.005 and ring > 0.85 and at(rows, OURS, "local DP ring", 1.0) < ring - 0.02
     assert all(0.999 < r["accounted_epsilon"] <= 1.0 for r in rows if r["variant"] == OURS)

@@ -156,7 +156,7 @@ def test_folders_of_others_are_left_alone(tmp_path):
 
 def test_ctrl_c_keeps_what_is_finished_ends_the_processes_and_says_how_to_go_on(tmp_path):
     folder = tmp_path / "out"
-    command = [sys.executable, "-m", "decor", "reproduce", "least-squares", "--output", str(folder), "--jobs", "2"]
+    command = [sys.executable, "-m", "decor", "reproduce", "least-squares", "--quick", "--output", str(folder), "--jobs", "2"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     waited = time.monotonic()
     while not list(folder.glob("cells/*.json")):

@@ -58,4 +58,7 @@ def mlp(*sizes: int, activation: str = "relu", seed: int = 0) -> nn.Sequential:
 def _linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
     """A layer with memory but no values yet: torch's own start would draw from the global random state."""
     inputs, outputs = whole("the size of a layer", inputs, 1), whole("the size of a layer", outputs, 1)
-    return nn.Linear(inputs, outputs, bias=bias, device="meta", dtype=torch.float32).to_empty(device="cpu")
+    layer = nn.Linear(inputs, outputs, bias=bias, device="meta")
+    for name, parameter in list(layer.named_parameters()):  # .to_empty would load sympy, a quarter of a second in every process
+        setattr(layer, name, nn.Parameter(torch.empty(parameter.shape, device="cpu", dtype=torch.float32)))
+    return layer

@@ -539,7 +539,7 @@ def test_metrics_of_many_models_are_those_of_each(monkeypatch, name, path, test)
     wanted = [plainly(given, {n: v[k] for n, v in gradients.state(blocks).items()}) for k in range(len(blocks[0]))]
     found = gradients.evaluate(blocks)
     # a piece of the data at a time is the same
-    monkeypatch.setattr(records, "pieces", lambda count, each: [slice(k, min(k + 2, count)) for k in range(0, count, 2)])
+    monkeypatch.setattr(records, "pieces", lambda count, each, room: [slice(k, min(k + 2, count)) for k in range(0, count, 2)])
     for metrics in (found, gradients.evaluate(blocks)):
         for k, each in enumerate(wanted):
             assert metrics.keys() == each.keys()

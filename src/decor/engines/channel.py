@@ -8,7 +8,8 @@ gossip. Small graphs are dense matrices, large ones are sparse, and complete one
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -38,49 +39,73 @@ class NoiseSource(Protocol):
         ...
 
 
-class Channel(Protocol):
-    def noise(self, to: Blocks, alpha: Tensor, step: int, threads: int = 1) -> None:
+class Channel(ABC):
+    """`step` is a number, or on a card a tensor that holds it."""
+
+    mixing: Mixer
+
+    @abstractmethod
+    def noise(self, to: Blocks, alpha: Tensor, step: Any, threads: int = 1) -> None:
         """to += alpha * noise; alpha is [seeds, settings]."""
-        ...
 
     def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks:
         """The blocks after the rounds; the old ones may have been overwritten."""
-        ...
+        return self.mixing.mix(blocks, gossip, threads)
+
+    def noise_and_mix(self, blocks: Blocks, alpha: Tensor, step: Any, gossip: Gossip, threads: int = 1) -> Blocks:
+        """One after the other, for those who need not see what is in between."""
+        self.noise(blocks, alpha, step, threads)
+        return self.mix(blocks, gossip, threads)
 
 
 def channel(
-    plans: Sequence[NoisePlan], seeds: Sequence[int], dtype: torch.dtype, source: NoiseSource | None, parameters: int
+    plans: Sequence[NoisePlan],
+    seeds: Sequence[int],
+    dtype: torch.dtype,
+    source: NoiseSource | str | None,
+    parameters: int,
+    device: torch.device,
 ) -> Channel:
     """The cheapest channel for plans on one graph; plan r is the noise of setting r.
 
     It does not depend on how many settings there are, so that a run has the same numbers alone and among others.
     """
     topology, central = plans[0].topology, plans[0].adversary.average_only
+    if device.type == "cuda":
+        from .cuda.channel import OnCard
+
+        if source is not None and not isinstance(source, str):
+            raise InputError('noise from outside is made in the computer\'s memory; use device="cpu" with it')
+        return OnCard(plans, seeds, dtype, device)
     mixing = mixer(topology, central, dtype)
-    if source is not None:
+    if source is not None and not isinstance(source, str):
         return _Outside(mixing, source, tuple(plans), tuple(seeds))
     if all(not np.any(plan.sigma_cor) and not plan.sigma_cdp for plan in plans):
         return _Silent(mixing)
     users = topology.users
+    if source == "edges":
+        return _Sparse(mixing, plans, seeds, root.by_edges)
     if users > DENSE and isinstance(mixing, Average) and not central:
         return _Complete(mixing, plans, seeds)
-    if users > DENSE or _banded(plans[0], parameters) or root.uneven(_by_edge(plans[0])):
-        return _Sparse(mixing, plans, seeds)
+    if users > DENSE or _banded(plans[0], parameters) or root.uneven(by_edge(plans[0])):
+        return _Sparse(mixing, plans, seeds, root.sparse)
     return _Dense(mixing, plans, seeds, dtype)
 
 
 def _banded(plan: NoisePlan, parameters: int) -> bool:
     """A band of a few rows beats the eigenvectors of a few users where there are many coordinates."""
     topology = plan.topology
-    return parameters >= _LARGE and root.banded(topology.users, topology.edges, plan.sigma_cdp, _by_edge(plan))
+    return parameters >= _LARGE and root.banded(topology.users, topology.edges, plan.sigma_cdp, by_edge(plan))
 
 
-def _by_edge(plan: NoisePlan) -> Any:
+def by_edge(plan: NoisePlan) -> Any:
     return np.broadcast_to(np.asarray(plan.sigma_cor, dtype=np.float64), plan.topology.edge_count)
 
 
-def _sparse_root(plan: NoisePlan) -> root.Columns:
-    return root.sparse(plan.topology.users, plan.topology.edges, plan.sigma_cdp, _by_edge(plan))
+def uniform_on_complete(plans: Sequence[NoisePlan]) -> None:
+    """Refuses what no closed form knows."""
+    if not all(isinstance(plan.sigma_cor, float) for plan in plans):
+        raise InputError("noise that differs by edge is not offered on complete graphs of this size; use one sigma_cor")
 
 
 def alike(plan: NoisePlan, parameters: int) -> tuple[Any, ...]:
@@ -91,7 +116,7 @@ def alike(plan: NoisePlan, parameters: int) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True)
-class _Silent:
+class _Silent(Channel):
     """No noise at all."""
 
     mixing: Mixer
@@ -99,18 +124,15 @@ class _Silent:
     def noise(self, to: Blocks, alpha: Tensor, step: int, threads: int = 1) -> None:
         pass
 
-    def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks:
-        return self.mixing.mix(blocks, gossip, threads)
 
-
-class _Dense:
+class _Dense(Channel):
     """Eigenvectors of the Laplacian: Sigma^(1/2) = U diag(scale), with everything but the scale shared by all settings."""
 
     def __init__(self, mixing: Mixer, plans: Sequence[NoisePlan], seeds: Sequence[int], dtype: torch.dtype) -> None:
         self.mixing, self.dtype = mixing, dtype
         self.seeds = np.array(seeds, dtype=np.uint64)
         topology = plans[0].topology
-        cors = np.stack([_by_edge(plan) for plan in plans])
+        cors = np.stack([by_edge(plan) for plan in plans])
         tops = cors.max(axis=1, initial=0.0)
         # without edges' noise any eigenvectors would do; those of the graph are what other plans on it have
         pattern = cors[tops.argmax()] / tops.max() if tops.any() else np.ones(topology.edge_count)
@@ -134,9 +156,6 @@ class _Dense:
             else:
                 flat.addmm_(self.U, (Z.unsqueeze(2).to(self.dtype) * scale).view(n, -1))
 
-    def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks:
-        return self.mixing.mix(blocks, gossip, threads)
-
 
 def _fill(Z: Any, seeds: Any, stream: int, step: int, threads: int) -> None:
     """Rows on several threads, each without Python's lock."""
@@ -148,16 +167,16 @@ def _fill(Z: Any, seeds: Any, stream: int, step: int, threads: int) -> None:
     list(pool(threads).map(fill, ends[:-1], ends[1:]))
 
 
-class _Sparse:
+class _Sparse(Channel):
     """Sparse roots, and one row of Gaussians at a time, which all settings of a seed share."""
 
-    def __init__(self, mixing: Mixer, plans: Sequence[NoisePlan], seeds: Sequence[int]) -> None:
+    def __init__(self, mixing: Mixer, plans: Sequence[NoisePlan], seeds: Sequence[int], of: Callable[..., root.Columns]) -> None:
         self.mixing, self.seeds = mixing, [np.uint64(seed) for seed in seeds]
         self.users = plans[0].topology.users
         # settings whose roots have the same shape: [(settings, root with one row of values for each)]
         alike: dict[bytes, tuple[list[int], root.Columns, list[Any]]] = {}
         for r, plan in enumerate(plans):
-            found = _sparse_root(plan)
+            found = of(plan.topology.users, plan.topology.edges, plan.sigma_cdp, by_edge(plan))
             key = found.start.tobytes() + found.rows.tobytes()
             alike.setdefault(key, ([], found, []))[0].append(r)
             alike[key][2].append(found.values)
@@ -179,18 +198,14 @@ class _Sparse:
                     if not whole:
                         flat[:, s, which] = part
 
-    def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks:
-        return self.mixing.mix(blocks, gossip, threads)
 
-
-class _Complete:
+class _Complete(Channel):
     """A complete graph of any size: Sigma^(1/2) in closed form."""
 
     def __init__(self, mixing: Mixer, plans: Sequence[NoisePlan], seeds: Sequence[int]) -> None:
         self.mixing, self.seeds = mixing, [np.uint64(seed) for seed in seeds]
         users = plans[0].topology.users
-        if not all(isinstance(plan.sigma_cor, float) for plan in plans):
-            raise InputError("noise that differs by edge is not offered on complete graphs of this size; use one sigma_cor")
+        uniform_on_complete(plans)
         self.scales = [(math.hypot(p.sigma_cdp, math.sqrt(users) * p.sigma_cor), p.sigma_cdp) for p in plans]  # type: ignore[operator]
 
     def noise(self, to: Blocks, alpha: Tensor, step: int, threads: int = 1) -> None:
@@ -200,12 +215,9 @@ class _Complete:
                     rate = float(alpha[s, r])
                     rows.add_complete(block[:, s, r].flatten(1).numpy(), rate * apart, rate * together, seed, k, step)
 
-    def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks:
-        return self.mixing.mix(blocks, gossip, threads)
-
 
 @dataclass(frozen=True)
-class _Outside:
+class _Outside(Channel):
     """Noise from somebody else."""
 
     mixing: Mixer
@@ -222,6 +234,3 @@ class _Outside:
                 found = torch.as_tensor(np.asarray(self.source.noised(plan, seed, step, gradients)))
                 for block, part in zip(to, torch.split(found, sizes, dim=1), strict=True):
                     block[:, s, r].copy_(part.view(block[:, s, r].shape))
-
-    def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks:
-        return self.mixing.mix(blocks, gossip, threads)

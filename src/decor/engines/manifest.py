@@ -38,7 +38,8 @@ def described(
             "name": "vectorised",
             "dtype": engine.dtype,
             "path": engine.path,
-            "noise": "own" if engine.noise is None else f"from outside: {type(engine.noise).__qualname__}",
+            **({"device": "cuda", "tf32": engine.tf32} if engine.device != "cpu" else {}),
+            "noise": _source(engine.noise),
         },
         "versions": versions(),
         "machine": f"{platform.system()} {platform.machine()}",
@@ -59,6 +60,10 @@ def fingerprint(task: Task) -> str:
         digest.update(name.encode())
         digest.update(p.detach().contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+def _source(noise: object) -> str:
+    return "own" if noise is None else noise if isinstance(noise, str) else f"from outside: {type(noise).__qualname__}"
 
 
 def _loss(loss: Any) -> str:

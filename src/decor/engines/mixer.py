@@ -28,10 +28,13 @@ class Mixer(Protocol):
 
 
 def mixer(topology: Topology, central: bool, dtype: torch.dtype) -> Mixer:
-    complete = topology.edge_count == topology.users * (topology.users - 1) // 2 and topology.users > 1
-    if central or complete:
+    if central or is_complete(topology):
         return Average()
     return _Matrix(topology, dtype) if topology.users <= DENSE else _Rounds(topology)
+
+
+def is_complete(topology: Topology) -> bool:
+    return topology.edge_count == topology.users * (topology.users - 1) // 2 and topology.users > 1
 
 
 class Average:

@@ -128,7 +128,7 @@ def sweep(
         check(task, plan, recipe, allow_disconnected)
     chosen = engine or Vectorised()
     done: list[tuple[Setting, Run]] = []
-    groups = list(_groups(task, plans, rates, seeds))
+    groups = list(_groups(task, plans, rates, seeds, getattr(chosen, "room", None) or _ROOM))
     total = sum(len(group) for group in groups)
     for group in groups:
         with progress.share(len(done) / total, (len(done) + len(group)) / total):
@@ -147,13 +147,13 @@ def tune(
     return sweep(task, plans, learning_rates=learning_rates, **options).best(criterion)
 
 
-def _groups(task: Task, plans: list[NoisePlan], rates: list[float], seeds: list[int]) -> Iterable[list[Setting]]:
+def _groups(task: Task, plans: list[NoisePlan], rates: list[float], seeds: list[int], room: int) -> Iterable[list[Setting]]:
     """Grids that share a tensor: seeds outside, plans and rates inside; no larger than fits."""
     families: dict[Any, list[NoisePlan]] = {}
     for plan in plans:
         e = plan.exposure
         families.setdefault((alike(plan, task.parameters), e.steps, e.unit, e.batch_size, e.sampling), []).append(plan)
-    fit = max(1, _ROOM // (task.users * task.parameters))
+    fit = max(1, room // (task.users * task.parameters))
     for family in families.values():
         inside = [(plan, rate) for plan in family for rate in rates]
         together = max(1, fit // len(seeds))

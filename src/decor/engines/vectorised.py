@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,6 +26,7 @@ from decor.learning.task import Task
 from decor.results.run import Run
 
 from .channel import Channel, NoiseSource, channel
+from .cuda.steps import UNIT
 from .engine import Callback, Moment, Recipe, Setting
 from .manifest import described, fingerprint
 from .threads import Threads
@@ -36,6 +37,10 @@ _ROOM = 1_000_000
 """Numbers that users worked on together may take: what stays in a processor's cache."""
 _GENERAL_ROOM = 4_000_000
 """The same for torch.func, whose calls cost more than what leaves the cache."""
+_CARD_ROOM = 1 << 30
+"""The same on a card, which is idle if it has little to do."""
+_TF32 = 1.01 * 2.0**-9
+"""By how much products of operands cut to eleven bits may exceed what they should be, relatively, entry by entry."""
 
 
 class Gradients(Protocol):
@@ -63,8 +68,12 @@ class Vectorised:
     of real data that is to be released takes `seed=None`, one from the operating system that is kept nowhere.
     `threads` None takes as many cores as help.
     `path` "auto" takes the fast path for linear models and MLPs, "generic" torch.func for everything; both give the same numbers.
-    `noise` puts somebody else's noise on the gradients, and has to have the plan's law. `on_messages(step, messages)` sees
-    every step's noised models as they are first sent, [users, seeds, settings, parameters].
+    `device` "cuda" is an NVIDIA card (or "cuda:1", ...): the same records, and noise of the same law. There `tf32` lets products
+    take their operands to eleven bits, several times as fast; single records' clips are taken shorter by as much, so that what
+    is added is never longer than the plan says.
+    `noise` "edges" draws one Gaussian for every edge and one for every user, on every device and engine the same ones; a
+    `NoiseSource` puts somebody else's noise on the gradients, and has to have the plan's law. `on_messages(step, messages)`
+    sees every step's noised models as they are first sent, [users, seeds, settings, parameters].
     """
 
     seed: int | None = 0
@@ -72,12 +81,16 @@ class Vectorised:
     dtype: str = "float32"
     threads: int | None = None
     path: str = "auto"
-    noise: NoiseSource | None = field(default=None, repr=False)
+    tf32: bool = False
+    noise: NoiseSource | str | None = field(default=None, repr=False)
     on_messages: Callable[[int, Tensor], object] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if self.device != "cpu":
-            raise InputError(f'device {self.device!r} is not offered by this release; use device="cpu"')
+        check_device(self.device)
+        if self.tf32 and (self.device == "cpu" or self.dtype != "float32"):
+            raise InputError('tf32 is a way to multiply float32 numbers on a card; say device="cuda", or drop it')
+        if isinstance(self.noise, str) and self.noise != "edges":
+            raise InputError(f'noise must be "edges", a source of noise or None, not {self.noise!r}')
         if self.dtype not in ("float32", "float64"):
             raise InputError(f'dtype must be "float32" or "float64", not {self.dtype!r}')
         if self.path not in ("auto", "generic"):
@@ -96,16 +109,34 @@ class Vectorised:
         """Settings must be a grid: the same plans and step sizes for every seed, seeds in the outer order."""
         return _Simulation(self, task, settings, recipe, callbacks, resume).finished()
 
+    @property
+    def room(self) -> int | None:
+        """Numbers of all models that a sweep trains together at most; None where a processor does."""
+        return None if self.device == "cpu" else torch.cuda.mem_get_info(self.device)[0] // 32
+
     def gradients(self, task: Task, recipe: Recipe, unit: str) -> Gradients:
-        dtype = torch.float64 if self.dtype == "float64" else torch.float32
+        dtype, device = torch.float64 if self.dtype == "float64" else torch.float32, torch.device(self.device)
         if self.path == "auto":
             if unit == "user" and Quadratic.takes(task, recipe.batch_size):
-                return Quadratic(task, dtype)
+                return Quadratic(task, dtype, device)
             stack = Stack.of(task.model, task.loss, task.shards[0][0].shape[1:])
             # classes as probabilities are rare enough to go the general way
             if stack is not None and not (stack.loss == "classes" and task.shards[0][1].is_floating_point()):
-                return Linear(task, stack, dtype) if Linear.takes(stack) else Layers(task, stack, dtype)
-        return Modules(task, dtype)
+                return Linear(task, stack, dtype, device) if Linear.takes(stack) else Layers(task, stack, dtype, device)
+        return Modules(task, dtype, device)
+
+
+def check_device(device: str) -> None:
+    """Refuses what this machine does not have."""
+    kind, _, number = device.partition(":")
+    if device == "cpu":
+        return
+    if kind != "cuda" or (number and not number.isdecimal()):
+        raise InputError(f'device must be "cpu", "cuda" or "cuda:1", ..., not {device!r}')
+    if not torch.cuda.is_available():
+        raise InputError(f'device {device!r} needs an NVIDIA card and a torch built for it, and there is none here; use "cpu"')
+    if int(number or 0) >= torch.cuda.device_count():
+        raise InputError(f"there is no {device!r} here, only {torch.cuda.device_count()} of them; the first is cuda:0")
 
 
 class _Simulation:
@@ -124,18 +155,23 @@ class _Simulation:
         self.seeds = list(dict.fromkeys(setting.seed for setting in settings))
         self.grid = settings[: len(settings) // len(self.seeds)]
         self.exposure = settings[0].plan.exposure
-        self.threads = Threads(engine.threads, len(settings) * task.users * task.parameters)
+        self.device = torch.device(engine.device)
+        self.threads = Threads(engine.threads or (1 if self.on_card else None), len(settings) * task.users * task.parameters)
         self.steps = self.exposure.steps
         self.dtype = torch.float64 if engine.dtype == "float64" else torch.float32
         self.gradients = engine.gradients(task, recipe, self.exposure.unit)
         example = self.exposure.unit == "example"
         size, sampling = (self.exposure.batch_size, self.exposure.sampling) if example else (recipe.batch_size, "fixed")
-        self.batches = Batches(task.records, size, str(sampling), self.seeds)
-        self.channel: Channel = channel([s.plan for s in self.grid], self.seeds, self.dtype, engine.noise, task.parameters)
+        self.batches = Batches(task.records, size, str(sampling), self.seeds, UNIT if self.on_card else 1)
+        self.channel: Channel = channel(
+            [s.plan for s in self.grid], self.seeds, self.dtype, engine.noise, task.parameters, self.device
+        )
         shape = (len(self.seeds), len(self.grid))
-        self.clip = torch.tensor([s.plan.exposure.clip for s in self.grid], dtype=self.dtype).expand(shape)
+        on: dict[str, Any] = {"dtype": self.dtype, "device": self.device}
+        shorter = 1 - _TF32 if engine.tf32 and example else 1.0
+        self.clip = torch.tensor([s.plan.exposure.clip * shorter for s in self.grid], **on).expand(shape)
         tables = [recipe.schedule.rates(s.learning_rate, self.steps) for s in self.grid]
-        self.rates = torch.stack([torch.from_numpy(table) for table in tables], 1).to(self.dtype).unsqueeze(1).expand(-1, *shape)
+        self.rates = torch.stack([torch.from_numpy(table) for table in tables], 1).to(**on).unsqueeze(1).expand(-1, *shape)
         least = float(self.clip.min())
         if self.dtype is torch.float32 and least < 1e-12:
             raise InputError(f'clip {least:g} is too small for float32, whose squares vanish; say Vectorised(dtype="float64")')
@@ -157,16 +193,20 @@ class _Simulation:
             self._resume(resume)
         self.taken = self.start
 
+    @property
+    def on_card(self) -> bool:
+        return self.device.type == "cuda"
+
     def finished(self) -> list[Run]:
-        with torch.no_grad(), self.threads.limited():
+        with torch.no_grad(), self.threads.limited(), self._steps() as take:
             measured = self.recipe.evaluated(self.steps)
             if not self.history[0]:
                 self._measure()
             for step in range(self.start, self.steps):
                 if all(self.stopped):
                     break
-                with self.threads.step() as threads, self._dropout(step):
-                    self._step(step, threads)
+                with self._dropout(step):
+                    take(step)
                 self.taken = step + 1
                 progress.report(f"training {self.task.name}", self.taken, self.steps)
                 if self.taken == self.steps:
@@ -181,15 +221,41 @@ class _Simulation:
         if not isinstance(self.gradients, Modules):
             yield
             return
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[self.device] if self.on_card else []):
             torch.manual_seed((self.seeds[0] * 1_000_003 + step) % 2**63)
             yield
 
-    def _step(self, step: int, threads: int = 1) -> None:
-        """Algorithm 1: clip, fresh noise, local step, gossip."""
-        rate, decay = self.rates[step], self.recipe.weight_decay
-        if self.recipe.momentum or self.engine.noise is not None:
-            for x, v in zip(self.models, self._moved(step, threads), strict=True):
+    @contextmanager
+    def _steps(self) -> Iterator[Callable[[int], None]]:
+        """What takes a step: here and now, or kernels that a card is told to run."""
+        count = self.recipe.local_steps
+        if not self.on_card:
+
+            def take(step: int) -> None:
+                with self.threads.step() as threads:
+                    drawn = (self.batches.draw(step * count + k) for k in range(count))
+                    self._step(step, self.rates[step], drawn, threads)
+
+            yield take
+            return
+        from .cuda.steps import Steps
+
+        # what a module draws itself would be the same in every replay
+        record = not isinstance(self.gradients, Modules) and self.engine.on_messages is None
+        steps = Steps(self._step, self.batches, count, self.rates, record)
+        matmul = torch.backends.cuda.matmul
+        before, matmul.fp32_precision = matmul.fp32_precision, "tf32" if self.engine.tf32 else "ieee"
+        try:
+            yield lambda step: steps.take(step, self.steps - 1)
+        finally:
+            matmul.fp32_precision = before
+            steps.close()
+
+    def _step(self, step: int | Tensor, rate: Tensor, batches: Iterable[Batch], threads: int = 1) -> None:
+        """Algorithm 1: clip, fresh noise, local step, gossip. On a card models stay where they are, and `step` is there too."""
+        decay = self.recipe.weight_decay
+        if self.recipe.momentum or self.outside:
+            for x, v in zip(self.models, self._moved(step, rate, batches, threads), strict=True):
                 if decay:
                     x.mul_(over(1 - rate * decay, x))
                 x.addcmul_(v, over(-rate, x))
@@ -197,48 +263,55 @@ class _Simulation:
             if decay:
                 # what is added is shrunk too, so it is added larger: x (1 - rate decay) - rate gradient
                 shrink = 1 - rate * decay
-                self._add_clipped(self.models, -rate / shrink, step)
+                self._add_clipped(self.models, -rate / shrink, rate, batches)
                 for x in self.models:
                     x.mul_(over(shrink, x))
             else:
-                self._add_clipped(self.models, -rate, step)
+                self._add_clipped(self.models, -rate, rate, batches)
+            if self.engine.on_messages is None:
+                self.models = self.channel.noise_and_mix(self.models, -rate, step, self.recipe.gossip, threads)
+                return
             self.channel.noise(self.models, -rate, step, threads)
         if self.engine.on_messages is not None:
-            self.engine.on_messages(step, torch.cat([x.flatten(3) for x in self.models], -1))
+            self.engine.on_messages(int(step), torch.cat([x.flatten(3) for x in self.models], -1))
         self.models = self.channel.mix(self.models, self.recipe.gossip, threads)
 
-    def _moved(self, step: int, threads: int) -> Blocks:
+    @property
+    def outside(self) -> bool:
+        """Whether noise comes from somebody else."""
+        return self.engine.noise is not None and not isinstance(self.engine.noise, str)
+
+    def _moved(self, step: int | Tensor, rate: Tensor, batches: Iterable[Batch], threads: int) -> Blocks:
         """Noised gradients, with momentum's memory of earlier ones; noise from outside sees the gradients alone."""
-        one, outside = torch.ones_like(self.rates[step]), self.engine.noise is not None
+        one = torch.ones_like(rate)
         for v in self.velocity:
             v.mul_(self.recipe.momentum)
-        to = [torch.zeros_like(block) for block in self.models] if outside else self.velocity
-        self._add_clipped(to, one, step)
+        to = [torch.zeros_like(block) for block in self.models] if self.outside else self.velocity
+        self._add_clipped(to, one, rate, batches)
         self.channel.noise(to, one, step, threads)
-        if not (outside and self.velocity):
+        if not (self.outside and self.velocity):
             return to
         return [v.add_(noised) for v, noised in zip(self.velocity, to, strict=True)]
 
-    def _add_clipped(self, to: Blocks, alpha: Tensor, step: int) -> None:
+    def _add_clipped(self, to: Blocks, alpha: Tensor, rate: Tensor, batches: Iterable[Batch]) -> None:
         """to += alpha * clipped gradient, some users at a time."""
         if self.recipe.local_steps > 1:
-            add_clipped(to, self._walked(step), self.clip, alpha)
+            add_clipped(to, self._walked(rate, batches), self.clip, alpha)
             return
-        batch = self.batches.draw(step)
+        (batch,) = batches
         add = self.gradients.add_records if self.exposure.unit == "example" else self.gradients.add_means
         for users in self._parts:
             add(to, self.models, batch, users, self.clip, alpha)
 
-    def _walked(self, step: int) -> Blocks:
+    def _walked(self, rate: Tensor, batches: Iterable[Batch]) -> Blocks:
         """The sum of gradients along `local_steps` steps that everybody takes alone; clipped as one, it costs as much as one."""
         models = [block.clone() for block in self.models]
         total = [torch.zeros_like(block) for block in models]
-        for k in range(self.recipe.local_steps):
-            batch = self.batches.draw(step * self.recipe.local_steps + k)
+        for batch in batches:
             for users in self._parts:
                 for x, sum_, g in zip(models, total, self.gradients.mean(models, batch, users), strict=True):
                     sum_[users].add_(g)
-                    x[users].addcmul_(g, over(-self.rates[step], g))
+                    x[users].addcmul_(g, over(-rate, g))
         return total
 
     @cached_property
@@ -246,7 +319,7 @@ class _Simulation:
         """Users whose gradients are taken together."""
         size = self.batches.size or int(max(self.task.records))
         taken = size * (1 if self.batches.size is None else len(self.seeds)) * int(self.task.shards[0][0][0].numel())
-        room = _GENERAL_ROOM if isinstance(self.gradients, Modules) else _ROOM
+        room = _CARD_ROOM if self.on_card else _GENERAL_ROOM if isinstance(self.gradients, Modules) else _ROOM
         some = max(1, room // (sum(b[0].numel() for b in self.models) + taken))
         return tuple(slice(first, min(first + some, self.task.users)) for first in range(0, self.task.users, some))
 
@@ -286,7 +359,7 @@ class _Simulation:
 
     def _distance(self, models: Blocks, point: Blocks) -> Tensor:
         """Everybody's mean squared distance to a model, [seeds * settings]."""
-        total = torch.zeros(len(self.settings), dtype=torch.float64)
+        total = torch.zeros(len(self.settings), dtype=torch.float64, device=self.device)
         for users in self._parts:
             for block, x in zip(models, point, strict=True):
                 total += (block[users] - x).square_().flatten(3).sum((0, 3)).flatten()
@@ -303,16 +376,18 @@ class _Simulation:
 
     def _run(self, k: int) -> Run:
         seed, setting = divmod(k, len(self.grid))
-        models = self.gradients.state([b[:, seed, setting].clone() for b in self.models])
+        models = self.gradients.state([b[:, seed, setting].to("cpu", copy=True) for b in self.models])
         models |= {name: models[own].clone() for name, own in self.gradients.tied.items()}
-        velocity = self.gradients.state([b[:, seed, setting].clone() for b in self.velocity]) if self.velocity else {}
+        velocity = (
+            self.gradients.state([b[:, seed, setting].to("cpu", copy=True) for b in self.velocity]) if self.velocity else {}
+        )
         seconds = time.monotonic() - self.began
         manifest = described(self.engine, self.task, self.fingerprint, self.settings[k], self.recipe, seconds)
         stopped = self.stopped[k]
         if stopped is None and self.taken < self.steps:
             stopped = f"stopped after step {self.taken} of {self.steps}"
         history = {name: list(values) for name, values in self.history[k].items()}
-        plan, fixed = self.settings[k].plan, self.gradients.fixed
+        plan, fixed = self.settings[k].plan, {name: value.cpu() for name, value in self.gradients.fixed.items()}
         return Run(plan, history, models, self.taken, stopped, manifest, velocity if stopped else {}, fixed)
 
     def _resume(self, run: Run) -> None:

@@ -30,11 +30,15 @@ class Batch:
     rows: Tensor
     weights: float | Tensor
 
+    def to(self, device: torch.device) -> Batch:
+        return Batch(self.rows.to(device), self.weights if isinstance(self.weights, float) else self.weights.to(device))
+
 
 class Batches:
-    """Draws the batches of all users and seeds together."""
+    """Draws the batches of all users and seeds together; sampled ones are padded to a multiple of `unit` records."""
 
-    def __init__(self, records: Sequence[int], size: int | None, sampling: str, seeds: Sequence[int]) -> None:
+    def __init__(self, records: Sequence[int], size: int | None, sampling: str, seeds: Sequence[int], unit: int = 1) -> None:
+        self.unit = unit
         self.records = np.asarray(records, dtype=np.int64)
         self.starts = np.concatenate([[0], np.cumsum(self.records)[:-1]])
         self.seeds = np.array(seeds, dtype=np.uint64)
@@ -66,7 +70,7 @@ class Batches:
         while not _poisson(self._rows, self._counts, self.starts, self.records, rates, self.seeds, step, self.null):
             # rarer than once in 10^30 steps; drawn again with room, because leaving a record out would change the law
             self._rows = np.empty((len(self._rows), 2 * self._rows.shape[1]), dtype=np.int64)
-        wide = max(1, int(self._counts.max()))
+        wide = min(self._rows.shape[1], -(-max(1, int(self._counts.max())) // self.unit) * self.unit)
         rows = torch.from_numpy(self._rows[:, :wide])
         # by the expected size, never the realised one: dividing by what one record can change would leak it
         return Batch(rows, torch.from_numpy(np.arange(wide) < self._counts[:, None]).double() / self.size)

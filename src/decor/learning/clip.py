@@ -11,16 +11,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Array = NDArray[Any]
+CPU = torch.device("cpu")
 Blocks = list[Tensor]
 """All models: one tensor [users, seeds, settings, ...] for every part of a model."""
 
 
 def add_clipped(to: Blocks, gradients: Blocks, clip: Tensor, alpha: Tensor) -> None:
     """to += alpha * gradient min(1, clip / |gradient|), for every user, seed and setting; clip and alpha: [seeds, settings]."""
-    if len(to) == 1 and to[0].is_contiguous() and gradients[0].is_contiguous():
+    if len(to) == 1 and not to[0].is_cuda and to[0].is_contiguous() and gradients[0].is_contiguous():
         count = to[0].shape[0] * to[0].shape[1] * to[0].shape[2]
         flat, found = to[0].view(count, -1).numpy(), gradients[0].view(count, -1).numpy()
         _add_clipped(flat, found, clip.reshape(-1).numpy(), alpha.reshape(-1).numpy())
+        return
+    if to[0].is_cuda:
+        norms = [torch.linalg.vector_norm(g.flatten(3), dim=-1, dtype=torch.float64) for g in gradients]
+        norm = norms[0] if len(norms) == 1 else torch.stack(norms).square_().sum(0).sqrt_()
+        factor = (clip / norm).clamp_(max=1.0).mul_(alpha).to(to[0].dtype)
+        for block, g in zip(to, gradients, strict=True):
+            block.addcmul_(g, over(factor, g))
         return
     squares = np.zeros(gradients[0].shape[:3])
     for g in gradients:

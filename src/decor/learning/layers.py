@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .batches import Batch
-from .clip import Blocks, add_clipped
+from .clip import CPU, Blocks, add_clipped
 from .records import Records
 from .stack import Stack
 from .task import Task
@@ -29,20 +29,22 @@ _NARROW = 32
 class Layers:
     """Multinomial regression and MLPs; a block [users, seeds, settings, inputs + 1, outputs] for every layer."""
 
-    def __init__(self, task: Task, stack: Stack, dtype: torch.dtype) -> None:
-        self.stack, self.dtype, self.bias = stack, dtype, stack.bias
+    def __init__(self, task: Task, stack: Stack, dtype: torch.dtype, device: torch.device = CPU) -> None:
+        self.stack, self.dtype, self.device, self.bias = stack, dtype, device, stack.bias
+        # on a card the first layer's bias is kept out of its product, which is slow with an odd number of rows
+        self.apart = device.type == "cuda" and stack.bias[0]
         self.fixed: dict[str, Tensor] = {}
         self.tied: dict[str, str] = {}
-        self.data = Records(task, stack.loss, stack.layers[-1][1].out_features, self.bias[0], dtype)
+        self.data = Records(task, stack.loss, stack.layers[-1][1].out_features, self.bias[0], dtype, device)
 
     def initial(self) -> Blocks:
-        return self.stack.initial(self.dtype)
+        return [block.to(self.device) for block in self.stack.initial(self.dtype)]
 
     def state(self, blocks: Blocks) -> dict[str, Tensor]:
         return self.stack.state(blocks)
 
     def blocks(self, state: dict[str, Tensor]) -> Blocks:
-        return self.stack.blocks(state, self.dtype)
+        return [block.to(self.device) for block in self.stack.blocks(state, self.dtype)]
 
     def mean(self, models: Blocks, batch: Batch, users: slice) -> Blocks:
         """Some users' weighted mean gradients."""
@@ -82,20 +84,25 @@ class Layers:
                 self._outer(target[k], k, h, g.mul_(factor.unsqueeze(-1)), 1.0, 1.0)
 
     def _norm(self, g: Tensor) -> Tensor:
-        if self.stack.loss != "squared":
-            return g.square().sum(-1).sqrt_()
+        if g.is_cuda or self.stack.loss != "squared":
+            return torch.linalg.vector_norm(g, dim=-1) if g.is_cuda else g.square().sum(-1).sqrt_()
         # residuals may be so small that their squares vanish, differences of probabilities not
         norm: Tensor = torch.linalg.vector_norm(g, dim=-1, dtype=torch.float64)
         return norm.to(self.dtype)
 
     def evaluate(self, blocks: Blocks) -> dict[str, Tensor]:
-        return self.data.metrics(blocks, lambda models, X: self._forward(models, X.expand(len(models[0]), *X.shape))[-1])
+        return self.data.metrics(blocks, self._outputs)
+
+    def _outputs(self, models: Blocks, X: Tensor) -> Tensor:
+        X = X[..., :-1] if self.apart else X
+        return self._forward(models, X.expand(len(models[0]), *X.shape))[-1]
 
     def _settings(self, to: Blocks, models: Blocks, rows: Tensor) -> Iterator[tuple[slice, Blocks, Blocks, Tensor, Tensor, int]]:
         """Settings that are worked on together: which, their targets and models [B * some, inputs + 1, outputs], and records."""
         A, y = self.data.gathered(rows)
+        A = A[..., :-1] if self.apart else A
         count = models[0].shape[1]
-        some = count if models[0].shape[-1] * models[0].shape[-2] <= _REPEATED else 1
+        some = count if A.is_cuda or models[0].shape[-1] * models[0].shape[-2] <= _REPEATED else 1
         for first in range(0, count, some):
             group = slice(first, first + some)
             sides = [[block[:, group].flatten(0, 1) for block in side] for side in (to, models)]
@@ -121,7 +128,9 @@ class Layers:
     def _forward(self, W: Blocks, A: Tensor) -> Blocks:
         """The inputs of every layer, and the last output."""
         into = [A]
-        h = _product(A, W[0])
+        h = _product(A, W[0][:, : A.shape[-1]])
+        if self.apart:
+            h.add_(W[0][:, -1:])
         for k in range(1, len(W)):
             h = h.relu_() if self.stack.activations[k - 1] is nn.ReLU else h.tanh_()
             into.append(h)
@@ -131,7 +140,7 @@ class Layers:
         return [*into, h]
 
     def _outer(self, to: Tensor, k: int, h: Tensor, g: Tensor, alpha: float, beta: float) -> None:
-        """to = beta to + alpha [h, 1]' g for all models; the first layer's h has its ones already."""
+        """to = beta to + alpha [h, 1]' g for all models; the first layer's h may have its ones already."""
         weight = to[:, : h.shape[-1]]
         if g.shape[-1] > _NARROW:
             weight.baddbmm_(h.transpose(1, 2), g, beta=beta, alpha=alpha)
@@ -139,7 +148,7 @@ class Layers:
             weight.add_(torch.bmm(g.transpose(1, 2), h).transpose(1, 2), alpha=alpha)
         else:
             torch.mul(torch.bmm(g.transpose(1, 2), h).transpose(1, 2), alpha, out=weight)
-        if k and self.bias[k]:
+        if (k or self.apart) and self.bias[k]:
             if beta:
                 to[:, -1].add_(g.sum(1), alpha=alpha)
             else:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .batches import Batch
-from .clip import Blocks, add_clipped
+from .clip import CPU, Blocks, add_clipped
 from .records import Records
 from .stack import Stack
 from .task import Task
@@ -15,24 +15,24 @@ from .task import Task
 class Linear:
     """Logistic and linear regression; one block [users, seeds, settings, inputs + 1, 1]."""
 
-    def __init__(self, task: Task, stack: Stack, dtype: torch.dtype) -> None:
-        self.stack, self.dtype = stack, dtype
+    def __init__(self, task: Task, stack: Stack, dtype: torch.dtype, device: torch.device = CPU) -> None:
+        self.stack, self.dtype, self.device = stack, dtype, device
         self.fixed: dict[str, Tensor] = {}
         self.tied: dict[str, str] = {}
-        self.data = Records(task, stack.loss, 1, stack.bias[0], dtype)
+        self.data = Records(task, stack.loss, 1, stack.bias[0], dtype, device)
 
     @staticmethod
     def takes(stack: Stack) -> bool:
         return len(stack.layers) == 1 and stack.layers[0][1].out_features == 1 and stack.loss != "classes"
 
     def initial(self) -> Blocks:
-        return self.stack.initial(self.dtype)
+        return [block.to(self.device) for block in self.stack.initial(self.dtype)]
 
     def state(self, blocks: Blocks) -> dict[str, Tensor]:
         return self.stack.state(blocks)
 
     def blocks(self, state: dict[str, Tensor]) -> Blocks:
-        return self.stack.blocks(state, self.dtype)
+        return [block.to(self.device) for block in self.stack.blocks(state, self.dtype)]
 
     def mean(self, models: Blocks, batch: Batch, users: slice) -> Blocks:
         """Some users' weighted mean gradients."""

@@ -12,7 +12,7 @@ from torch.func import functional_call, grad, vmap
 from decor.errors import InputError
 
 from .batches import Batch
-from .clip import Blocks, add_clipped
+from .clip import CPU, Blocks, add_clipped
 from .task import Task, evaluating
 
 _ROOM = 64_000_000
@@ -22,8 +22,8 @@ _ROOM = 64_000_000
 class Modules:
     """Gradients and metrics of any module: one flat block [users, seeds, settings, parameters]."""
 
-    def __init__(self, task: Task, dtype: torch.dtype) -> None:
-        self.task, self.dtype = task, dtype
+    def __init__(self, task: Task, dtype: torch.dtype, device: torch.device = CPU) -> None:
+        self.task, self.dtype, self.device = task, dtype, device
         self.model = task.model
         self.trained = {name: p for name, p in task.model.named_parameters() if p.requires_grad}
         self.shapes = {name: p.shape for name, p in self.trained.items()}
@@ -35,9 +35,8 @@ class Modules:
         self.fixed = {name: self._real(value) for name, value in (frozen | dict(task.model.named_buffers())).items()}
         self.X = self._real(torch.cat([X for X, _ in task.shards]))
         self.y = self._real(torch.cat([y for _, y in task.shards]))
-        self.starts = torch.tensor([0, *task.records]).cumsum(0)
+        self.starts = torch.tensor([0, *task.records]).cumsum(0).to(device)
         self.test = None if task.test is None else tuple(self._real(part) for part in task.test)
-        self.share = torch.cat([torch.full((m,), 1 / (m * task.users), dtype=torch.float64) for m in task.records])
         self._check_mean()
         self._user: Callable[..., Any] = _over(_over(grad(self._cost), (0, None, None)), 0)
         self._weighted: Callable[..., Any] = _over(_over(grad(self._weighted_cost), (0, None, None, None)), 0)
@@ -45,7 +44,7 @@ class Modules:
         self._records: Callable[..., Any] = _over(_over(record, (0, None, None)), 0)
 
     def initial(self) -> Blocks:
-        return [torch.cat([p.detach().flatten() for p in self.trained.values()]).to(self.dtype)]
+        return [torch.cat([p.detach().flatten() for p in self.trained.values()]).to(self.device, self.dtype)]
 
     def state(self, blocks: Blocks) -> dict[str, Tensor]:
         return {name: part.contiguous() for name, part in self._named(blocks[0]).items()}
@@ -53,7 +52,7 @@ class Modules:
     def blocks(self, state: dict[str, Tensor]) -> Blocks:
         first, shape = next(iter(self.shapes.items()))
         around = state[first].dim() - len(shape)
-        return [torch.cat([state[name].flatten(around) for name in self.shapes], -1).to(self.dtype)]
+        return [torch.cat([state[name].flatten(around) for name in self.shapes], -1).to(self.device, self.dtype)]
 
     def mean(self, models: Blocks, batch: Batch, users: slice) -> Blocks:
         """Everybody's weighted mean gradient, in the shape of `models[users]`."""
@@ -139,7 +138,7 @@ class Modules:
         return X.view(*rows.shape, *X.shape[1:]), y.view(*rows.shape, *y.shape[1:])
 
     def _real(self, part: Tensor) -> Tensor:
-        return part.to(self.dtype) if part.is_floating_point() else part
+        return part.to(self.device, self.dtype) if part.is_floating_point() else part.to(self.device)
 
     def _check_mean(self) -> None:
         """Padded and sampled batches weigh records, which is right for a loss that is the mean over them."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from . import losses
 from .batches import Batch
-from .clip import Blocks
+from .clip import CPU, Blocks, add_clipped
 from .stack import plain
 from .task import Task
 
@@ -20,9 +20,9 @@ from .task import Task
 class Quadratic:
     """Gradients H x - h of users who hold mean over records of |A x - b|^2 / 2, with H = mean A'A and h = mean A'b."""
 
-    def __init__(self, task: Task, dtype: torch.dtype) -> None:
+    def __init__(self, task: Task, dtype: torch.dtype, device: torch.device = CPU) -> None:
         assert isinstance(task.model, nn.Linear)
-        self.layer, self.dtype = task.model, dtype
+        self.layer, self.dtype, self.device = task.model, dtype, device
         self.fixed: dict[str, Tensor] = {}
         self.tied: dict[str, str] = {}
         features, per_record = task.model.in_features, int(task.shards[0][0][0].numel()) // task.model.in_features
@@ -33,8 +33,9 @@ class Quadratic:
             m = len(A) / per_record
             return A.T @ A / m, A.T @ b / m, b.square().sum() / m
 
-        self.H64, self.h64, self.b64 = (torch.stack(part) for part in zip(*(moments(*s) for s in task.shards), strict=True))
-        self.test = None if task.test is None else tuple(part.unsqueeze(0) for part in moments(*task.test))
+        every = zip(*(moments(*s) for s in task.shards), strict=True)
+        self.H64, self.h64, self.b64 = (torch.stack(part).to(device) for part in every)
+        self.test = None if task.test is None else tuple(part.unsqueeze(0).to(device) for part in moments(*task.test))
         self.H, self.h = self.H64.to(dtype), self.h64.transpose(1, 2).to(dtype)
 
     @staticmethod
@@ -44,7 +45,7 @@ class Quadratic:
 
     def initial(self) -> Blocks:
         bias = [self.layer.bias.detach()[:, None]] if self.layer.bias is not None else []
-        return [torch.cat([self.layer.weight.detach(), *bias], 1).to(self.dtype)]
+        return [torch.cat([self.layer.weight.detach(), *bias], 1).to(self.device, self.dtype)]
 
     def state(self, blocks: Blocks) -> dict[str, Tensor]:
         if self.layer.bias is None:
@@ -53,7 +54,7 @@ class Quadratic:
 
     def blocks(self, state: dict[str, Tensor]) -> Blocks:
         bias = [state["bias"].unsqueeze(-1)] if self.layer.bias is not None else []
-        return [torch.cat([state["weight"], *bias], -1).to(self.dtype)]
+        return [torch.cat([state["weight"], *bias], -1).to(self.device, self.dtype)]
 
     def mean(self, models: Blocks, batch: Batch, users: slice) -> Blocks:
         x = models[0][users]
@@ -62,6 +63,9 @@ class Quadratic:
 
     def add_means(self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor) -> None:
         """to[users] += alpha * clipped gradient."""
+        if to[0].is_cuda:
+            add_clipped([to[0][users]], self.mean(models, batch, users), clip, alpha)
+            return
         x, out = models[0][users], to[0][users]
         flat, target = (block.view(len(x), -1, x.shape[-1]).numpy() for block in (x, out))
         H, h = self.H[users].numpy(), self.h[users].numpy()

@@ -12,6 +12,10 @@ from .batches import Batch
 from .clip import Blocks
 from .task import Task
 
+_ALIGNED = 8
+"""Numbers that a row of records has a multiple of on a card: its products are slow where rows begin anywhere."""
+_ROOM, _CARD_ROOM = 1_000_000, 256_000_000
+"""Numbers that are worked on together: a few megabytes of a processor's cache, or enough to fill a card."""
 Forward = Callable[[Blocks, Tensor], Tensor]
 """(blocks [count, inputs, outputs], rows) -> outputs [count, rows, outputs]."""
 
@@ -19,19 +23,26 @@ Forward = Callable[[Blocks, Tensor], Tensor]
 class Records:
     """Records as rows [features, 1] (the one only if the first layer has a bias), with a null record after the last."""
 
-    def __init__(self, task: Task, loss: str, outputs: int, bias: bool, dtype: torch.dtype) -> None:
-        self.loss, self.outputs, self.bias, self.dtype = loss, outputs, bias, dtype
+    def __init__(self, task: Task, loss: str, outputs: int, bias: bool, dtype: torch.dtype, device: torch.device) -> None:
+        self.loss, self.outputs, self.bias, self.dtype, self.device = loss, outputs, bias, dtype, device
+        self.room = _CARD_ROOM if device.type == "cuda" else _ROOM
         X = self._rows(torch.cat([X.flatten(1) for X, _ in task.shards]))
-        X = torch.cat([X, torch.zeros_like(X[:1])])
+        X = torch.cat([X, torch.zeros_like(X[:1])]).to(device)
         self.size = torch.linalg.vector_norm(X, dim=1, dtype=torch.float64).to(dtype)  # squares of tiny numbers would vanish
         # small whole numbers, such as indicators, are kept as bytes: most of a step on little models is fetching its records
         small = X.to(torch.uint8)
+        self.columns = X.shape[1]
         self.X = small if bool((small == X).all()) else X
+        if device.type == "cuda":
+            self.X = functional.pad(self.X, (0, -self.columns % _ALIGNED))
         y = self._targets(torch.cat([y for _, y in task.shards]))
-        self.y = torch.cat([y, y[:1]])
-        self.test = None if task.test is None else (self._rows(task.test[0].flatten(1)), self._targets(task.test[1]))
+        self.y = torch.cat([y, y[:1]]).to(device)
+        self.test = None
+        if task.test is not None:
+            self.test = self._rows(task.test[0].flatten(1)).to(device), self._targets(task.test[1]).to(device)
         # every user counts the same, as in the objective, whatever the size of its shard
-        self.share = torch.cat([torch.full((m,), 1 / (m * task.users), dtype=torch.float64) for m in task.records])
+        share = torch.tensor([1 / (m * task.users) for m in task.records], dtype=torch.float64)
+        self.share = share.repeat_interleave(torch.tensor(task.records)).to(device)
 
     def taken(self, batch: Batch, block: Tensor, users: slice) -> tuple[Tensor, float | Tensor]:
         """Rows and weights of some users' batches, [B, b]: B is those users, or those users times the seeds."""
@@ -41,15 +52,16 @@ class Records:
         if isinstance(weights, float):
             return rows, weights
         weights = weights[inside].to(self.dtype)
+        if rows.is_cuda:  # to look would be to wait for the card
+            return rows, weights
         wide = max(1, int((weights > 0).sum(1).max()))  # some users need less padding than all
         return rows[:, :wide], weights[:, :wide]
 
     def gathered(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Records [B, b, columns] and targets [B, b, outputs]."""
         flat = rows.reshape(-1)
-        return self.X.index_select(0, flat).to(self.dtype).view(*rows.shape, -1), self.y.index_select(0, flat).view(
-            *rows.shape, -1
-        )
+        X, y = (table.index_select(0, flat).to(self.dtype).view(*rows.shape, -1) for table in (self.X, self.y))
+        return X[..., : self.columns], y
 
     def derivative(self, output: Tensor, target: Tensor) -> Tensor:
         """Of every record's loss by the last layer's output; overwrites the output."""
@@ -64,15 +76,15 @@ class Records:
     def metrics(self, blocks: Blocks, forward: Forward) -> dict[str, Tensor]:
         """Training loss of `count` models, and on public data test loss and accuracy."""
         count, wide = len(blocks[0]), max(block.shape[-1] + block.shape[-2] for block in blocks)
-        found = {"loss": torch.zeros(count, dtype=torch.float64)}
-        for part in pieces(len(self.share), count * wide):
-            each = self._losses(forward(blocks, self.X[:-1][part].to(self.dtype)), self.y[:-1][part])
+        found = {"loss": torch.zeros(count, dtype=torch.float64, device=self.device)}
+        for part in pieces(len(self.share), count * wide, self.room):
+            each = self._losses(forward(blocks, self.X[:-1][part, : self.columns].to(self.dtype)), self.y[:-1][part])
             found["loss"] += each.double() @ self.share[part]
         if self.test is not None:
             X, target = self.test
             found["test_loss"] = torch.zeros_like(found["loss"])
             right = torch.zeros_like(found["loss"])
-            for part in pieces(len(X), count * wide):
+            for part in pieces(len(X), count * wide, self.room):
                 output = forward(blocks, X[part])
                 found["test_loss"] += self._losses(output, target[part]).double().sum(1) / len(X)
                 right += self._right(output, target[part]).double().sum(1) / len(X)
@@ -104,7 +116,7 @@ class Records:
         return torch.cat([X, X.new_ones((len(X), 1))], 1) if self.bias else X
 
 
-def pieces(records: int, each: int) -> list[slice]:
-    """Parts of the data small enough that what is computed of them stays within a few megabytes."""
-    size = max(1, min(records, 1_000_000 // each))
+def pieces(records: int, each: int, room: int) -> list[slice]:
+    """Parts of the data so small that what is computed of them has no more numbers than there is room for."""
+    size = max(1, min(records, room // each))
     return [slice(k, min(k + size, records)) for k in range(0, records, size)]

@@ -62,7 +62,7 @@ def banded(users: int, edges: Array, s: float, c: Array) -> bool:
     # beside a large c it loses s, and with it the noise of everybody's sum
     if not s**2 > 1e-8 * c.max(initial=0.0) ** 2:
         return False
-    band = _band(users, edges)[0] if c.any() else 0
+    band = nearby(users, edges)[0] if c.any() else 0
     # a Gaussian costs about as much as four multiplications and additions of an entry
     return users * (4 + band + 1) < (users + len(edges)) * 4 + users + 2 * len(edges)
 
@@ -82,7 +82,7 @@ def by_band(users: int, edges: Array, s: float, c: Array) -> Columns:
     """The Cholesky factor in an order that keeps neighbours close."""
     from scipy.linalg import cholesky_banded
 
-    band, order = _band(users, edges)
+    band, order = nearby(users, edges)
     place = np.empty(users, dtype=np.int64)
     place[order] = np.arange(users)
     low = np.sort(place[edges], axis=1)
@@ -95,7 +95,7 @@ def by_band(users: int, edges: Array, s: float, c: Array) -> Columns:
     return Columns(np.r_[0, np.cumsum(inside.sum(axis=1))], order[(column + k)[inside]].astype(np.int64), factor.T[inside])
 
 
-def _band(users: int, edges: Array) -> tuple[int, Array]:
+def nearby(users: int, edges: Array) -> tuple[int, Array]:
     """An order in which neighbours are close, and how far apart they still are."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import reverse_cuthill_mckee

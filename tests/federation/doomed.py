@@ -9,8 +9,8 @@ seconds that loading torch takes. Fates, as keys of a dictionary:
     kill, step    where and when to die: a key of `POINTS`, and the first step for it
     routes        address in the file -> address that is dialled instead, where a proxy listens
     clock         seconds by which `time.time` jumps forth and back, at every call
-    peer          other values for the seconds that `decor.net.peer` names
-    files, bytes  how many files may be open, and how long one may become
+    calls         other values for the seconds that `decor.net.calls` names
+    bytes         how long a file may become
 """
 
 import asyncio
@@ -58,14 +58,13 @@ def meet(fate):
     if "clock" in fate:
         now = time.time
         time.time = lambda: now() + random.choice((-1, 0, 1)) * fate["clock"]
-    for name, seconds in fate.get("peer", {}).items():
-        from decor.net import peer
+    for name, seconds in fate.get("calls", {}).items():
+        from decor.net import calls
 
-        assert hasattr(peer, name), name
-        setattr(peer, name, seconds)
-    for name, kind in (("files", resource.RLIMIT_NOFILE), ("bytes", resource.RLIMIT_FSIZE)):
-        if name in fate:
-            resource.setrlimit(kind, (fate[name], fate[name]))
+        assert hasattr(calls, name), name
+        setattr(calls, name, seconds)
+    if "bytes" in fate:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (fate["bytes"], fate["bytes"]))
 
 
 def _around(owner, name, after, applies):

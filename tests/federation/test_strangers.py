@@ -38,7 +38,7 @@ def nursery():
 def running(tmp_path_factory, nursery):
     """bonn and ulm at work, on a ring of three; who is kiel, their third, a test decides."""
     with Trial(tmp_path_factory.mktemp("trial"), nursery, 3, steps=STEPS, timeout=1.0, patience=0.0, pace=0.02) as trial:
-        trial.start("bonn", "ulm", peer={"STRANGERS_SECONDS": 0.0, "OPENING_SECONDS": 4.0})
+        trial.start("bonn", "ulm", calls={"STRANGERS_SECONDS": 0.0, "OPENING_SECONDS": 4.0})
         trial.reached("bonn", 1)
         yield trial
         trial.moving("bonn", "ulm")

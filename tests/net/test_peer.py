@@ -61,7 +61,7 @@ def test_who_has_just_come_has_its_time_and_who_is_gone_had_it(tmp_path):
     late = now - 1  # the round's own time is over
     assert not one._ready(0, 0, late) and came.is_open and gone.absent
     came.heard_at = now - 10
-    one._lose = lambda link, why: setattr(link, "is_open", False)
+    one._calls.lose = lambda link, why: setattr(link, "is_open", False)
     one._ready(0, 0, late)
     assert not came.is_open and came.silent
 
@@ -72,10 +72,9 @@ def test_who_says_that_it_is_alive_has_more_time_but_not_for_ever(tmp_path):
     now = time.monotonic()
     alive.is_open = here.is_open = True
     here.inbox[0, 0] = bytes(SIZE)
-    alive.line = line = object()
-    one._happened(alive, line, Heard())
+    one._happened(alive, Heard())
     lost = []
-    one._lose = lambda link, why: lost.append(why)
+    one._calls.lose = lambda link, why: lost.append(why)
     assert not one._ready(0, 0, now - 9) and not lost  # the round began 14 s ago, and it was heard just now
     one.paused = "nothing would be gained by going on"
     assert not one._ready(0, 0, now - 11) and not lost
@@ -89,10 +88,9 @@ def test_who_is_done_is_not_waited_for_and_not_sent_anything(tmp_path):
     one = peer(tmp_path, neighbours=2, quorum=0.5)
     done, here = one.links.values()
     here.inbox[STEPS, 0] = bytes(SIZE)
-    done.is_open, done.line = True, object()
-    one._happened(done, done.line, Finished())
+    done.is_open, done.line = True, object()  # over which nothing can be said
+    one._happened(done, Finished())
     assert done.done and one._ready(STEPS, 0, time.monotonic() + 5)
-    one._speaks = lambda link: pytest.fail("something was said") if link is here else done.line
     one._send(done, STEPS, 0, bytes(SIZE))
 
 
@@ -122,10 +120,9 @@ def test_what_a_run_does_not_have_is_refused(tmp_path):
     for step, round_ in ((STEPS + 1, 0), (3, 3), (STEPS, 1)):
         with pytest.raises(RemoteProtocolError, match="does not have"):
             one._received(link, step, round_, bytes(SIZE))
-    link.line = line = object()
     with pytest.raises(RemoteProtocolError, match="claims to be at step"):
-        one._happened(link, line, Greeted(STEPS + 1))
-    one._happened(link, line, Received(0, 0, bytes(SIZE)))
+        one._happened(link, Greeted(STEPS + 1))
+    one._happened(link, Received(0, 0, bytes(SIZE)))
     assert link.has(0, 0)
 
 

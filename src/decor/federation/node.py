@@ -19,10 +19,11 @@ import numpy as np
 from decor.errors import DecorError, InputError
 from decor.graph.gossip import Gossip
 from decor.learning.task import Task
+from decor.net.calls import Log
 from decor.net.identity import Identity
 from decor.net.ledger import Ledger
 from decor.net.link import Values
-from decor.net.peer import Agenda, Log, Peer
+from decor.net.peer import Agenda, Peer
 from decor.privacy.guarantee import Guarantee
 from decor.results.run import Run
 

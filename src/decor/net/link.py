@@ -6,10 +6,12 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from decor.noise.agreement import EdgeSecret
 
 from . import transport
+from .messages import Alive, Done
 from .session import Session
 
 Values = bytes | memoryview
@@ -94,6 +96,26 @@ class Link:
     secrets: list[tuple[int, EdgeSecret]] = field(default_factory=list)
     tags: tuple[dict[int, bytes], dict[int, bytes]] = field(default_factory=lambda: ({}, {}))
     """What the noise of the last steps looks like from outside, at this side and at the other."""
+
+    @property
+    def open_line(self) -> Line | None:
+        """The line to it, if anything can be said over it: a goodbye may be among what has just come."""
+        return self.line if self.line is not None and self.is_open and not self.line.session.is_over else None
+
+    def say(self, word: Alive | Done) -> None:
+        if (line := self.open_line) is not None:
+            line.session.send(word)
+            line.flush()
+
+    def described(self) -> dict[str, Any]:
+        """As `decor status` shows it."""
+        return {
+            "name": self.neighbour.name,
+            "here": self.is_open,
+            "done": self.done,
+            "connections": self.opened,
+            "problem": None if self.is_open or self.done else self.problem,
+        }
 
     def has(self, step: int, round_: int) -> bool:
         """Whether it has said what it had to in a round, or something a little later: who is steps ahead is not in this one."""

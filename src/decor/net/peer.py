@@ -1,41 +1,31 @@
-"""Peer: one user among its neighbours: connections that come and go, the secrets agreed on, and the barrier of a round.
+"""Peer: one user among its neighbours: the secrets agreed on, what is said in a step, and the barrier of a round.
 
 A neighbour is never trusted to be there. What it sends is checked before it is kept, a few messages of it at most are kept, and
 a round goes on without it when it has been silent for too long, as long as a quorum of neighbours is here. What it missed it
-does not ask for: whoever is connected anew is sent the model that the step began with, and goes on from there.
+does not ask for: whoever is connected anew is sent the model that the step began with, and goes on from there. How connections
+come and go is the business of `calls`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from decor.errors import RemoteProtocolError
 
-from . import transport
+from .calls import Calls, Log
 from .identity import Identity
 from .ledger import Ledger
-from .link import HELD, LAST_WORD_SECONDS, Line, Link, Neighbour, Values
-from .messages import Alive, Done
-from .session import Agreed, Ended, Ends, Event, Finished, Greeted, Heard, Received, Session, Tagged
+from .link import HELD, Link, Neighbour, Values
+from .messages import Done
+from .session import Agreed, Ends, Event, Finished, Greeted, Heard, Received, Session, Tagged
 
-Log = Callable[..., None]
-"""log(event, **facts): one line for people and programs; never a secret, never data."""
-
-OPENING_SECONDS = 15.0
-"""From a connection to a secret; who takes longer is hung up on."""
-GREETINGS = 32
-"""Connections of strangers, or of neighbours not yet known as such, at a time."""
-FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
-"""Seconds between attempts to reach a neighbour."""
-SETTLING_SECONDS, STRANGERS_SECONDS = 2.0, 10.0
+SETTLING_SECONDS = 2.0
 PATIENCE = 3
 """Timeouts for which a neighbour may say that it is alive and nothing else."""
 
@@ -80,7 +70,6 @@ class Peer:
         self.agenda, self.ledger, self.run, self.log = agenda, ledger, run, log
         self.complaint = complaint
         """What is wrong with a neighbour's numbers, if anything."""
-        self.listen = listen
         self.links = {n.number: Link(n) for n in agenda.neighbours}
         self.next_step = ledger.next_step(run)
         self.step = max(0, self.next_step - 1)
@@ -90,40 +79,15 @@ class Peer:
         self._begun: Values | None = None
         self._at = self.step, 0
         self._sent: deque[tuple[int, int, Values]] = deque(maxlen=2)
-        self._changed = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._greeting: dict[asyncio.Task[None], None] = {}
-        self._strangers = 0
-        self._quiet_until = 0.0
-        self._failure: BaseException | None = None
         self._finishing = False
-        self._lines: set[Line] = set()
+        self._calls = Calls(agenda.identity, self.links, listen, agenda.timeout, log, self._session, self._happened)
 
     async def __aenter__(self) -> Peer:
-        keys = [n.public for n in self.agenda.neighbours]
-        self._callers = transport.context(self.agenda.identity, keys, server=True)
-        self._called = transport.context(self.agenda.identity, keys, server=False)
-        self._numbers = {n.public: n.number for n in self.agenda.neighbours}
-        self._listening = transport.listening(self.listen) if self.listen else None
-        now = time.monotonic()
-        for link in self.links.values():
-            link.down_since = now
-            if link.neighbour.dials:
-                self._spawn(self._keep_calling(link))
-        if self._listening is not None:
-            self._spawn(self._accept(self._listening))
-        self._spawn(self._stay_in_touch())
+        self._calls.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for link in self.links.values():
-            if link.line is not None:
-                link.line.close("stopped")
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._listening is not None:
-            self._listening.close()
+        await self._calls.close()
 
     # what the user's own loop calls
 
@@ -140,7 +104,7 @@ class Peer:
                     link.absent = True
                 return here > 0
             self._pause(f"waits for {', '.join(link.neighbour.name for link in missing)}")
-            await self._change(left if left > 0 else None)
+            await self._calls.change(left if left > 0 else None)
 
     async def settled(self) -> None:
         """After coming back: waits a moment for neighbours who are further to say where they are."""
@@ -149,7 +113,7 @@ class Peer:
             further = [link for link in self.links.values() if link.is_open and link.their_step > self.next_step]
             if all(link.state is not None for link in further):
                 return
-            await self._change(left)
+            await self._calls.change(left)
 
     def begin(self, step: int, model: Values | None) -> None:
         """A step begins with this model (None: not known); whoever connects from now on is told so."""
@@ -183,7 +147,7 @@ class Peer:
         while not self._ready(step, round_, until):
             if self.ahead(step) is not None:
                 return None
-            await self._change(self._next_deadline(step, round_, until))
+            await self._calls.change(self._next_deadline(step, round_, until))
         found = {number: link.take(step, round_) for number, link in self.links.items()}
         return {number: values for number, values in found.items() if values is not None}
 
@@ -201,32 +165,17 @@ class Peer:
         for link in self.links.values():
             link.inbox.clear()
             link.let_in()
-            self._say(link, Done())
+            link.say(Done())
         until = time.monotonic() + self.agenda.timeout
         while (left := until - time.monotonic()) > 0 and (waiting := [link for link in self.links.values() if not link.done]):
-            await self._change(left)
+            await self._calls.change(left)
         if waiting:
             self.log("leaves before others are done", neighbours=", ".join(link.neighbour.name for link in waiting))
-        for link in self.links.values():
-            if link.line is not None:
-                link.line.close("done")
-                link.line, link.is_open = None, False
-        until = time.monotonic() + LAST_WORD_SECONDS
-        while self._lines and (left := until - time.monotonic()) > 0:
-            await self._change(left)
+        await self._calls.hang_up("done")
 
     def described(self) -> list[dict[str, Any]]:
         """Every neighbour as `decor status` shows it."""
-        return [
-            {
-                "name": link.neighbour.name,
-                "here": link.is_open,
-                "done": link.done,
-                "connections": link.opened,
-                "problem": None if link.is_open or link.done else link.problem,
-            }
-            for link in self.links.values()
-        ]
+        return [link.described() for link in self.links.values()]
 
     # the barrier
 
@@ -244,9 +193,8 @@ class Peer:
                     link.absent = link.silent = True
                     timeout = self.agenda.timeout
                     is_alive = now < link.heard_at + timeout
-                    self._lose(
-                        link, f"sent no model for {PATIENCE * timeout:g} s" if is_alive else f"was silent for {timeout:g} s"
-                    )
+                    why = f"sent no model for {PATIENCE * timeout:g} s" if is_alive else f"was silent for {timeout:g} s"
+                    self._calls.lose(link, why)
             elif not link.absent:
                 if now < self._deadline(link, until):
                     waiting = True
@@ -292,116 +240,7 @@ class Peer:
             self.paused = why
             self.log("paused", why=why)
 
-    async def _change(self, seconds: float | None) -> None:
-        if self._failure is not None:
-            raise self._failure
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        self._changed.clear()
-        if self._failure is not None:
-            raise self._failure
-
-    # connections
-
-    def _spawn(self, work: Any) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            # ours, not a neighbour's (those are dealt with where they arise): the user's loop must hear of it
-            self._failure = task.exception()
-            self._changed.set()
-
-    async def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, _ = await loop.sock_accept(listening)
-            except OSError as problem:  # too many files are open, say: those who are here go on
-                self._refuse(transport.reason(problem))
-                await asyncio.sleep(FIRST_WAIT)
-                continue
-            if len(self._greeting) >= GREETINGS:  # whoever has been at it for longest: a neighbour takes a moment
-                slowest = next(iter(self._greeting))
-                del self._greeting[slowest]
-                slowest.cancel()
-                self._refuse("too many at a time")
-            self._greeting[self._spawn(self._welcome(connection))] = None
-            await asyncio.sleep(0)
-
-    async def _welcome(self, connection: socket.socket) -> None:
-        own = asyncio.current_task()
-        assert own is not None
-        try:
-            reader, writer = await transport.welcomed(connection, self._callers)
-            link = self.links[transport.who(writer, self._numbers)]
-            self._greeting.pop(own, None)
-            await self._converse(link, reader, writer)
-        except (OSError, TimeoutError, RemoteProtocolError) as problem:
-            self._refuse(transport.reason(problem))
-        finally:
-            self._greeting.pop(own, None)
-
-    def _refuse(self, why: str) -> None:
-        """One line for many strangers: they must not fill the log."""
-        self._strangers += 1
-        if time.monotonic() >= self._quiet_until:
-            self.log("stranger refused", why=why, so_far=self._strangers)
-            self._quiet_until = time.monotonic() + STRANGERS_SECONDS
-
-    async def _keep_calling(self, link: Link) -> None:
-        wait = FIRST_WAIT
-        while not link.done:
-            opened = link.opened
-            try:
-                reader, writer = await transport.dial(link.neighbour.address, self._called)
-                transport.who(writer, {link.neighbour.public: link.neighbour.number})
-            except (OSError, TimeoutError, RemoteProtocolError) as problem:
-                self._note(link, f"cannot be reached at {link.neighbour.address}: {transport.reason(problem)}")
-            else:
-                await self._converse(link, reader, writer)
-            wait = FIRST_WAIT if link.opened > opened else min(2 * wait, LONGEST_WAIT, self.agenda.timeout / 4)
-            await asyncio.sleep(wait)
-
-    async def _converse(self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection from its first byte to its last."""
-        if link.line is not None:  # the same neighbour: it has shown its certificate
-            self._lose(link, "connected anew")
-        line = link.line = Line(self._session(link.neighbour), writer)
-        self._lines.add(line)
-        line.flush()
-        sender = asyncio.create_task(line.sent())
-        why = "hung up"
-        try:
-            async with asyncio.timeout(OPENING_SECONDS) as opening:
-                while data := await reader.read(transport.READ):
-                    for event in line.session.receive(data):
-                        self._happened(link, line, event)
-                    line.flush()
-                    if link.line is line and link.is_open:
-                        opening.reschedule(None)
-                    while link.line is line and link.is_open and link.inbox:
-                        await link.room.wait()  # more is read when this has been used: it may wait at the sender's
-        except RemoteProtocolError as problem:
-            why = str(problem).removeprefix(f"{link.neighbour.name} ")
-        except TimeoutError:
-            why = f"did not agree on a secret within {OPENING_SECONDS:g} s"
-        except OSError as problem:
-            why = transport.reason(problem)
-        finally:
-            if link.line is line:
-                self._lose(link, why)
-            line.close(why)
-            await asyncio.wait([sender], timeout=LAST_WORD_SECONDS)
-            sender.cancel()
-            writer.transport.abort()
-            self._lines.discard(line)
-            self._changed.set()
+    # what is said and heard
 
     def _session(self, neighbour: Neighbour) -> Session:
         ends = Ends(
@@ -415,9 +254,7 @@ class Peer:
         )
         return Session(ends, self.ledger.epoch(self.run, neighbour.number), self.next_step)
 
-    def _happened(self, link: Link, line: Line, event: Event) -> None:
-        if link.line is not line:
-            return  # a newer connection has taken its place
+    def _happened(self, link: Link, event: Event) -> None:
         match event:
             case Greeted(step):
                 if step > self.agenda.course.steps:
@@ -425,15 +262,14 @@ class Peer:
                 link.their_step = step
             case Agreed(secret, epoch, first_step):
                 link.agreed(first_step, secret)
-                link.is_open, link.absent, link.done, link.state = True, False, False, None
+                link.absent, link.done, link.state = False, False, None
                 link.inbox.clear()  # it says where it is, and its last messages again
                 link.let_in()
-                link.opened += 1
                 link.heard_at = time.monotonic()
                 self.log("connected", neighbour=link.neighbour.name, epoch=epoch, secret_from_step=first_step)
                 self._catch_up(link)
                 if self._finishing:
-                    self._say(link, Done())
+                    link.say(Done())
             case Received(step, round_, values):
                 self._received(link, step, round_, values)
             case Tagged(step, tag):
@@ -442,9 +278,6 @@ class Peer:
                 link.heard_at = time.monotonic()
             case Finished():
                 link.done = True
-            case Ended(reason):
-                self._lose(link, f"said goodbye: {reason}")  # nothing can be sent any more, though the socket is still open
-        self._changed.set()
 
     def _received(self, link: Link, step: int, round_: int, values: Values) -> None:
         course = self.agenda.course
@@ -474,31 +307,13 @@ class Peer:
             self._send(link, step, round_, values)
 
     def _send(self, link: Link, step: int, round_: int, values: Values) -> None:
-        line = self._speaks(link)
-        if line is not None and not link.done:
+        if not link.done and (line := link.open_line) is not None:
             line.session.send_model(step, round_, values)
             if line.flush() > (HELD + 2) * (self.agenda.model_bytes + 4096):
-                self._lose(link, "does not read what it is sent")
-
-    def _say(self, link: Link, word: Alive | Done) -> None:
-        line = self._speaks(link)
-        if line is not None:
-            line.session.send(word)
-            line.flush()
-
-    def _speaks(self, link: Link) -> Line | None:
-        """The line to somebody, if anything can be said over it: a goodbye may be among what has just come."""
-        return link.line if link.line is not None and link.is_open and not link.line.session.is_over else None
-
-    async def _stay_in_touch(self) -> None:
-        while True:
-            await asyncio.sleep(self.agenda.timeout / 3)
-            for link in self.links.values():
-                self._say(link, Alive())
+                self._calls.lose(link, "does not read what it is sent")
 
     def _describe(self, link: Link, step: int, tag: bytes) -> None:
-        line = self._speaks(link)
-        if line is not None:
+        if (line := link.open_line) is not None:
             line.session.send_tag(step, tag)
             line.flush()
             self._compare(link, step, 0, tag)
@@ -506,24 +321,3 @@ class Peer:
     def _compare(self, link: Link, step: int, side: int, tag: bytes) -> None:
         if not link.cancels(step, side, tag):
             self.log("noise does not cancel", neighbour=link.neighbour.name, step=step)
-
-    def _note(self, link: Link, problem: str) -> None:
-        if link.problem != problem:
-            link.problem = problem
-            self.log("not connected", neighbour=link.neighbour.name, why=problem)
-
-    def _lose(self, link: Link, why: str) -> None:
-        """The connection is over, whatever the reason."""
-        was_open, line = link.is_open, link.line
-        link.line, link.is_open, link.down_since = None, False, time.monotonic()
-        link.leave()
-        if line is not None:
-            line.close(why)
-        if link.done:
-            pass
-        elif was_open:
-            link.problem = why
-            self.log("lost", neighbour=link.neighbour.name, why=why)
-        else:
-            self._note(link, why)
-        self._changed.set()

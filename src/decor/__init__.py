@@ -47,6 +47,7 @@ from .privacy import (
 )
 
 if TYPE_CHECKING:
+    from .engines.process_group import ProcessGroup
     from .engines.sweep import Sweep, Tuned, sweep, tune
     from .engines.training import train
     from .engines.vectorised import Vectorised
@@ -59,6 +60,7 @@ __version__ = "0.1.0"
 
 _TRAINING = {
     "Peers": "federation.peers",
+    "ProcessGroup": "engines.process_group",
     "Run": "results.run",
     "Sweep": "engines.sweep",
     "Task": "learning.task",
@@ -112,6 +114,7 @@ __all__ = [
     "NoisePlan",
     "Peers",
     "Phases",
+    "ProcessGroup",
     "Run",
     "Sweep",
     "Task",

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import decor
-from decor.errors import DecorError
+from decor import progress
+from decor.errors import DecorError, InputError
 
 from . import compare, federation, graph, node, noise, reproduce, train
 from .show import shown_progress
@@ -35,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command. 0: it worked; 2: bad input, said in a sentence on standard error; 130: interrupted."""
     options = parser().parse_args(arguments)
+    options.words = list(sys.argv[1:] if arguments is None else arguments)
     warnings.showwarning = _warn
     try:
         with shown_progress():
@@ -42,7 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return 0
     except DecorError as problem:
-        print(f"decor: {problem}", file=sys.stderr)
+        # all processes of a run have the same input, and one of them says what is wrong with it
+        if progress.speaks() or not isinstance(problem, InputError):
+            print(f"decor: {problem}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -53,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _warn(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-    print(f"decor: warning: {message}", file=sys.stderr)
+    if progress.speaks():
+        print(f"decor: warning: {message}", file=sys.stderr)
 
 
 if __name__ == "__main__":

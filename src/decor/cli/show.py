@@ -84,7 +84,7 @@ def _time(seconds: float) -> str:
 @contextmanager
 def shown_progress() -> Iterator[None]:
     """One line on standard error, when it is a terminal and the work takes more than a second."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or not progress.speaks():
         yield
         return
     start = drawn = time.monotonic()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ from typing import Any
 
 import decor
 from decor import progress
-from decor.errors import InputError
+from decor.errors import DecorError, InputError
 
 from . import learn
 from . import options as opt
@@ -39,8 +41,12 @@ def add_commands(commands: Any) -> None:
     train.add_argument(
         "--evaluate-every", type=opt.whole, metavar="K", help="steps between measurements (default: about 50 in all)"
     )
-    train.add_argument("--engine", default="vectorised", help="vectorised (default)")
-    train.add_argument("--device", default="cpu", help="cpu (default)")
+    engines = "vectorised (all users in one process), or process-group (dealt out to several; what torchrun starts takes it)"
+    train.add_argument("--engine", choices=("vectorised", "process-group"), metavar="NAME", help=engines)
+    said = "of process-group, where torchrun has not started them (default: one for every core)"
+    train.add_argument("--processes", type=opt.whole, metavar="N", help=said)
+    train.add_argument("--device", default="cpu", help="cpu (default) or cuda, of vectorised")
+    train.add_argument("--tf32", action="store_true", help="on a card: products with operands of eleven bits")
     secret = "of noise and batches, or secret: one that is kept nowhere, for a model to be released (default: 0)"
     train.add_argument("--seed", type=_seed, default=0, metavar="S", help=secret)
     train.add_argument("--allow-disconnected", action="store_true", help="train on a graph in parts, whose models never agree")
@@ -53,27 +59,22 @@ def add_commands(commands: Any) -> None:
 
 
 def run_train(options: argparse.Namespace) -> None:
-    if options.engine != "vectorised":
-        raise InputError(f"unknown engine {options.engine!r}; this release has vectorised")
-    folder = Path(options.output)
-    exists = (folder / "manifest.json").exists()
-    if exists and not (options.resume or options.overwrite):
-        raise InputError(
-            f"{options.output!r} holds a run or a comparison already; go on with a run by --resume, replace it by --overwrite, "
-            "or name another folder"
-        )
+    folder, started = Path(options.output), "WORLD_SIZE" in os.environ
+    if progress.speaks():  # of several processes the first one has the folder
+        _check_folder(folder, options)
+    if options.engine == "process-group" and not started:
+        _start(options)
+        return
+    if options.engine == "vectorised" and started:
+        raise InputError("torchrun has started several processes, and vectorised is one; drop --engine, or torchrun")
     task, plan, batch_size = _task_and_plan(options)
-    resumed = decor.Run.load(folder) if exists and options.resume else None
-    if options.resume and resumed is None:
-        raise InputError(f"there is nothing to resume in {options.output!r}; drop --resume")
+    resumed = decor.Run.load(folder) if options.resume and progress.speaks() else None
     with _until_interrupted() as interrupted:
         run = decor.train(
             task,
             plan,
             learning_rate=options.learning_rate,
-            engine=decor.Vectorised(
-                seed=None if options.seed == "secret" else options.seed, device=options.device, threads=options.threads
-            ),
+            engine=_engine(options, started),
             schedule=learn.schedule_of(options, plan.topology),
             momentum=options.momentum,
             weight_decay=options.weight_decay,
@@ -91,10 +92,48 @@ def run_train(options: argparse.Namespace) -> None:
             resume=resumed,
             allow_disconnected=options.allow_disconnected,
         )
+    if not progress.speaks():
+        return
     run.save(folder, overwrite=options.overwrite)
     _show(run, folder, options)
     if run.stopped is not None and run.stopped.startswith("interrupted"):
         raise KeyboardInterrupt
+
+
+def _check_folder(folder: Path, options: argparse.Namespace) -> None:
+    """Refuses to write over a run, or to resume none. A run that torchrun starts again goes on by itself."""
+    exists, mark = (folder / "manifest.json").exists(), folder / "torchrun"
+    starter = f"{os.environ.get('TORCHELASTIC_RUN_ID')} {os.getppid()}"
+    if exists and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) and mark.exists() and mark.read_text() == starter:
+        options.resume = True
+    elif exists and not (options.resume or options.overwrite):
+        raise InputError(
+            f"{options.output!r} holds a run or a comparison already; go on with a run by --resume, replace it by --overwrite, "
+            "or name another folder"
+        )
+    elif options.resume and not exists:
+        raise InputError(f"there is nothing to resume in {options.output!r}; drop --resume")
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        folder.mkdir(parents=True, exist_ok=True)
+        mark.write_text(starter)
+
+
+def _engine(options: argparse.Namespace, started: bool) -> decor.Vectorised | decor.ProcessGroup:
+    seed = None if options.seed == "secret" else options.seed
+    if not started:
+        return decor.Vectorised(seed=seed, device=options.device, threads=options.threads, tf32=options.tf32)
+    if options.device != "cpu" or options.tf32:
+        raise InputError("process-group runs on processors in this release; drop --device and --tf32")
+    return decor.ProcessGroup(seed=seed, threads=options.threads or 1)
+
+
+def _start(options: argparse.Namespace) -> None:
+    """torchrun with this very command, on this machine."""
+    count = options.processes or len(os.sched_getaffinity(0))
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), "--max-restarts", "3"]
+    done = subprocess.run([sys.executable, *torchrun, "-m", "decor", *options.words], env={"OMP_NUM_THREADS": "1"} | os.environ)
+    if done.returncode:
+        raise DecorError(f"one of the {count} processes failed (code {done.returncode}); what it said is above")
 
 
 def _task_and_plan(options: argparse.Namespace) -> tuple[Any, decor.NoisePlan, int | None]:

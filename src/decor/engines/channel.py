@@ -83,12 +83,12 @@ def channel(
     if all(not np.any(plan.sigma_cor) and not plan.sigma_cdp for plan in plans):
         return _Silent(mixing)
     users = topology.users
-    if source == "edges":
-        return _Sparse(mixing, plans, seeds, root.by_edges)
     if users > DENSE and isinstance(mixing, Average) and not central:
-        return _Complete(mixing, plans, seeds)
+        return Complete(mixing, plans, seeds)
+    if source == "edges":
+        return Sparse(mixing, plans, seeds, root.by_edges, users)
     if users > DENSE or _banded(plans[0], parameters) or root.uneven(by_edge(plans[0])):
-        return _Sparse(mixing, plans, seeds, root.sparse)
+        return Sparse(mixing, plans, seeds, root.sparse, users)
     return _Dense(mixing, plans, seeds, dtype)
 
 
@@ -167,20 +167,22 @@ def _fill(Z: Any, seeds: Any, stream: int, step: int, threads: int) -> None:
     list(pool(threads).map(fill, ends[:-1], ends[1:]))
 
 
-class _Sparse(Channel):
+class Sparse(Channel):
     """Sparse roots, and one row of Gaussians at a time, which all settings of a seed share."""
 
-    def __init__(self, mixing: Mixer, plans: Sequence[NoisePlan], seeds: Sequence[int], of: Callable[..., root.Columns]) -> None:
+    def __init__(
+        self, mixing: Mixer, plans: Sequence[NoisePlan], seeds: Sequence[int], of: Callable[..., root.Columns], users: int
+    ) -> None:
         self.mixing, self.seeds = mixing, [np.uint64(seed) for seed in seeds]
-        self.users = plans[0].topology.users
+        self.users = users
         # settings whose roots have the same shape: [(settings, root with one row of values for each)]
         alike: dict[bytes, tuple[list[int], root.Columns, list[Any]]] = {}
         for r, plan in enumerate(plans):
             found = of(plan.topology.users, plan.topology.edges, plan.sigma_cdp, by_edge(plan))
-            key = found.start.tobytes() + found.rows.tobytes()
+            key = found.start.tobytes() + found.rows.tobytes() + found.places.tobytes()
             alike.setdefault(key, ([], found, []))[0].append(r)
             alike[key][2].append(found.values)
-        self.roots = [(which, first.start, first.rows, np.stack(values)) for which, first, values in alike.values()]
+        self.roots = [(which, first, np.stack(values)) for which, first, values in alike.values()]
 
     def noise(self, to: Blocks, alpha: Tensor, step: int, threads: int = 1) -> None:
         wide = rows.width(self.users)
@@ -188,23 +190,24 @@ class _Sparse(Channel):
         for k, block in enumerate(to):
             flat = block.view(*block.shape[:3], -1).numpy()
             for s, seed in enumerate(self.seeds):
-                for which, start, at, values in self.roots:
+                for which, found, values in self.roots:
                     # all settings, or copies of some of them, which numba takes as one array
                     whole = len(which) == flat.shape[2]
                     part = flat[:, s] if whole else flat[:, s, which]
                     rate = alpha[s, which].double().numpy()
-                    arguments = (part, start, at, values, rate, seed, k, step, wide)
+                    arguments = (part, found.start, found.rows, values, found.places, rate, seed, k, step, wide)
                     shared(threads, flat.shape[3], lambda left, right: rows.add_columns(*arguments, left, right))  # noqa: B023
                     if not whole:
                         flat[:, s, which] = part
 
 
-class _Complete(Channel):
-    """A complete graph of any size: Sigma^(1/2) in closed form."""
+class Complete(Channel):
+    """A complete graph of any size, or some of its users: Sigma^(1/2) in closed form."""
 
-    def __init__(self, mixing: Mixer, plans: Sequence[NoisePlan], seeds: Sequence[int]) -> None:
+    def __init__(self, mixing: Mixer, plans: Sequence[NoisePlan], seeds: Sequence[int], members: Any = None) -> None:
         self.mixing, self.seeds = mixing, [np.uint64(seed) for seed in seeds]
-        users = plans[0].topology.users
+        self.users = users = plans[0].topology.users
+        self.members = np.arange(users) if members is None else members
         uniform_on_complete(plans)
         self.scales = [(math.hypot(p.sigma_cdp, math.sqrt(users) * p.sigma_cor), p.sigma_cdp) for p in plans]  # type: ignore[operator]
 
@@ -213,7 +216,8 @@ class _Complete(Channel):
             for s, seed in enumerate(self.seeds):
                 for r, (apart, together) in enumerate(self.scales):
                     rate = float(alpha[s, r])
-                    rows.add_complete(block[:, s, r].flatten(1).numpy(), rate * apart, rate * together, seed, k, step)
+                    flat = block[:, s, r].flatten(1).numpy()
+                    rows.add_complete(flat, self.members, self.users, rate * apart, rate * together, seed, k, step)
 
 
 @dataclass(frozen=True)

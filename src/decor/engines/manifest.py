@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def described(
-    engine: Vectorised, task: Task, fingerprint: str, setting: Setting, recipe: Recipe, seconds: float
+    engine: Vectorised, name: str, task: Task, fingerprint: str, setting: Setting, recipe: Recipe, seconds: float
 ) -> dict[str, Any]:
     """What JSON holds of it: task with a fingerprint of its data, recipe, engine, seed and versions."""
     value = {
@@ -35,7 +35,7 @@ def described(
         "seed": setting.seed if engine.seed is not None else "secret",
         "recipe": recipe.described(),
         "engine": {
-            "name": "vectorised",
+            "name": name,
             "dtype": engine.dtype,
             "path": engine.path,
             **({"device": "cuda", "tf32": engine.tf32} if engine.device != "cpu" else {}),

@@ -30,6 +30,7 @@ def add_columns(
     start: Array,
     rows: Array,
     values: Array,
+    places: Array,
     alpha: Array,
     seed: np.uint64,
     stream: int,
@@ -38,13 +39,13 @@ def add_columns(
     left: int,
     right: int,
 ) -> None:
-    """to[:, r] += alpha[r] * F_r Z, with F_r = values[r] by columns and one fresh row of Gaussians for each column of F."""
+    """to[:, r] += alpha[r] * F_r Z, with F_r = values[r] by columns and a fresh row of Gaussians for each (of its place)."""
     groups = (to.shape[2] + GROUP - 1) // GROUP
     z = np.empty(wide, np.float32)
     for first in range(left, right, wide):
         some = min(wide, right - first)
         for k in range(len(start) - 1):
-            fill(z[:some], seed, stream, step, k * groups + first // GROUP)
+            fill(z[:some], seed, stream, step, places[k] * groups + first // GROUP)
             for p in range(start[k], start[k + 1]):
                 for r in range(to.shape[1]):
                     a, row = to.dtype.type(alpha[r] * values[r, p]), to[rows[p], r, first : first + some]
@@ -53,17 +54,22 @@ def add_columns(
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz"})
-def add_complete(to: Array, apart: float, together: float, seed: np.uint64, stream: int, step: int) -> None:
-    """On a complete graph Sigma^(1/2) Z = apart (Z - mean) + together mean: the rows are made twice, and never kept."""
-    n, d = to.shape
+def add_complete(
+    to: Array, members: Array, n: int, apart: float, together: float, seed: np.uint64, stream: int, step: int
+) -> None:
+    """On a complete graph Sigma^(1/2) Z = apart (Z - mean) + together mean: the rows are made twice, and never kept.
+
+    `to` are the `members` of n users; the mean is of all.
+    """
+    d = to.shape[1]
     groups = (d + GROUP - 1) // GROUP
     z, mean = np.empty(d, np.float32), np.zeros(d)
     for i in range(n):
         fill(z, seed, stream, step, i * groups)
         mean += z
     mean *= (together - apart) / n
-    for i in range(n):
-        fill(z, seed, stream, step, i * groups)
+    for i in range(len(members)):
+        fill(z, seed, stream, step, members[i] * groups)
         for j in range(d):
             to[i, j] += apart * z[j] + mean[j]
 
@@ -106,3 +112,39 @@ def gossip(blocks: Array, start: Array, columns: Array, weights: Array, steps: A
                     for j in range(some):
                         row[j] += w * (other[j] - own[j])
             now, before = before, now
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz"})
+def one_round(
+    to: Array,
+    now: Array,
+    before: Array,
+    guests: Array,
+    start: Array,
+    columns: Array,
+    weights: Array,
+    a: float,
+    b: float,
+    some: Array,
+) -> None:
+    """One round of `gossip` for `some` users of those who are here, [users, columns]; others' models are `guests`.
+
+    Neighbours are counted through: those here first, then the guests. `before` may be `to`.
+    """
+    n, wide = len(now), 1 << 12
+    back = to.dtype.type(b)
+    for first in range(0, now.shape[1], wide):
+        last = min(first + wide, now.shape[1])
+        for i in some:
+            row, own, old = to[i, first:last], now[i, first:last], before[i, first:last]
+            if b == 0.0:
+                for j in range(last - first):
+                    row[j] = own[j]
+            else:
+                for j in range(last - first):
+                    row[j] = own[j] + back * (old[j] - own[j])
+            for p in range(start[i], start[i + 1]):
+                k, w = columns[p], to.dtype.type(a * weights[p])
+                other = now[k, first:last] if k < n else guests[k - n, first:last]
+                for j in range(last - first):
+                    row[j] += w * (other[j] - own[j])

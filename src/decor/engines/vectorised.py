@@ -107,7 +107,7 @@ class Vectorised:
         resume: Run | None = None,
     ) -> list[Run]:
         """Settings must be a grid: the same plans and step sizes for every seed, seeds in the outer order."""
-        return _Simulation(self, task, settings, recipe, callbacks, resume).finished()
+        return Simulation(self, task, settings, recipe, callbacks, resume).finished()
 
     @property
     def room(self) -> int | None:
@@ -139,8 +139,10 @@ def check_device(device: str) -> None:
         raise InputError(f"there is no {device!r} here, only {torch.cuda.device_count()} of them; the first is cuda:0")
 
 
-class _Simulation:
+class Simulation:
     """One grid of runs under way."""
+
+    name = "vectorised"
 
     def __init__(
         self,
@@ -162,10 +164,8 @@ class _Simulation:
         self.gradients = engine.gradients(task, recipe, self.exposure.unit)
         example = self.exposure.unit == "example"
         size, sampling = (self.exposure.batch_size, self.exposure.sampling) if example else (recipe.batch_size, "fixed")
-        self.batches = Batches(task.records, size, str(sampling), self.seeds, UNIT if self.on_card else 1)
-        self.channel: Channel = channel(
-            [s.plan for s in self.grid], self.seeds, self.dtype, engine.noise, task.parameters, self.device
-        )
+        self.batches = self._batches(size, str(sampling))
+        self.channel = self._channel()
         shape = (len(self.seeds), len(self.grid))
         on: dict[str, Any] = {"dtype": self.dtype, "device": self.device}
         shorter = 1 - _TF32 if engine.tf32 and example else 1.0
@@ -188,14 +188,46 @@ class _Simulation:
         self.stopped: list[str | None] = [None] * len(settings)
         self.ended: dict[int, Run] = {}
         self.began = time.monotonic()
-        self.fingerprint = fingerprint(task)
-        if resume is not None:
-            self._resume(resume)
+        self.fingerprint = self._fingerprint()
+        self._resume(resume)
         self.taken = self.start
 
     @property
     def on_card(self) -> bool:
         return self.device.type == "cuda"
+
+    # what is different where this process has some of the users only
+
+    @property
+    def whole(self) -> Task:
+        """The task of all users."""
+        return self.task
+
+    def _batches(self, size: int | None, sampling: str) -> Batches:
+        return Batches(self.task.records, size, sampling, self.seeds, UNIT if self.on_card else 1)
+
+    def _channel(self) -> Channel:
+        plans = [setting.plan for setting in self.grid]
+        return channel(plans, self.seeds, self.dtype, self.engine.noise, self.task.parameters, self.device)
+
+    def _fingerprint(self) -> str:
+        return fingerprint(self.task)
+
+    def _mean(self, block: Tensor) -> Tensor:
+        """Of everybody's models."""
+        return block.mean(0)
+
+    def _total(self, value: Tensor) -> Tensor:
+        """What users here have in sum, over everybody."""
+        return value
+
+    def _of_all(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Metrics over the users here -> over everybody."""
+        return found
+
+    def _everybodys(self, blocks: Blocks) -> Blocks:
+        """The numbers of the users here -> everybody's."""
+        return blocks
 
     def finished(self) -> list[Run]:
         with torch.no_grad(), self.threads.limited(), self._steps() as take:
@@ -325,8 +357,8 @@ class _Simulation:
 
     def _measure(self) -> None:
         """Metrics of all runs; notes which diverged and which a callback stops."""
-        mean = [block.mean(0) for block in self.models]
-        found = self.gradients.evaluate([m.flatten(0, 1) for m in mean])
+        mean = [self._mean(block) for block in self.models]
+        found = self._of_all(self.gradients.evaluate([m.flatten(0, 1) for m in mean]))
         models = self.models
         if self.recipe.final_gossip.rounds and 0 < self.taken < self.steps:
             # what everybody would hold if the run ended here
@@ -336,6 +368,7 @@ class _Simulation:
             best = self.gradients.blocks(_named_optimum(self.task))
             found["distance"] = self._distance(models, [x.expand_as(m) for x, m in zip(best, mean, strict=True)])
         table = {name: values.double().tolist() for name, values in found.items()}
+        moments = {}
         for k in range(len(self.settings)):
             if self.stopped[k]:
                 continue
@@ -346,11 +379,20 @@ class _Simulation:
             if hopeless or not all(math.isfinite(value) for value in row.values()):
                 self._stop(k, self._diverged(k))
                 continue
+            moments[k] = Moment(self.settings[k], self.taken, row, lambda k=k: self._run(k))  # type: ignore[misc]
+        if self.callbacks:
+            for k, reason in self._ask(moments).items():
+                self._stop(k, reason)
+
+    def _ask(self, moments: dict[int, Moment]) -> dict[int, str]:
+        """Which runs their callbacks stop, and why."""
+        reasons = {}
+        for k, moment in moments.items():
             for callback in self.callbacks:
-                moment = Moment(self.settings[k], self.taken, row, lambda k=k: self._run(k))  # type: ignore[misc]
                 reason = callback(moment)
                 if reason and self.taken < self.steps:
-                    self._stop(k, reason if isinstance(reason, str) else f"stopped by a callback after step {self.taken}")
+                    reasons[k] = reason if isinstance(reason, str) else f"stopped by a callback after step {self.taken}"
+        return reasons
 
     def _stop(self, k: int, why: str) -> None:
         """This run is over: what others in the tensor still do is no longer its own."""
@@ -363,7 +405,7 @@ class _Simulation:
         for users in self._parts:
             for block, x in zip(models, point, strict=True):
                 total += (block[users] - x).square_().flatten(3).sum((0, 3)).flatten()
-        return total / self.task.users
+        return self._total(total) / self.whole.users
 
     def _diverged(self, k: int) -> str:
         s = self.settings[k]
@@ -376,13 +418,11 @@ class _Simulation:
 
     def _run(self, k: int) -> Run:
         seed, setting = divmod(k, len(self.grid))
-        models = self.gradients.state([b[:, seed, setting].to("cpu", copy=True) for b in self.models])
+        models = self._named(self.models, seed, setting)
         models |= {name: models[own].clone() for name, own in self.gradients.tied.items()}
-        velocity = (
-            self.gradients.state([b[:, seed, setting].to("cpu", copy=True) for b in self.velocity]) if self.velocity else {}
-        )
+        velocity = self._named(self.velocity, seed, setting) if self.velocity else {}
         seconds = time.monotonic() - self.began
-        manifest = described(self.engine, self.task, self.fingerprint, self.settings[k], self.recipe, seconds)
+        manifest = described(self.engine, self.name, self.whole, self.fingerprint, self.settings[k], self.recipe, seconds)
         stopped = self.stopped[k]
         if stopped is None and self.taken < self.steps:
             stopped = f"stopped after step {self.taken} of {self.steps}"
@@ -390,12 +430,20 @@ class _Simulation:
         plan, fixed = self.settings[k].plan, {name: value.cpu() for name, value in self.gradients.fixed.items()}
         return Run(plan, history, models, self.taken, stopped, manifest, velocity if stopped else {}, fixed)
 
-    def _resume(self, run: Run) -> None:
-        if run.stopped is not None and run.stopped.startswith("diverged"):
-            raise InputError(f"the run to resume has {run.stopped}; start a new one")
+    def _named(self, blocks: Blocks, seed: int, setting: int) -> dict[str, Tensor]:
+        """One run's numbers of all users by the names of the parameters, away from the card."""
+        return self.gradients.state(self._everybodys([b[:, seed, setting].to("cpu", copy=True) for b in blocks]))
+
+    def _resume(self, run: Run | None) -> None:
+        if run is None:
+            return
         if not isinstance(run, Run):
             raise InputError(f"resume must be a Run, not {run!r}; load one with decor.Run.load(path)")
-        manifest: dict[str, Any] = described(self.engine, self.task, self.fingerprint, self.settings[0], self.recipe, 0.0)
+        if run.stopped is not None and run.stopped.startswith("diverged"):
+            raise InputError(f"the run to resume has {run.stopped}; start a new one")
+        manifest: dict[str, Any] = described(
+            self.engine, self.name, self.whole, self.fingerprint, self.settings[0], self.recipe, 0.0
+        )
         for name in ("task", "recipe", "seed", "learning_rate", "engine"):
             if run.manifest.get(name) != manifest[name]:
                 raise InputError(

@@ -35,10 +35,22 @@ class Batch:
 
 
 class Batches:
-    """Draws the batches of all users and seeds together; sampled ones are padded to a multiple of `unit` records."""
+    """Draws the batches of all users and seeds together; sampled ones are padded to a multiple of `unit` records.
 
-    def __init__(self, records: Sequence[int], size: int | None, sampling: str, seeds: Sequence[int], unit: int = 1) -> None:
+    `names` are the users' numbers, where these are some of many: somebody's records do not depend on who else is here.
+    """
+
+    def __init__(
+        self,
+        records: Sequence[int],
+        size: int | None,
+        sampling: str,
+        seeds: Sequence[int],
+        unit: int = 1,
+        names: Sequence[int] | None = None,
+    ) -> None:
         self.unit = unit
+        self.names = np.arange(len(records)) if names is None else np.asarray(names, dtype=np.int64)
         self.records = np.asarray(records, dtype=np.int64)
         self.starts = np.concatenate([[0], np.cumsum(self.records)[:-1]])
         self.seeds = np.array(seeds, dtype=np.uint64)
@@ -64,10 +76,10 @@ class Batches:
         if self.size is None:
             return self._all
         if self.sampling == "fixed":
-            _fixed(self._rows, self._scratch, self.starts, self.records, self.seeds, step)
+            _fixed(self._rows, self._scratch, self.starts, self.records, self.names, self.seeds, step)
             return self._batch
         rates = self.size / self.records
-        while not _poisson(self._rows, self._counts, self.starts, self.records, rates, self.seeds, step, self.null):
+        while not _poisson(self._rows, self._counts, self.starts, self.records, rates, self.names, self.seeds, step, self.null):
             # rarer than once in 10^30 steps; drawn again with room, because leaving a record out would change the law
             self._rows = np.empty((len(self._rows), 2 * self._rows.shape[1]), dtype=np.int64)
         wide = min(self._rows.shape[1], -(-max(1, int(self._counts.max())) // self.unit) * self.unit)
@@ -119,13 +131,13 @@ def _start(seed: np.uint64, step: int, user: int) -> np.uint64:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _fixed(rows: Array, scratch: Array, starts: Array, records: Array, seeds: Array, step: int) -> None:
+def _fixed(rows: Array, scratch: Array, starts: Array, records: Array, names: Array, seeds: Array, step: int) -> None:
     """Fisher and Yates' shuffle stopped after the batch, and undone: every subset is equally likely, and nothing is kept."""
     b, some = rows.shape[1], len(seeds)
     swapped = np.empty(b, dtype=np.int64)
     for u in range(len(records)):
         for s in range(some):
-            state = _start(seeds[s], step, u)
+            state = _start(seeds[s], step, names[u])
             out = rows[u * some + s]
             for k in range(b):
                 state = np.uint64(state + np.uint64(0x9E3779B97F4A7C15))
@@ -138,14 +150,16 @@ def _fixed(rows: Array, scratch: Array, starts: Array, records: Array, seeds: Ar
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _poisson(rows: Array, counts: Array, starts: Array, records: Array, rates: Array, seeds: Array, step: int, null: int) -> bool:
+def _poisson(
+    rows: Array, counts: Array, starts: Array, records: Array, rates: Array, names: Array, seeds: Array, step: int, null: int
+) -> bool:
     """Every record with its user's rate, independently, by the geometric gaps between those taken; False if they do not fit."""
     some = len(seeds)
     for u in range(len(records)):
         sure = rates[u] >= 1.0
         scale = 1.0 if sure else 1.0 / np.log1p(-rates[u])
         for s in range(some):
-            state = _start(seeds[s], step, u)
+            state = _start(seeds[s], step, names[u])
             out = rows[u * some + s]
             count, at = 0, -1
             while True:

@@ -16,11 +16,29 @@ Array = NDArray[Any]
 
 
 class Columns(NamedTuple):
-    """A sparse root by columns: column k has `values` at `rows` from start[k] to start[k + 1]; one Gaussian a column."""
+    """A sparse root by columns: column k has `values` at `rows` from start[k] to start[k + 1]; one Gaussian a column.
+
+    `places` names the columns: whoever holds some of the rows draws the same Gaussians for them as who holds all.
+    """
 
     start: Array
     rows: Array
     values: Array
+    places: Array
+
+    @classmethod
+    def of(cls, start: Array, rows: Array, values: Array) -> Columns:
+        """All columns, in their order."""
+        return cls(start.astype(np.int64), rows.astype(np.int64), values, np.arange(len(start) - 1))
+
+    def within(self, users: Array, count: int) -> Columns:
+        """What concerns some of `count` users, by their place among these."""
+        place = np.full(count, -1)
+        place[users] = np.arange(len(users))
+        column, row = np.repeat(np.arange(len(self.places)), np.diff(self.start)), place[self.rows]
+        kept, numbers = np.unique(column[row >= 0], return_counts=True)
+        start = np.concatenate([[0], np.cumsum(numbers)])
+        return Columns(start.astype(np.int64), row[row >= 0].astype(np.int64), self.values[row >= 0], self.places[kept])
 
 
 def eigenvectors(users: int, edges: Array, weights: Array) -> tuple[Array, Array]:
@@ -75,7 +93,7 @@ def by_edges(users: int, edges: Array, s: float, c: Array) -> Columns:
     rows = np.concatenate([np.stack([i, j], 1).ravel(), alone])
     values = np.concatenate([np.stack([c, -c], 1).ravel(), np.full(len(alone), s)])
     start = np.concatenate([2 * np.arange(len(c)), 2 * len(c) + np.arange(len(alone) + 1)])
-    return Columns(start.astype(np.int64), rows.astype(np.int64), values)
+    return Columns.of(start, rows, values)
 
 
 def by_band(users: int, edges: Array, s: float, c: Array) -> Columns:
@@ -92,7 +110,7 @@ def by_band(users: int, edges: Array, s: float, c: Array) -> Columns:
     factor = cholesky_banded(lower, lower=True)
     k, column = np.meshgrid(np.arange(band + 1), np.arange(users))
     inside = (column + k < users) & (factor.T != 0)
-    return Columns(np.r_[0, np.cumsum(inside.sum(axis=1))], order[(column + k)[inside]].astype(np.int64), factor.T[inside])
+    return Columns.of(np.r_[0, np.cumsum(inside.sum(axis=1))], order[(column + k)[inside]], factor.T[inside])
 
 
 def nearby(users: int, edges: Array) -> tuple[int, Array]:

@@ -1,0 +1,174 @@
+"""ProcessGroup: one run on many processes and machines, by torch.distributed; everybody holds some of the users."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decor.errors import InputError
+from decor.learning.batches import Batches
+from decor.learning.clip import Blocks
+from decor.learning.task import Task
+from decor.noise import root
+from decor.results.run import Run
+
+from .across import Across, parts
+from .channel import Channel, Complete, Sparse
+from .engine import Callback, Moment, Recipe, Setting
+from .manifest import fingerprint
+from .mixer import DENSE, is_complete
+from .team import Team
+from .vectorised import Simulation, Vectorised
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """The simulator over the processes that torchrun has started (gloo); alone it is one process.
+
+    Users are dealt out so that few edges run between processes. Noise needs no words: both ends of an edge draw it from the
+    seed, the edge's number and the step. In a round of gossip the models at the borders travel. Numbers are those of
+    `Vectorised(noise="edges")`, to rounding, whatever the number of processes.
+
+    Everybody calls `decor.train` with the same task and plan. Callbacks run in the first process, whose run has everybody's
+    models; the others' runs have none. A run to resume is given to the first, too. `threads` are those of one process.
+    """
+
+    seed: int | None = 0
+    dtype: str = "float32"
+    threads: int | None = 1
+    path: str = "auto"
+
+    def __post_init__(self) -> None:
+        self.local  # noqa: B018 - checks the options
+
+    @property
+    def local(self) -> Vectorised:
+        return Vectorised(seed=self.seed, dtype=self.dtype, threads=self.threads, path=self.path, noise="edges")
+
+    def run(
+        self,
+        task: Task,
+        settings: Sequence[Setting],
+        recipe: Recipe,
+        callbacks: Sequence[Callback] = (),
+        resume: Run | None = None,
+    ) -> list[Run]:
+        """Everybody's grid of runs; see `Vectorised.run`."""
+        team = Team.of_environment("cpu")
+        if team.size > task.users:
+            raise InputError(f"{team.size} processes are more than the {task.users} users; start fewer")
+        settings = [replace(setting, seed=_agreed(setting.seed, team)) for setting in settings]
+        return _Share(self, team, task, settings, recipe, callbacks, resume).finished()
+
+
+class _Share(Simulation):
+    """One process's share of a grid of runs."""
+
+    name = "process-group"
+
+    def __init__(
+        self,
+        engine: ProcessGroup,
+        team: Team,
+        task: Task,
+        settings: Sequence[Setting],
+        recipe: Recipe,
+        callbacks: Sequence[Callback],
+        resume: Run | None,
+    ) -> None:
+        self.team, self.everything = team, task
+        self.part, self.members = parts(settings[0].plan.topology, team)
+        some = replace(task, shards=[task.shards[int(user)] for user in self.part.users])
+        super().__init__(engine.local, some, settings, recipe, callbacks, resume)
+
+    @property
+    def whole(self) -> Task:
+        return self.everything
+
+    @property
+    def is_first(self) -> bool:
+        return self.team.rank == 0
+
+    def _batches(self, size: int | None, sampling: str) -> Batches:
+        return Batches(self.task.records, size, sampling, self.seeds, names=self.part.users.tolist())
+
+    def _channel(self) -> Channel:
+        plans = [setting.plan for setting in self.grid]
+        topology, central = plans[0].topology, plans[0].adversary.average_only
+        complete = is_complete(topology)
+        mixing = Across(topology, self.part, self.team, central or complete)
+        if complete and not central and topology.users > DENSE:
+            return Complete(mixing, plans, self.seeds, self.part.users)
+
+        def of(users: int, *rest: Any) -> root.Columns:
+            return root.by_edges(users, *rest).within(self.part.users, users)
+
+        return Sparse(mixing, plans, self.seeds, of, len(self.part.users))
+
+    def _fingerprint(self) -> str:
+        return fingerprint(self.everything)
+
+    def _total(self, value: Tensor) -> Tensor:
+        return self.team.total(value)
+
+    def _mean(self, block: Tensor) -> Tensor:
+        return (self.team.total(block.sum(0, dtype=torch.float64)) / self.whole.users).to(block.dtype)
+
+    def _of_all(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+        # every user counts the same; public test data are the same everywhere
+        found["loss"] = self.team.total(found["loss"] * (self.task.users / self.whole.users))
+        return found
+
+    def _resume(self, run: Run | None) -> None:
+        """The first process has the run, and deals it out."""
+        if not int(self.team.told(torch.tensor(int(run is not None)))):
+            return
+        if run is not None:
+            super()._resume(run)
+        self.start = int(self.team.told(torch.tensor(self.start)))
+        self.history[0] = self.team.said(self.history[0])
+        self.models, self.velocity = self._dealt(self.models), self._dealt(self.velocity)
+
+    def _dealt(self, blocks: Blocks) -> Blocks:
+        """Everybody's numbers at the first process -> those of the users of each."""
+        found = []
+        for block in blocks:
+            own = block.new_empty((len(self.part.users), *block.shape[1:]))
+            rows = [block[torch.from_numpy(users)] for users in self.members] if self.is_first else []
+            found.append(self.team.dealt(own, rows))
+        return found
+
+    def _everybodys(self, blocks: Blocks) -> Blocks:
+        order = torch.from_numpy(np.argsort(np.concatenate(self.members)))
+        gathered = [self.team.gathered(block, [len(users) for users in self.members]) for block in blocks]
+        return [torch.cat(every)[order] for every in gathered] if self.is_first else [block[:0] for block in blocks]
+
+    def _ask(self, moments: dict[int, Moment]) -> dict[int, str]:
+        """The first process asks its callbacks. When one wants a run, the others give their models; then they hear the end."""
+        word = torch.zeros(2, dtype=torch.int64)
+        if not self.is_first:
+            while int(self.team.told(word)[0]):
+                self._run(int(word[1]))
+            ended = self.team.told(torch.zeros(len(self.settings), dtype=torch.int64))
+            return dict.fromkeys(torch.nonzero(ended).flatten().tolist(), f"stopped after step {self.taken}")
+
+        def gathered(k: int) -> Run:
+            self.team.told(torch.tensor([1, k]))
+            return self._run(k)
+
+        asked = {k: replace(moment, run_now=partial(gathered, k)) for k, moment in moments.items()}
+        reasons = super()._ask(asked)
+        self.team.told(word)
+        self.team.told(torch.tensor([int(k in reasons) for k in range(len(self.settings))]))
+        return reasons
+
+
+def _agreed(seed: int, team: Team) -> int:
+    """A secret seed is drawn once, by the first process."""
+    return int(team.told(torch.tensor(seed)))

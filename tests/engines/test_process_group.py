@@ -1,0 +1,175 @@
+"""One run on several processes, started by torchrun as users do: the numbers of one process, and a killed one comes back."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import team_of
+import torch
+
+import decor
+from decor.engines.across import Part
+from decor.engines.partition import cut, partition
+from decor.results.run import Run
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+QUIET = {**os.environ, "OMP_NUM_THREADS": "1"}
+SIZES = (1, 2, 4, 7)
+
+
+@pytest.fixture(scope="module")
+def teams(tmp_path_factory):
+    """Runs all cases once for a number of processes; gives the folder."""
+    done = {}
+
+    def of(size):
+        if size not in done:
+            done[size] = tmp_path_factory.mktemp(f"team-{size}")
+            command = [*TORCHRUN, "--nproc-per-node", str(size), team_of.__file__, str(done[size])]
+            ended = subprocess.run(command, env=QUIET, capture_output=True, text=True, timeout=300)
+            assert ended.returncode == 0, ended.stderr[-3000:]
+        return done[size]
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """The same by Vectorised with the same source of noise, computed when asked for."""
+    engine = decor.Vectorised(dtype="float64", seed=3, noise="edges")
+    return {name: team_of.trained(engine, *case) for name, case in team_of.cases().items()}
+
+
+def apart(one, other):
+    both = [(one.models[name].double(), other.models[name].double()) for name in one.models]
+    return max(float((a - b).abs().max()) for a, b in both) / max(float(a.abs().max()) for a, _ in both)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_number_of_processes_gives_the_numbers_of_one(teams, alone, size):
+    for name, expected in alone.items():
+        found = Run.load(teams(size) / name.replace(" ", "-"))
+        assert found.manifest["engine"]["name"] == "process-group" and found.manifest["task"] == expected.manifest["task"]
+        assert apart(expected, found) < 1e-13, name
+        for metric, values in expected.history.items():
+            assert found.history[metric] == pytest.approx(values, rel=1e-10, abs=1e-13), (name, metric)
+
+
+@pytest.mark.parametrize("size", SIZES[1:])
+def test_callbacks_resuming_and_grids_work_in_a_team(teams, alone, size):
+    assert apart(alone["several rounds, momentum"], Run.load(teams(size) / "resumed")) < 1e-13
+    given, made, _ = team_of.cases()["several rounds, momentum"]
+    plans = [made, team_of.plan(made.topology, c=0.3)]
+    engine = decor.Vectorised(dtype="float64", noise="edges")
+    grid = decor.sweep(given, plans, learning_rates=(0.1, 0.2), seeds=(3, 5), engine=engine, keep_models=True)
+    for k, run in enumerate(grid.runs):
+        assert apart(run, Run.load(teams(size) / f"grid-{k}")) < 1e-13
+    secret = Run.load(teams(size) / "secret")
+    assert secret.manifest["seed"] == "secret" and len(next(iter(secret.models.values()))) == 12
+
+
+COMMAND = ["-m", "decor", "train", "--task", "breast-cancer", "--users", "8", "--topology", "torus", "--epsilon", "10"]
+COMMAND += ["--learning-rate", "0.01", "--momentum", "0.5", "--evaluate-every", "20"]
+
+
+def worker(parent, rank):
+    """The process of a rank among torchrun's children."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) != parent:
+                continue
+            if f"RANK={rank}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                return int(entry.name)
+        except (OSError, ValueError):  # gone meanwhile
+            continue
+    return None
+
+
+def test_a_killed_rank_is_started_again_and_the_end_is_that_of_an_uninterrupted_run(tmp_path):
+    command = [*COMMAND, "--steps", "6000"]
+    torchrun = [*TORCHRUN, "--nproc-per-node", "2", "--max-restarts", "1"]
+    with (tmp_path / "err").open("wb") as err:
+        team = subprocess.Popen(
+            [*torchrun, *command, "--checkpoint-every", "0.2", "--output", tmp_path / "run"], env=QUIET, stdout=err, stderr=err
+        )
+        until = time.monotonic() + 120
+        while not (tmp_path / "run" / "manifest.json").exists():
+            assert team.poll() is None and time.monotonic() < until, (tmp_path / "err").read_text()
+            time.sleep(0.05)
+        os.kill(worker(team.pid, 1), signal.SIGKILL)
+        assert 0 < Run.load(tmp_path / "run").steps_taken < 6000  # it was in the middle
+        assert team.wait(timeout=200) == 0, (tmp_path / "err").read_text()
+    killed = Run.load(tmp_path / "run")
+    alone = [sys.executable, *command, "--engine", "process-group", "--processes", "2", "--output", tmp_path / "whole"]
+    subprocess.run(alone, env=QUIET, check=True, capture_output=True, timeout=200)
+    whole = Run.load(tmp_path / "whole")
+    assert killed.stopped is None and killed.steps_taken == 6000
+    assert apart(whole, killed) == 0.0 and killed.history == whole.history
+
+
+def test_the_command_refuses_in_one_sentence_what_would_lose_a_run(tmp_path):
+    short = [
+        sys.executable,
+        *COMMAND,
+        "--steps",
+        "2",
+        "--engine",
+        "process-group",
+        "--processes",
+        "2",
+        "--output",
+        tmp_path / "a",
+    ]
+    subprocess.run(short, env=QUIET, check=True, capture_output=True, timeout=120)
+    again = subprocess.run(short, env=QUIET, capture_output=True, text=True, timeout=120)
+    assert again.returncode == 2 and "holds a run" in again.stderr and again.stderr.count("\n") == 1
+    torchrun = [*TORCHRUN, "--nproc-per-node", "2", "--max-restarts", "1", *COMMAND, "--steps", "2", "--output", tmp_path / "a"]
+    refused = subprocess.run(torchrun, env=QUIET, capture_output=True, text=True, timeout=120)
+    assert refused.returncode != 0 and refused.stderr.count("decor: ") == 2  # once, and once more where torchrun tries again
+    assert "holds a run" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("topology", "parts", "most"),
+    [
+        (decor.ring(256), 7, 7),
+        (decor.torus(16, 16), 4, 64),
+        (decor.path(10), 3, 2),
+        (decor.random_regular(400, 4, seed=0), 2, 200),
+        (decor.from_edges(8, [(k, (k + 2) % 8) for k in range(8)]), 2, 0),
+    ],
+    ids=repr,
+)
+def test_users_are_dealt_out_evenly_and_few_edges_are_cut(topology, parts, most):
+    part = partition(topology, parts)
+    sizes = np.bincount(part, minlength=parts)
+    assert sizes.max() - sizes.min() <= 1 and cut(topology, part) <= most
+
+
+def test_everybody_gets_the_guests_it_needs_and_nothing_else():
+    topology, size = decor.erdos_renyi(60, 0.1, seed=2), 5
+    part = partition(topology, size)
+    shares = [Part.of(topology, part, rank) for rank in range(size)]
+    W = topology.mixing.toarray()
+    for rank, share in enumerate(shares):
+        neighbours = {int(j) for i in share.users for j in np.flatnonzero(W[i])} - set(share.users.tolist())
+        assert set(share.guests.tolist()) == neighbours
+        assert sorted([*share.inner, *share.outer]) == list(range(len(share.users)))
+        for other, which in share.received.items():
+            theirs = shares[other]
+            sent = theirs.users[theirs.sent[rank].numpy()]
+            assert sent.tolist() == share.guests[which].tolist()
+
+
+def test_alone_it_is_one_process_and_says_so():
+    given, made, options = team_of.cases()["user level"]
+    run = team_of.trained(decor.ProcessGroup(dtype="float64", seed=3), given, made, options)
+    assert run.manifest["engine"]["name"] == "process-group"
+    with pytest.raises(decor.InputError, match="dtype must be"):
+        decor.ProcessGroup(dtype="half")
+    assert torch.get_num_threads() >= 1

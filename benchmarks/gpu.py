@@ -10,6 +10,7 @@ numbers of these shapes. A step's time is the difference between a long and a sh
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -131,6 +132,9 @@ def rates() -> dict[str, object]:
         "card": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
+        "driver": subprocess.run(
+            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True
+        ).stdout.strip(),
         "copy_tb_s": round(8 * big.numel() / ms(lambda: other.copy_(big)) / 1e9, 3),
         "fp32_tflop_s": round(2 * 8192**3 / plain / 1e9, 1),
         "tf32_tflop_s": round(2 * 8192**3 / quick / 1e9, 1),

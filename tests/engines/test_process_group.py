@@ -139,6 +139,8 @@ def test_the_command_refuses_in_one_sentence_what_would_lose_a_run(tmp_path):
     [
         (decor.ring(256), 7, 7),
         (decor.torus(16, 16), 4, 64),
+        (decor.torus(8, 16), 4, 32),
+        (decor.grid(8, 16), 4, 24),
         (decor.path(10), 3, 2),
         (decor.random_regular(400, 4, seed=0), 2, 200),
         (decor.from_edges(8, [(k, (k + 2) % 8) for k in range(8)]), 2, 0),

@@ -12,6 +12,8 @@ from decor.graph.topology import Topology
 from decor.noise import root
 
 Array = NDArray[Any]
+_SPECTRAL = 4096
+"""Users up to which the slowest modes of gossip are looked at."""
 _PASSES = 20
 """Rounds of exchanging users between parts; each one needs a pass over the edges, and few rounds find most of the gain."""
 
@@ -32,7 +34,7 @@ def partition(topology: Topology, parts: int) -> Array:
         return pieces
     neighbours = _neighbours(topology)
     found = []
-    for order in (np.arange(users), root.nearby(users, topology.edges)[1]):
+    for order in (np.arange(users), root.nearby(users, topology.edges)[1], *_around(topology)):
         part = np.empty(users, dtype=np.int64)
         part[order] = pieces
         found.append(_refined(part, *neighbours, topology, parts))
@@ -50,6 +52,21 @@ def _neighbours(topology: Topology) -> tuple[Array, Array]:
     ends, others = np.r_[i, j], np.r_[j, i]
     order = np.argsort(ends, kind="stable")
     return np.concatenate([[0], np.cumsum(np.bincount(ends, minlength=topology.users))]), others[order]
+
+
+def _around(topology: Topology) -> list[Array]:
+    """The order in which the two slowest modes go around: along rings and the long way of grids and tori."""
+    from scipy.sparse.linalg import ArpackError, eigsh
+
+    if not 8 <= topology.users <= _SPECTRAL:
+        return []
+    try:
+        start = np.random.default_rng(0).normal(size=topology.users)
+        values, modes = eigsh(topology.mixing, k=3, which="LA", v0=start)
+    except ArpackError:  # it did not converge: there are other orders
+        return []
+    slowest = modes[:, np.argsort(values)[:2]]
+    return [np.argsort(np.arctan2(slowest[:, 0], slowest[:, 1]), kind="stable")]
 
 
 def _refined(part: Array, start: Array, others: Array, topology: Topology, parts: int) -> Array:

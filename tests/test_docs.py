@@ -54,6 +54,26 @@ def test_the_commands_of_a_page_work(page, lines, tmp_path, reproduced):
         assert done.returncode == 0, done.stderr
 
 
+TORCHRUN = [line for line in (ROOT / "docs" / "distributed.md").read_text().splitlines() if line.startswith("torchrun ")]
+
+
+@pytest.mark.parametrize("line", TORCHRUN, ids=lambda line: line.split()[1])
+def test_what_torchrun_starts_works_on_as_many_machines_as_the_page_says(line, tmp_path):
+    """Machines are folders here: the same line in each, and the first process's folder has the run."""
+    from decor.net.transport import free_ports
+
+    line = line.replace("alpha.example.org:29400", f"127.0.0.1:{free_ports(1)[0]}")
+    machines = [tmp_path / str(k) for k in range(2 if "--nnodes 2" in line else 1)]
+    started = []
+    for machine in machines:
+        machine.mkdir()
+        command = [sys.executable, "-m", "torch.distributed.run", *shlex.split(line)[1:]]
+        started.append(subprocess.Popen(command, cwd=machine, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE))
+    said = [process.communicate(timeout=120)[1].decode() for process in started]
+    assert [process.returncode for process in started] == [0] * len(machines), said
+    assert len(list(tmp_path.glob("*/*/report.html"))) == 1
+
+
 def on_one_machine(page, ports):
     """A page about several machines as one script: hosts are this one, and nodes run side by side until something else comes."""
     script = ["set -eu; trap 'kill -9 0' ERR", f'decor() {{ "{sys.executable}" -m decor "$@"; }}', "nodes="]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 
@@ -81,6 +82,29 @@ def protocol() -> None:
     (FIGURES / make_protocol.PICTURE).write_text(make_protocol.picture())
 
 
+def scale() -> None:
+    """What a step costs as users and parameters grow, from benchmarks/scale.jsonl."""
+    rows = [json.loads(line) for line in (Path(__file__).parent.parent / "benchmarks" / "scale.jsonl").read_text().splitlines()]
+    figure = Figure(figsize=(12.5, 4.6), layout="constrained")
+    styles = {
+        "cpu": ("one process, one core", plots.GREY, "-"),
+        "processes": ("two processes, two cores", plots.ORANGE, "--"),
+        "cuda": ("one H200", plots.BLUE, "-"),
+    }
+    titles = {"users": "logistic regression, 124 parameters, 16 records a user", "parameters": "16 users, a network 100-h-10"}
+    for axis, (what, title) in zip(figure.subplots(1, 2), titles.items(), strict=True):
+        for kind, (label, colour, line) in styles.items():
+            points = [(row[what], row["ms"]) for row in rows if (row["on"], row["what"]) == (kind, what)]
+            axis.plot(
+                *zip(*points, strict=True), color=colour, linestyle=line, linewidth=2.2, marker="o", markersize=4, label=label
+            )
+        plots.logarithmic(axis)
+        plots.dress(axis, title, what if what == "users" else "parameters of a model", "milliseconds a step")
+    figure.axes[0].legend(frameon=False)
+    figure.suptitle("What a step costs on a ring, user level", weight="bold", color=plots.INK)
+    figure.savefig(FIGURES / "scale.svg", metadata={"Date": None})
+
+
 if __name__ == "__main__":
     import matplotlib
 
@@ -90,6 +114,7 @@ if __name__ == "__main__":
     plan()
     demo()
     protocol()
+    scale()
     import make_protocol
 
     make_protocol.PAGE.write_text(make_protocol.page(make_protocol.PAGE.read_text()))

@@ -156,6 +156,7 @@ def test_the_pictures_of_the_documentation_can_be_drawn_again(tmp_path, monkeypa
     make_figures.plan()
     make_figures.demo(seeds=2)  # of 24: what it finds is tested elsewhere
     make_figures.protocol()
+    make_figures.scale()
     # the studies' own are drawn by reproductions/publish.py, from committed results (tests/reproductions)
     others = {p.name for p in (ROOT / "docs" / "figures").iterdir() if not p.name.startswith("reproduction-")}
     assert {p.name for p in tmp_path.iterdir()} == others

@@ -1,6 +1,6 @@
 """What every process of a team runs, started by torchrun: all cases of test_process_group.py, saved by the first process.
 
-torchrun --nproc-per-node 2 team_of.py FOLDER
+torchrun --nproc-per-node 2 team_of.py FOLDER [DEVICE]
 """
 
 import sys
@@ -69,8 +69,8 @@ def trained(engine, given, made, options):
     return decor.train(given, made, learning_rate=0.2, engine=engine, allow_disconnected=True, **options)
 
 
-def main(folder):
-    engine = decor.ProcessGroup(dtype="float64", seed=3)
+def main(folder, device="cpu"):
+    engine = decor.ProcessGroup(dtype="float64", seed=3, device=device)
     for name, (given, made, options) in cases().items():
         run = trained(engine, given, made, options)
         if run.models[next(iter(run.models))].shape[0]:
@@ -99,4 +99,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

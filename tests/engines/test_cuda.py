@@ -1,7 +1,11 @@
 """The same runs on a card and on a processor: same records, same Gaussians, and numbers that differ by roundings alone."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
+import team_of
 import torch
 from torch import nn
 
@@ -155,6 +159,16 @@ def test_messages_are_seen_before_gossip_and_have_the_planned_covariance():
     Z = torch.cat([part.flatten(1) for part in noise], 1).double().cpu().numpy()
     assert np.allclose(Z @ Z.T / Z.shape[1], covariance(made), atol=6 * 2.1 / np.sqrt(Z.shape[1]))
     assert abs(np.corrcoef(noise[0].flatten().cpu(), noise[1].flatten().cpu())[0, 1]) < 0.04
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_processes_on_cards_train_what_one_processor_trains(tmp_path, size):
+    """With one card two processes share it, and models travel through memory; with two, from card to card."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+    subprocess.run([*torchrun, team_of.__file__, tmp_path, "cuda"], check=True, timeout=300)
+    engine = decor.Vectorised(dtype="float64", seed=3, noise="edges")
+    for name, case in team_of.cases().items():
+        assert apart(team_of.trained(engine, *case), decor.Run.load(tmp_path / name.replace(" ", "-"))) < 2e-6, name
 
 
 def test_with_tf32_no_record_moves_a_message_by_more_than_the_clip():

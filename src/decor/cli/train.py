@@ -45,7 +45,7 @@ def add_commands(commands: Any) -> None:
     train.add_argument("--engine", choices=("vectorised", "process-group"), metavar="NAME", help=engines)
     said = "of process-group, where torchrun has not started them (default: one for every core)"
     train.add_argument("--processes", type=opt.whole, metavar="N", help=said)
-    train.add_argument("--device", default="cpu", help="cpu (default) or cuda, of vectorised")
+    train.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     train.add_argument("--tf32", action="store_true", help="on a card: products with operands of eleven bits")
     secret = "of noise and batches, or secret: one that is kept nowhere, for a model to be released (default: 0)"
     train.add_argument("--seed", type=_seed, default=0, metavar="S", help=secret)
@@ -122,9 +122,7 @@ def _engine(options: argparse.Namespace, started: bool) -> decor.Vectorised | de
     seed = None if options.seed == "secret" else options.seed
     if not started:
         return decor.Vectorised(seed=seed, device=options.device, threads=options.threads, tf32=options.tf32)
-    if options.device != "cpu" or options.tf32:
-        raise InputError("process-group runs on processors in this release; drop --device and --tf32")
-    return decor.ProcessGroup(seed=seed, threads=options.threads or 1)
+    return decor.ProcessGroup(seed=seed, device=options.device, threads=options.threads or 1, tf32=options.tf32)
 
 
 def _start(options: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +21,7 @@ from decor.results.run import Run
 
 from .across import Across, parts
 from .channel import Channel, Complete, Sparse
+from .cuda.steps import UNIT
 from .engine import Callback, Moment, Recipe, Setting
 from .manifest import fingerprint
 from .mixer import DENSE, is_complete
@@ -29,27 +31,33 @@ from .vectorised import Simulation, Vectorised
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """The simulator over the processes that torchrun has started (gloo); alone it is one process.
+    """The simulator over the processes that torchrun has started; alone it is one process.
 
     Users are dealt out so that few edges run between processes. Noise needs no words: both ends of an edge draw it from the
     seed, the edge's number and the step. In a round of gossip the models at the borders travel. Numbers are those of
     `Vectorised(noise="edges")`, to rounding, whatever the number of processes.
 
     Everybody calls `decor.train` with the same task and plan. Callbacks run in the first process, whose run has everybody's
-    models; the others' runs have none. A run to resume is given to the first, too. `threads` are those of one process.
+    models; the others' runs have none. A run to resume is given to the first, too. `threads` are those of one process. With
+    `device="cuda"` every process takes a card of its machine, and models travel between cards (NCCL).
     """
 
     seed: int | None = 0
+    device: str = "cpu"
     dtype: str = "float32"
     threads: int | None = 1
     path: str = "auto"
+    tf32: bool = False
 
     def __post_init__(self) -> None:
         self.local  # noqa: B018 - checks the options
 
     @property
     def local(self) -> Vectorised:
-        return Vectorised(seed=self.seed, dtype=self.dtype, threads=self.threads, path=self.path, noise="edges")
+        device = self.device
+        if device == "cuda" and torch.cuda.is_available():
+            device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+        return Vectorised(self.seed, device, self.dtype, self.threads, self.path, self.tf32, noise="edges")
 
     def run(
         self,
@@ -60,7 +68,7 @@ class ProcessGroup:
         resume: Run | None = None,
     ) -> list[Run]:
         """Everybody's grid of runs; see `Vectorised.run`."""
-        team = Team.of_environment("cpu")
+        team = Team.of_environment(self.device)
         if team.size > task.users:
             raise InputError(f"{team.size} processes are more than the {task.users} users; start fewer")
         settings = [replace(setting, seed=_agreed(setting.seed, team)) for setting in settings]
@@ -96,11 +104,15 @@ class _Share(Simulation):
         return self.team.rank == 0
 
     def _batches(self, size: int | None, sampling: str) -> Batches:
-        return Batches(self.task.records, size, sampling, self.seeds, names=self.part.users.tolist())
+        return Batches(self.task.records, size, sampling, self.seeds, UNIT if self.on_card else 1, self.part.users.tolist())
 
     def _channel(self) -> Channel:
         plans = [setting.plan for setting in self.grid]
         topology, central = plans[0].topology, plans[0].adversary.average_only
+        if self.on_card:
+            from .cuda.across import OnCards
+
+            return OnCards(plans, self.seeds, self.dtype, self.device, self.part, self.team)
         complete = is_complete(topology)
         mixing = Across(topology, self.part, self.team, central or complete)
         if complete and not central and topology.users > DENSE:
@@ -110,6 +122,11 @@ class _Share(Simulation):
             return root.by_edges(users, *rest).within(self.part.users, users)
 
         return Sparse(mixing, plans, self.seeds, of, len(self.part.users))
+
+    @property
+    def recordable(self) -> bool:
+        # what waits for other processes is no graph of one card's kernels
+        return self.team.size == 1 and super().recordable
 
     def _fingerprint(self) -> str:
         return fingerprint(self.everything)

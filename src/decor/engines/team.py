@@ -34,17 +34,20 @@ class Team:
             # torchrun keeps its store when it starts all again: addresses of the dead must not be taken for the living
             attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
             store = dist.PrefixStore(f"attempt-{attempt}", store)  # type: ignore[attr-defined]
-            backend = "nccl" if device.startswith("cuda") else "gloo"
+            # words and sums travel between processors, models at the borders between cards where each process has its own
+            own_card = device.startswith("cuda") and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= torch.cuda.device_count()
+            backend = "cpu:gloo,cuda:nccl" if own_card else "gloo"
             dist.init_process_group(backend, store=store, rank=rank, world_size=size)
             atexit.register(_leave)
         return cls(dist.get_rank(), dist.get_world_size())
 
     def total(self, value: Tensor) -> Tensor:
         """The sum over all processes, in double precision."""
-        if self.size > 1:
-            value = value.double()
-            dist.all_reduce(value)
-        return value
+        if self.size == 1:
+            return value
+        here = value.double().cpu()
+        dist.all_reduce(here)
+        return here.to(value.device)
 
     def told(self, value: Tensor) -> Tensor:
         """What the first process has."""
@@ -63,14 +66,15 @@ class Team:
     def dealt(self, own: Tensor, rows: list[Tensor]) -> Tensor:
         """Every process's rows, from the first, which has them all in order of rank."""
         if self.rank:
-            dist.recv(own, 0)
-            return own
+            here = torch.empty(own.shape, dtype=own.dtype)
+            dist.recv(here, 0)
+            return here.to(own.device)
         for rank in range(1, self.size):
-            dist.send(rows[rank].contiguous(), rank)
+            dist.send(rows[rank].cpu().contiguous(), rank)
         return rows[0]
 
     def gathered(self, rows: Tensor, counts: list[int]) -> list[Tensor]:
-        """Everybody's rows, in order of rank, at the first process; nothing at the others."""
+        """Everybody's rows, in order of rank, at the first process; nothing at the others. All in the processors' memory."""
         if self.rank:
             dist.send(rows.contiguous(), 0)
             return []
@@ -79,11 +83,31 @@ class Team:
             dist.recv(found[rank], rank)
         return found
 
-    def exchanged(self, sent: list[tuple[int, Tensor]], received: list[tuple[int, Tensor]]) -> list[dist.Work]:
+    def exchanged(self, sent: list[tuple[int, Tensor]], received: list[tuple[int, Tensor]]) -> list[Any]:
         """Starts to send and to receive [(rank, numbers)]; whoever waits for all that it gives back has what it was sent."""
+        if any(numbers.is_cuda for _, numbers in received) and "nccl" not in dist.get_backend_config():
+            return self._through_memory(sent, received)
         operations = [dist.P2POp(dist.isend, numbers, rank) for rank, numbers in sent]
         operations += [dist.P2POp(dist.irecv, numbers, rank) for rank, numbers in received]
         return list(dist.batch_isend_irecv(operations)) if operations else []
+
+    def _through_memory(self, sent: list[tuple[int, Tensor]], received: list[tuple[int, Tensor]]) -> list[Any]:
+        """For processes that share a card, between which nothing travels directly."""
+        come = [(rank, torch.empty(numbers.shape, dtype=numbers.dtype)) for rank, numbers in received]
+        under_way = self.exchanged([(rank, numbers.cpu()) for rank, numbers in sent], come)
+        return [_Landing(under_way, [(to, here) for (_, to), (_, here) in zip(received, come, strict=True)])]
+
+
+@dataclass(frozen=True)
+class _Landing:
+    under_way: list[Any]
+    pairs: list[tuple[Tensor, Tensor]]
+
+    def wait(self) -> None:
+        for work in self.under_way:
+            work.wait()
+        for to, here in self.pairs:
+            to.copy_(here)
 
 
 def _leave() -> None:

@@ -196,6 +196,11 @@ class Simulation:
     def on_card(self) -> bool:
         return self.device.type == "cuda"
 
+    @property
+    def recordable(self) -> bool:
+        """Whether a step on a card can be replayed. What a module draws itself would be the same in every replay."""
+        return not isinstance(self.gradients, Modules) and self.engine.on_messages is None
+
     # what is different where this process has some of the users only
 
     @property
@@ -272,9 +277,7 @@ class Simulation:
             return
         from .cuda.steps import Steps
 
-        # what a module draws itself would be the same in every replay
-        record = not isinstance(self.gradients, Modules) and self.engine.on_messages is None
-        steps = Steps(self._step, self.batches, count, self.rates, record)
+        steps = Steps(self._step, self.batches, count, self.rates, self.recordable)
         matmul = torch.backends.cuda.matmul
         before, matmul.fp32_precision = matmul.fp32_precision, "tf32" if self.engine.tf32 else "ieee"
         try:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from decor.engines.channel import Channel, by_edge, uniform_on_complete
@@ -23,6 +24,7 @@ from decor.privacy.plan import NoisePlan
 
 from . import kernels
 
+Array = NDArray[Any]
 _WORKSPACE = 48_000_000
 """Numbers of a workspace: enough for a card to do at a time, and some are still in its cache in the round that follows."""
 _LANES, _LANES_OF_A_WARP, _BLOCK = 256, 64, 1024
@@ -34,10 +36,19 @@ _PROGRAMS = 1024
 class OnCard(Channel):
     """Noise and gossip for plans on one graph; plan r is the noise of setting r."""
 
-    def __init__(self, plans: Sequence[NoisePlan], seeds: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        plans: Sequence[NoisePlan],
+        seeds: Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device,
+        here: Array | None = None,
+    ) -> None:
+        """`here` are the users on this card, where they are not all."""
         topology = plans[0].topology
         on: dict[str, Any] = {"dtype": dtype, "device": device}
-        self.topology, self.users = topology, topology.users
+        here = np.arange(topology.users) if here is None else here
+        self.topology, self.users, self.everybody = topology, len(here), torch.arange(len(here), device=device)
         central = plans[0].adversary.average_only
         self.averages = central or is_complete(topology)
         self.seeds = torch.tensor(np.array(seeds, dtype=np.uint64).view(np.int64), device=device)
@@ -47,14 +58,15 @@ class OnCard(Channel):
         self.noisy = bool(tops.any()) or any(plan.sigma_cdp for plan in plans)
         pattern = cors[tops.argmax()] / tops.max() if tops.any() else np.zeros(topology.edge_count)
         self.apart = None
-        if self.averages and not central and self.users > DENSE:
+        if self.averages and not central and topology.users > DENSE:
             uniform_on_complete(plans)
-            self.apart = (self.own**2 + self.users * self.cor**2).sqrt()
+            self.apart = (self.own**2 + topology.users * self.cor**2).sqrt()
             pattern = 0 * pattern
         self.kept = int((pattern > 0).sum()) if self.apart is None else 0
-        self.edges = [torch.as_tensor(part, device=device) for part in _fours(topology, pattern)]
+        self.edges = [torch.as_tensor(part, device=device) for part in _fours(topology, pattern, here)]
+        self.places = torch.as_tensor(self.kept + here, device=device)
         W = topology.mixing
-        self.weights = [torch.as_tensor(part, device=device) for part in (W.indptr.astype(np.int64), W.indices.astype(np.int64))]
+        self.weights = [torch.as_tensor(part.astype(np.int64), device=device) for part in (W.indptr, W.indices)]
         self.weights.append(torch.tensor(W.data, **on))
         self.rounds: dict[Gossip, Tensor] = {}
         self.spare: dict[tuple[int, ...], Tensor] = {}
@@ -70,7 +82,7 @@ class OnCard(Channel):
         """The rounds, in place."""
         if self.averages and gossip.rounds:
             for block in blocks:
-                block.copy_(block.mean(0, keepdim=True).expand_as(block))
+                block.copy_(self._average(block).expand_as(block))
         elif gossip.rounds:
             for block in blocks:
                 flat = self._flat(block)
@@ -108,7 +120,7 @@ class OnCard(Channel):
         some = max(1, min(settings, settings * fours * blocks * len(self.seeds) // _PROGRAMS))
         grid = (fours, blocks, len(self.seeds) * -(-settings // some))
         kernels.noised[grid](
-            x, out, alpha.contiguous(), own, self.cor, self.seeds, step, *self.edges, self.kept,
+            x, out, alpha.contiguous(), own, self.cor, self.seeds, step, *self.edges, self.places,
             x.shape[2], left, wide, stream, settings, some, *x.stride()[:2], *out.stride()[:2],
             LANES=lanes, num_warps=max(1, lanes // _LANES_OF_A_WARP),
         )  # fmt: skip
@@ -120,25 +132,37 @@ class OnCard(Channel):
         self._drawn(Z, Z[:, :, left:], one, torch.ones_like(self.own), step, stream, left, wide)
         Z = Z[:, :, left : left + wide]
         apart, together = ((alpha * scale).reshape(-1, 1) for scale in (self.apart, self.own))
-        torch.add(x[:, :, left : left + wide], apart * Z + (together - apart) * Z.mean(0), out=out)
+        torch.add(x[:, :, left : left + wide], apart * Z + (together - apart) * self._average(Z), out=out)
 
     def _mixed(self, strip: Tensor, gossip: Gossip) -> None:
         """Rounds from the workspace's first half back and forth to the second, the last one into the strip."""
         now, before = self._workspace(strip), self._workspace(strip, 1) if gossip.rounds > 1 else strip
+        rounds = self._rounds(strip, gossip)
+        for k in range(len(rounds)):
+            self._round(now, before, strip if k == len(rounds) - 1 else before, rounds[k], k > 0, self.everybody)
+            now, before = before, now
+
+    def _rounds(self, numbers: Tensor, gossip: Gossip) -> Tensor:
+        """(a, b) of every round, where the kernels read them."""
         if gossip not in self.rounds:
             steps = [(a, b) for a, b, _ in gossip.steps(self.topology)]
-            self.rounds[gossip] = torch.tensor(steps, dtype=strip.dtype, device=strip.device)
-        rounds = self.rounds[gossip]
-        block = min(_BLOCK, max(32, 1 << (strip.shape[2] - 1).bit_length()))
-        grid = (self.users, -(-strip.shape[2] // block), strip.shape[1])
-        for k in range(len(rounds)):
-            out = strip if k == len(rounds) - 1 else before
+            self.rounds[gossip] = torch.tensor(steps, dtype=numbers.dtype, device=numbers.device)
+        return self.rounds[gossip]
+
+    def _round(self, now: Tensor, before: Tensor, out: Tensor, ab: Tensor, back: bool, members: Tensor) -> None:
+        wide = out.shape[2]
+        block = min(_BLOCK, max(32, 1 << (wide - 1).bit_length()))
+        grid = (len(members), -(-wide // block), out.shape[1])
+        if len(members):
             kernels.mixed[grid](
-                now, before, out, *self.weights, rounds[k, 0:], rounds[k, 1:], strip.shape[2],
+                now, before, out, members, *self.weights, ab, ab[1:], wide,
                 *now.stride()[:2], *before.stride()[:2], *out.stride()[:2],
-                BACK=k > 0, BLOCK=block, num_warps=max(1, block // 256),
+                BACK=back, BLOCK=block, num_warps=max(1, block // 256),
             )  # fmt: skip
-            now, before = before, now
+
+    def _average(self, numbers: Tensor) -> Tensor:
+        """Over everybody."""
+        return numbers.mean(0)
 
     def _flat(self, block: Tensor) -> Tensor:
         """[users, seeds * settings, columns]."""
@@ -157,24 +181,28 @@ class OnCard(Channel):
         return self.spare[key]
 
 
-def _fours(topology: Topology, pattern: Any) -> tuple[Any, ...]:
+def _fours(topology: Topology, pattern: Array, here: Array) -> tuple[Array, ...]:
     """Users in fours that are close to each other, and the edges of each four: (members, start, edge, plus, minus, value).
 
     Of edge e `plus` is the place of its first user in the four, `minus` that of its second, or -1 for one who is elsewhere.
     """
     kept = pattern > 0
-    edges, pattern = topology.edges[kept], pattern[kept]
-    orders = [np.arange(topology.users), root.nearby(topology.users, edges)[1]]
-    order = max(orders, key=lambda order: int(np.equal(*(np.argsort(order)[edges] // 4).T).sum()))
-    four, within = np.divmod(np.argsort(order)[edges], 4)
-    same = four[:, 0] == four[:, 1]
-    order = np.concatenate([order, np.full(-len(order) % 4, -1)])
-    number = np.arange(len(edges))
-    homes = np.concatenate([four[:, 0], four[~same, 1]])
-    number = np.concatenate([number, number[~same]])
-    plus = np.concatenate([within[:, 0], np.full((~same).sum(), -1)])
-    minus = np.concatenate([np.where(same, within[:, 1], -1), within[~same, 1]])
+    place = np.full(topology.users, -1)
+    place[here] = np.arange(len(here))
+    ends, values, number = place[topology.edges[kept]], pattern[kept].astype(np.float32), np.arange(int(kept.sum()))
+    inside = (ends >= 0).all(axis=1)
+    orders = [np.arange(len(here)), root.nearby(len(here), ends[inside])[1]]
+    order = max(orders, key=lambda order: int(np.equal(*(np.argsort(order)[ends[inside]] // 4).T).sum()))
+    four, within = np.divmod(np.where(ends >= 0, np.argsort(order)[ends], -4), 4)
+    within[ends < 0] = -1
+    same = inside & (four[:, 0] == four[:, 1])
+    # an edge is in the four of its first user, and in that of its second unless it is the same
+    first, second = ends[:, 0] >= 0, (ends[:, 1] >= 0) & ~same
+    homes = np.concatenate([four[first, 0], four[second, 1]])
+    plus = np.concatenate([within[first, 0], np.full(int(second.sum()), -1)])
+    minus = np.concatenate([np.where(same, within[:, 1], -1)[first], within[second, 1]])
+    numbers, weights = (np.concatenate([part[first], part[second]]) for part in (number, values))
+    members = np.concatenate([order, np.full(-len(order) % 4, -1)])
     by_four = np.argsort(homes, kind="stable")
-    start = np.concatenate([[0], np.cumsum(np.bincount(homes, minlength=len(order) // 4))])
-    values = pattern[number].astype(np.float32)
-    return order, start, *(part[by_four] for part in (number, plus, minus, values))
+    start = np.concatenate([[0], np.cumsum(np.bincount(homes, minlength=len(members) // 4))])
+    return members, start, *(part[by_four] for part in (numbers, plus, minus, weights))

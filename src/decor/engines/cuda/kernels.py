@@ -24,7 +24,7 @@ def noised(
     plus,
     minus,
     values,
-    first_user,
+    places,
     columns,
     left,
     wide,
@@ -79,7 +79,7 @@ def noised(
             e0, e1, e2, e3 = c0, c1, c2, c3
         else:
             e0, e1, e2, e3 = d0, d1, d2, d3
-        z0, z1, z2, z3 = _gaussians(key, (first_user + user) * groups + group, lane, stream, now)
+        z0, z1, z2, z3 = _gaussians(key, tl.load(places + user, inside, 0) * groups + group, lane, stream, now)
         for setting in range(first, tl.minimum(first + some, settings)):
             row = seed * settings + setting
             rate = tl.load(alpha + row)
@@ -98,6 +98,7 @@ def mixed(
     x,
     old,
     out,
+    members,
     start,
     neighbours,
     weights,
@@ -113,11 +114,11 @@ def mixed(
     BACK: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One round: out = x + a sum of w (neighbour's x - x) + b (old - x), for one user, seed and setting.
+    """One round: out = x + a sum of w (neighbour's x - x) + b (old - x), for one of the members, a seed and a setting.
 
     As differences: what all agree about stays exactly, and rounded weights do not move it.
     """
-    user, row = tl.program_id(0).to(tl.int64), tl.program_id(2).to(tl.int64)
+    user, row = tl.load(members + tl.program_id(0)), tl.program_id(2).to(tl.int64)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = place < wide
     kind = x.dtype.element_ty

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "noise": {"errors"},
     "net": {"errors", "noise"},
     "learning": {"errors", "progress"},
-    "results": {"errors", "graph", "privacy"},
+    "results": {"errors", "progress", "graph", "privacy"},
     "engines": {"errors", "progress", "graph", "privacy", "noise", "learning", "results"},
     # real users: where the network meets what is trained over it
     "federation": {"errors", "progress", "graph", "privacy", "noise", "net", "learning", "results", "engines"},

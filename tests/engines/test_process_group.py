@@ -73,6 +73,68 @@ def test_callbacks_resuming_and_grids_work_in_a_team(teams, alone, size):
     assert secret.manifest["seed"] == "secret" and len(next(iter(secret.models.values()))) == 12
 
 
+def in_a_team(tmp_path, script, *words):
+    """Two processes run these lines; what they say, and how it ended."""
+    file = tmp_path / "script.py"
+    head = f"import os, sys; sys.path.insert(0, {os.path.dirname(team_of.__file__)!r})\nimport decor, team_of\n"
+    file.write_text(head + "FIRST = os.environ['RANK'] == '0'\n" + script)
+    command = [*TORCHRUN, "--nproc-per-node", "2", file, *words]
+    return subprocess.run(command, env=QUIET, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("differs", "said"),
+    [
+        ("made = team_of.plan(made.topology, s=0.02 if FIRST else 0.002)", "plans"),
+        ("given = team_of.task('logistic', 12) if FIRST else decor.tasks.breast_cancer(users=12)", "data and model"),
+        ("options = {'momentum': 0.5 * FIRST}", "recipe"),
+    ],
+)
+def test_processes_that_do_not_have_the_same_are_refused_by_name(tmp_path, differs, said):
+    """Otherwise the guarantee would be of the first one's plan, and the noise of another's."""
+    lines = f"given, made, options = team_of.cases()['several rounds, momentum']; {differs}\n"
+    ended = in_a_team(tmp_path, lines + "team_of.trained(decor.ProcessGroup(seed=3), given, made, options)")
+    assert ended.returncode and f"do not have the same {said};" in ended.stderr
+
+
+def test_callbacks_of_the_first_process_are_asked_and_its_failure_ends_all(tmp_path):
+    script = """
+given, made, options = team_of.cases()["several rounds, momentum"]
+engine, seen = decor.ProcessGroup(seed=3), []
+def once(moment):
+    seen.append(moment)
+def broken(moment):
+    raise ValueError("on purpose")
+run = team_of.trained(engine, given, made, options | {"callbacks": [once] if FIRST else []})
+again = team_of.trained(engine, given, made, options | {"resume": run if FIRST else None})  # it is finished, and stays so
+run.save("run")
+if FIRST:
+    try:
+        seen[0].run()
+    except decor.InputError as problem:
+        print("too late:", problem)
+try:
+    team_of.trained(engine, given, made, options | {"callbacks": [broken] if FIRST else []})
+except (ValueError, decor.DecorError) as problem:
+    print("ended:", problem)
+try:
+    team_of.trained(engine, given, made, options | {"batch_size": 1000})
+except decor.InputError as problem:
+    print("refused:", problem)
+secret = decor.ProcessGroup(seed=None)
+try:
+    team_of.trained(secret, given, made, options | {"resume": run if FIRST else None})
+except decor.InputError as problem:
+    print("refused:", problem)
+"""
+    ended = in_a_team(tmp_path, script)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert "too late: a run can be asked for while" in ended.stdout
+    assert "ended: on purpose" in ended.stdout and "ended: the first process has failed in a callback" in ended.stdout
+    assert ended.stdout.count("batch_size 1000 is larger") == 2 and ended.stdout.count("a secret seed cannot be resumed") == 2
+    assert len(next(iter(Run.load(tmp_path / "run").models.values()))) == 12
+
+
 COMMAND = ["-m", "decor", "train", "--task", "breast-cancer", "--users", "8", "--topology", "torus", "--epsilon", "10"]
 COMMAND += ["--learning-rate", "0.01", "--momentum", "0.5", "--evaluate-every", "20"]
 
@@ -98,11 +160,11 @@ def test_a_killed_rank_is_started_again_and_the_end_is_that_of_an_uninterrupted_
             [*torchrun, *command, "--checkpoint-every", "0.2", "--output", tmp_path / "run"], env=QUIET, stdout=err, stderr=err
         )
         until = time.monotonic() + 120
-        while not (tmp_path / "run" / "manifest.json").exists():
+        while not (tmp_path / "run" / "manifest.json").exists() or not Run.load(tmp_path / "run").steps_taken:
             assert team.poll() is None and time.monotonic() < until, (tmp_path / "err").read_text()
             time.sleep(0.05)
         os.kill(worker(team.pid, 1), signal.SIGKILL)
-        assert 0 < Run.load(tmp_path / "run").steps_taken < 6000  # it was in the middle
+        assert Run.load(tmp_path / "run").steps_taken < 6000  # it was in the middle
         assert team.wait(timeout=200) == 0, (tmp_path / "err").read_text()
     killed = Run.load(tmp_path / "run")
     alone = [sys.executable, *command, "--engine", "process-group", "--processes", "2", "--output", tmp_path / "whole"]
@@ -132,6 +194,9 @@ def test_the_command_refuses_in_one_sentence_what_would_lose_a_run(tmp_path):
     refused = subprocess.run(torchrun, env=QUIET, capture_output=True, text=True, timeout=120)
     assert refused.returncode != 0 and refused.stderr.count("decor: ") == 2  # once, and once more where torchrun tries again
     assert "holds a run" in refused.stderr
+    for words, said in ((["--processes", "9"], "from 1 to the 8 users"), (["--learning-rate", "-1"], "learning_rate must be")):
+        ended = subprocess.run([*short, "--overwrite", *words], env=QUIET, capture_output=True, text=True, timeout=120)
+        assert ended.returncode == 2 and said in ended.stderr and ended.stderr.count("\n") == 1, ended.stderr
 
 
 @pytest.mark.parametrize(

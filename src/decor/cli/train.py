@@ -67,54 +67,83 @@ def run_train(options: argparse.Namespace) -> None:
         return
     if options.engine == "vectorised" and started:
         raise InputError("torchrun has started several processes, and vectorised is one; drop --engine, or torchrun")
+    if options.processes is not None and not started:
+        raise InputError("--processes are those of --engine process-group; say both, or neither")
     task, plan, batch_size = _task_and_plan(options)
     resumed = decor.Run.load(folder) if options.resume and progress.speaks() else None
     with _until_interrupted() as interrupted:
-        run = decor.train(
-            task,
-            plan,
-            learning_rate=options.learning_rate,
-            engine=_engine(options, started),
-            schedule=learn.schedule_of(options, plan.topology),
-            momentum=options.momentum,
-            weight_decay=options.weight_decay,
-            gossip_rounds=options.gossip_rounds,
-            accelerate=options.accelerate,
-            final_gossip_rounds=options.final_gossip_rounds,
-            local_steps=options.local_steps,
-            batch_size=batch_size,
-            evaluate_every=options.evaluate_every,
-            callbacks=[
-                *_tensorboard(options.tensorboard),
-                _checkpoints(folder, options.checkpoint_every, options.overwrite),
-                interrupted,
-            ],
-            resume=resumed,
-            allow_disconnected=options.allow_disconnected,
-        )
+        callbacks = [
+            *_tensorboard(options.tensorboard),
+            _checkpoints(folder, options.checkpoint_every, options.overwrite),
+            interrupted,
+        ]
+        run = _train(options, task, plan, batch_size, _engine(options, started), callbacks, resumed)
     if not progress.speaks():
         return
     run.save(folder, overwrite=options.overwrite)
+    (folder / ".torchrun").unlink(missing_ok=True)
     _show(run, folder, options)
     if run.stopped is not None and run.stopped.startswith("interrupted"):
         raise KeyboardInterrupt
 
 
+def _train(
+    options: argparse.Namespace,
+    task: Any,
+    plan: decor.NoisePlan,
+    batch_size: int | None,
+    engine: Any,
+    callbacks: Any = (),
+    resume: decor.Run | None = None,
+) -> Any:
+    """`decor.train` as the options say."""
+    return decor.train(
+        task,
+        plan,
+        learning_rate=options.learning_rate,
+        engine=engine,
+        schedule=learn.schedule_of(options, plan.topology),
+        momentum=options.momentum,
+        weight_decay=options.weight_decay,
+        gossip_rounds=options.gossip_rounds,
+        accelerate=options.accelerate,
+        final_gossip_rounds=options.final_gossip_rounds,
+        local_steps=options.local_steps,
+        batch_size=batch_size,
+        evaluate_every=options.evaluate_every,
+        callbacks=callbacks,
+        resume=resume,
+        allow_disconnected=options.allow_disconnected,
+    )
+
+
+class _Dry:
+    """An engine that has been asked, and does nothing: whatever is wrong has been said by then."""
+
+    def run(self, task: Any, settings: Any, recipe: Any, *_: object) -> list[Any]:
+        from decor.learning.batches import check_size
+
+        check_size(task.records, recipe.batch_size or settings[0].plan.exposure.batch_size)
+        return [argparse.Namespace(stopped=None)]
+
+
 def _check_folder(folder: Path, options: argparse.Namespace) -> None:
     """Refuses to write over a run, or to resume none. A run that torchrun starts again goes on by itself."""
-    exists, mark = (folder / "manifest.json").exists(), folder / "torchrun"
+    manifest, mark = folder / "manifest.json", folder / ".torchrun"
     starter = f"{os.environ.get('TORCHELASTIC_RUN_ID')} {os.getppid()}"
-    if exists and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) and mark.exists() and mark.read_text() == starter:
-        options.resume = True
-    elif exists and not (options.resume or options.overwrite):
+    if mark.exists() and mark.read_text() == starter:
+        options.resume, options.overwrite = manifest.exists(), False
+    elif manifest.exists() and not (options.resume or options.overwrite):
         raise InputError(
             f"{options.output!r} holds a run or a comparison already; go on with a run by --resume, replace it by --overwrite, "
             "or name another folder"
         )
-    elif options.resume and not exists:
+    elif options.resume and not manifest.exists():
         raise InputError(f"there is nothing to resume in {options.output!r}; drop --resume")
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    elif "TORCHELASTIC_RUN_ID" in os.environ:
         folder.mkdir(parents=True, exist_ok=True)
+        if not options.resume:
+            manifest.unlink(missing_ok=True)  # what is started again must not go on with what was to be replaced
         mark.write_text(starter)
 
 
@@ -126,12 +155,25 @@ def _engine(options: argparse.Namespace, started: bool) -> decor.Vectorised | de
 
 
 def _start(options: argparse.Namespace) -> None:
-    """torchrun with this very command, on this machine."""
-    count = options.processes or len(os.sched_getaffinity(0))
+    """torchrun with this very command, on this machine; what cannot work is said before."""
+    count = len(os.sched_getaffinity(0)) if options.processes is None else options.processes
+    task, plan, batch = _task_and_plan(options)
+    if not 1 <= count <= task.users:
+        raise InputError(f"--processes must be from 1 to the {task.users} users, not {count}")
+    _train(options, task, plan, batch, _Dry())
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), "--max-restarts", "3"]
-    done = subprocess.run([sys.executable, *torchrun, "-m", "decor", *options.words], env={"OMP_NUM_THREADS": "1"} | os.environ)
-    if done.returncode:
-        raise DecorError(f"one of the {count} processes failed (code {done.returncode}); what it said is above")
+    command = [sys.executable, *torchrun, "-m", "decor", *options.words]
+    with subprocess.Popen(command, env={"OMP_NUM_THREADS": "1"} | os.environ) as team:
+        before = signal.signal(signal.SIGTERM, lambda *_: team.terminate())
+        try:
+            team.wait()
+        except KeyboardInterrupt:  # the terminal has told them as well
+            team.wait()
+            raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    if team.returncode:
+        raise DecorError(f"one of the {count} processes failed (code {team.returncode}); what it said is above")
 
 
 def _task_and_plan(options: argparse.Namespace) -> tuple[Any, decor.NoisePlan, int | None]:
@@ -173,7 +215,8 @@ def _until_interrupted() -> Iterator[Any]:
         nonlocal asked
         asked = True
         signal.signal(signal.SIGINT, before)
-        print("\ndecor: stopping after this measurement; press Ctrl-C again to stop at once", file=sys.stderr)
+        if progress.speaks():
+            print("\ndecor: stopping after this measurement; press Ctrl-C again to stop at once", file=sys.stderr)
 
     before = signal.signal(signal.SIGINT, ask)
     try:
@@ -196,7 +239,7 @@ def _checkpoints(folder: Path, every: float, overwrite: bool) -> Any:
 
 
 def _tensorboard(path: str | None) -> list[Any]:
-    if path is None:
+    if path is None or not progress.speaks():
         return []
     try:
         from torch.utils.tensorboard import SummaryWriter

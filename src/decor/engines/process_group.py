@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decor.errors import InputError
-from decor.learning.batches import Batches
+from decor.errors import DecorError, InputError
+from decor.learning.batches import Batches, check_size
 from decor.learning.clip import Blocks
 from decor.learning.task import Task
 from decor.noise import root
@@ -23,10 +23,13 @@ from .across import Across, parts
 from .channel import Channel, Complete, Sparse
 from .cuda.steps import UNIT
 from .engine import Callback, Moment, Recipe, Setting
-from .manifest import fingerprint
+from .manifest import fingerprint, versions
 from .mixer import DENSE, is_complete
 from .team import Team
 from .vectorised import Simulation, Vectorised
+
+_GIVE, _FAILED = 1, 2
+"""What the first process says to the others while its callbacks are called: give your models for run k, or: all is lost."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class ProcessGroup:
 
     Users are dealt out so that few edges run between processes. Noise needs no words: both ends of an edge draw it from the
     seed, the edge's number and the step. In a round of gossip the models at the borders travel. Numbers are those of
-    `Vectorised(noise="edges")`, to rounding, whatever the number of processes.
+    `Vectorised(noise="edges")`, to rounding, whatever the number of processes (what a module draws itself, as dropout does, is
+    as random, but not the same).
 
     Everybody calls `decor.train` with the same task and plan. Callbacks run in the first process, whose run has everybody's
     models; the others' runs have none. A run to resume is given to the first, too. `threads` are those of one process. With
@@ -71,6 +75,11 @@ class ProcessGroup:
         team = Team.of_environment(self.device)
         if team.size > task.users:
             raise InputError(f"{team.size} processes are more than the {task.users} users; start fewer")
+        if self.seed is None and int(team.told(torch.tensor(int(resume is not None)))):
+            raise InputError(
+                "a run with a secret seed cannot be resumed by several processes: messages of its last steps have been between "
+                "them, and would be made again with other noise; start a new run, and count both"
+            )
         settings = [replace(setting, seed=_agreed(setting.seed, team)) for setting in settings]
         return _Share(self, team, task, settings, recipe, callbacks, resume).finished()
 
@@ -91,7 +100,22 @@ class _Share(Simulation):
         resume: Run | None,
     ) -> None:
         self.team, self.everything = team, task
+        self.print_of_all = fingerprint(task)
         self.part, self.members = parts(settings[0].plan.topology, team)
+        team.agree(
+            {
+                "data and model": self.print_of_all,
+                "plans": [setting.plan.to_json() for setting in settings],
+                "learning rates": [setting.learning_rate for setting in settings],
+                "recipe": recipe.described(),
+                "engine": [engine.dtype, engine.path, engine.tf32, engine.device.partition(":")[0]],
+                "deal of users": [users.tolist() for users in self.members],
+                "versions": versions(),
+            }
+        )
+        self.salt = 2**40 * team.rank
+        self.asks = bool(int(team.told(torch.tensor(int(bool(callbacks))))))
+        check_size(task.records, recipe.batch_size or settings[0].plan.exposure.batch_size)
         some = replace(task, shards=[task.shards[int(user)] for user in self.part.users])
         super().__init__(engine.local, some, settings, recipe, callbacks, resume)
 
@@ -129,7 +153,7 @@ class _Share(Simulation):
         return self.team.size == 1 and super().recordable
 
     def _fingerprint(self) -> str:
-        return fingerprint(self.everything)
+        return self.print_of_all
 
     def _total(self, value: Tensor) -> Tensor:
         return self.team.total(value)
@@ -144,13 +168,22 @@ class _Share(Simulation):
 
     def _resume(self, run: Run | None) -> None:
         """The first process has the run, and deals it out."""
-        if not int(self.team.told(torch.tensor(int(run is not None)))):
-            return
-        if run is not None:
+        problem = None
+        try:
             super()._resume(run)
+        except InputError as found:
+            problem = found
+        # 0: nothing to resume; 1: a run, 2: with its velocity; 3: one that cannot be resumed
+        word = 3 if problem else 0 if run is None else 2 if run.velocity else 1
+        word = int(self.team.told(torch.tensor(word)))
+        if word == 3:
+            raise problem or InputError("the first process cannot resume its run")
+        if not word:
+            return
         self.start = int(self.team.told(torch.tensor(self.start)))
         self.history[0] = self.team.said(self.history[0])
-        self.models, self.velocity = self._dealt(self.models), self._dealt(self.velocity)
+        self.models = self._dealt(self.models)
+        self.velocity = self._dealt(self.velocity) if word == 2 else self.velocity
 
     def _dealt(self, blocks: Blocks) -> Blocks:
         """Everybody's numbers at the first process -> those of the users of each."""
@@ -164,23 +197,40 @@ class _Share(Simulation):
     def _everybodys(self, blocks: Blocks) -> Blocks:
         order = torch.from_numpy(np.argsort(np.concatenate(self.members)))
         gathered = [self.team.gathered(block, [len(users) for users in self.members]) for block in blocks]
-        return [torch.cat(every)[order] for every in gathered] if self.is_first else [block[:0] for block in blocks]
+        return [torch.cat(every)[order] for every in gathered] if self.is_first else []
+
+    def _named(self, blocks: Blocks, seed: int, setting: int) -> dict[str, Tensor]:
+        if self.is_first:
+            return super()._named(blocks, seed, setting)
+        self._everybodys(self._picked(blocks, seed, setting))
+        return {}
 
     def _ask(self, moments: dict[int, Moment]) -> dict[int, str]:
         """The first process asks its callbacks. When one wants a run, the others give their models; then they hear the end."""
         word = torch.zeros(2, dtype=torch.int64)
         if not self.is_first:
-            while int(self.team.told(word)[0]):
+            while (said := int(self.team.told(word)[0])) == _GIVE:
                 self._run(int(word[1]))
+            if said == _FAILED:
+                raise DecorError("the first process has failed in a callback")
             ended = self.team.told(torch.zeros(len(self.settings), dtype=torch.int64))
             return dict.fromkeys(torch.nonzero(ended).flatten().tolist(), f"stopped after step {self.taken}")
 
         def gathered(k: int) -> Run:
-            self.team.told(torch.tensor([1, k]))
+            if not asking:
+                raise InputError("a run can be asked for while its callback is called, not later")
+            self.team.told(torch.tensor([_GIVE, k]))
             return self._run(k)
 
         asked = {k: replace(moment, run_now=partial(gathered, k)) for k, moment in moments.items()}
-        reasons = super()._ask(asked)
+        asking = True
+        try:
+            reasons = super()._ask(asked)
+        except BaseException:
+            self.team.told(torch.tensor([_FAILED, 0]))
+            raise
+        finally:
+            asking = False
         self.team.told(word)
         self.team.told(torch.tensor([int(k in reasons) for k in range(len(self.settings))]))
         return reasons

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import hashlib
 import json
 import os
+import time
+import uuid
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from decor.errors import InputError
+from decor.errors import DecorError, InputError
+
+_MEETING_SECONDS = 300.0
+"""For which processes wait for each other at the start."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +38,7 @@ class Team:
                 return cls(0, 1)
             store, rank, size = next(iter(dist.rendezvous("env://")))  # type: ignore[attr-defined]
             # torchrun keeps its store when it starts all again: addresses of the dead must not be taken for the living
-            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-            store = dist.PrefixStore(f"attempt-{attempt}", store)  # type: ignore[attr-defined]
+            store = dist.PrefixStore(_met(store, rank, size), store)  # type: ignore[attr-defined]
             # words and sums travel between processors, models at the borders between cards where each process has its own
             own_card = device.startswith("cuda") and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= torch.cuda.device_count()
             backend = "cpu:gloo,cuda:nccl" if own_card else "gloo"
@@ -48,6 +53,20 @@ class Team:
         here = value.double().cpu()
         dist.all_reduce(here)
         return here.to(value.device)
+
+    def agree(self, facts: dict[str, Any]) -> None:
+        """Refuses, everywhere alike, what is not the same in all processes, by its name."""
+        if self.size == 1:
+            return
+        own = [list(hashlib.sha256(json.dumps(value, default=str).encode()).digest()) for value in facts.values()]
+        first = self.told(torch.tensor(own, dtype=torch.uint8))
+        differs = self.total((first != torch.tensor(own, dtype=torch.uint8)).any(1))
+        names = [name for name, count in zip(facts, differs.tolist(), strict=True) if count]
+        if names:
+            raise InputError(
+                f"the processes of this run do not have the same {', '.join(names)}; every one must run the same program, with "
+                "the same data and the same versions"
+            )
 
     def told(self, value: Tensor) -> Tensor:
         """What the first process has."""
@@ -96,6 +115,26 @@ class Team:
         come = [(rank, torch.empty(numbers.shape, dtype=numbers.dtype)) for rank, numbers in received]
         under_way = self.exchanged([(rank, numbers.cpu()) for rank, numbers in sent], come)
         return [_Landing(under_way, [(to, here) for (_, to), (_, here) in zip(received, come, strict=True)])]
+
+
+def _met(store: Any, rank: int, size: int) -> str:
+    """A fresh word that all who are alive now know: the first answers everybody's fresh word with its own, and waits for all."""
+    own, until = uuid.uuid4().hex, time.monotonic() + _MEETING_SECONDS
+    if rank:
+        store.set(f"hello-{rank}", own)
+    while time.monotonic() < until:
+        if rank:
+            word, *heard = store.get("answer").decode().split() if store.check(["answer"]) else [""]
+            if own in heard:
+                store.set(f"met-{word}-{rank}", "")
+                return str(word)
+        else:
+            known = [f"hello-{r}" for r in range(1, size) if store.check([f"hello-{r}"])]
+            store.set("answer", " ".join([own, *(store.get(name).decode() for name in known)]))
+            if all(store.check([f"met-{own}-{r}"]) for r in range(1, size)):
+                return own
+        time.sleep(0.02)
+    raise DecorError(f"not all of the {size} processes came within {_MEETING_SECONDS:g} s; look for one that has failed")
 
 
 @dataclass(frozen=True)

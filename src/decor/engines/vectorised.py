@@ -143,6 +143,10 @@ class Simulation:
     """One grid of runs under way."""
 
     name = "vectorised"
+    salt = 0
+    """Of what modules draw themselves, such as dropout."""
+    asks: bool | None = None
+    """Whether callbacks are asked, here or by another process."""
 
     def __init__(
         self,
@@ -154,6 +158,7 @@ class Simulation:
         resume: Run | None,
     ) -> None:
         self.engine, self.task, self.settings, self.recipe, self.callbacks = engine, task, settings, recipe, callbacks
+        self.asks = bool(callbacks) if self.asks is None else self.asks
         self.seeds = list(dict.fromkeys(setting.seed for setting in settings))
         self.grid = settings[: len(settings) // len(self.seeds)]
         self.exposure = settings[0].plan.exposure
@@ -259,7 +264,7 @@ class Simulation:
             yield
             return
         with torch.random.fork_rng(devices=[self.device] if self.on_card else []):
-            torch.manual_seed((self.seeds[0] * 1_000_003 + step) % 2**63)
+            torch.manual_seed((self.seeds[0] * 1_000_003 + step + self.salt) % 2**63)
             yield
 
     @contextmanager
@@ -278,12 +283,16 @@ class Simulation:
         from .cuda.steps import Steps
 
         steps = Steps(self._step, self.batches, count, self.rates, self.recordable)
-        matmul = torch.backends.cuda.matmul
-        before, matmul.fp32_precision = matmul.fp32_precision, "tf32" if self.engine.tf32 else "ieee"
+        products: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]  # type: ignore[attr-defined]
+        before = [each.fp32_precision for each in products]
         try:
-            yield lambda step: steps.take(step, self.steps - 1)
+            for each in products:
+                each.fp32_precision = "tf32" if self.engine.tf32 else "ieee"
+            with torch.cuda.device(self.device):
+                yield lambda step: steps.take(step, self.steps - 1)
         finally:
-            matmul.fp32_precision = before
+            for each, precision in zip(products, before, strict=True):
+                each.fp32_precision = precision
             steps.close()
 
     def _step(self, step: int | Tensor, rate: Tensor, batches: Iterable[Batch], threads: int = 1) -> None:
@@ -383,7 +392,7 @@ class Simulation:
                 self._stop(k, self._diverged(k))
                 continue
             moments[k] = Moment(self.settings[k], self.taken, row, lambda k=k: self._run(k))  # type: ignore[misc]
-        if self.callbacks:
+        if self.asks:
             for k, reason in self._ask(moments).items():
                 self._stop(k, reason)
 
@@ -422,7 +431,7 @@ class Simulation:
     def _run(self, k: int) -> Run:
         seed, setting = divmod(k, len(self.grid))
         models = self._named(self.models, seed, setting)
-        models |= {name: models[own].clone() for name, own in self.gradients.tied.items()}
+        models |= {name: models[own].clone() for name, own in self.gradients.tied.items() if models}
         velocity = self._named(self.velocity, seed, setting) if self.velocity else {}
         seconds = time.monotonic() - self.began
         manifest = described(self.engine, self.name, self.whole, self.fingerprint, self.settings[k], self.recipe, seconds)
@@ -435,7 +444,10 @@ class Simulation:
 
     def _named(self, blocks: Blocks, seed: int, setting: int) -> dict[str, Tensor]:
         """One run's numbers of all users by the names of the parameters, away from the card."""
-        return self.gradients.state(self._everybodys([b[:, seed, setting].to("cpu", copy=True) for b in blocks]))
+        return self.gradients.state(self._everybodys(self._picked(blocks, seed, setting)))
+
+    def _picked(self, blocks: Blocks, seed: int, setting: int) -> Blocks:
+        return [block[:, seed, setting].to("cpu", copy=True) for block in blocks]
 
     def _resume(self, run: Run | None) -> None:
         if run is None:

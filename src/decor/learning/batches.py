@@ -56,12 +56,7 @@ class Batches:
         self.seeds = np.array(seeds, dtype=np.uint64)
         self.size, self.sampling = size, "all" if size is None else sampling
         self.null = int(self.records.sum())
-        small = np.flatnonzero(self.records < (size or 0))
-        if len(small):
-            i = int(small[0])
-            raise InputError(
-                f"batch_size {size} is larger than the shard of user {i}, {self.records[i]} records; lower it, or leave it out"
-            )
+        check_size(records, size)
         if size is None:
             self._all = self._everything()
         else:
@@ -94,6 +89,15 @@ class Batches:
         weights = np.where(inside, 1.0 / self.records[:, None], 0.0)
         alike = bool(inside.all())
         return Batch(torch.from_numpy(rows), 1.0 / wide if alike else torch.from_numpy(weights))
+
+
+def check_size(records: Sequence[int], size: int | None) -> None:
+    """Refuses batches that are larger than somebody's shard."""
+    for user, held in enumerate(records):
+        if held < (size or 0):
+            raise InputError(
+                f"batch_size {size} is larger than the shard of user {user}, {held} records; lower it, or leave it out"
+            )
 
 
 def secretly(records: int, size: int | None, sampling: str, random: Callable[[int], bytes]) -> Batch:

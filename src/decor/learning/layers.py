@@ -84,7 +84,7 @@ class Layers:
                 self._outer(target[k], k, h, g.mul_(factor.unsqueeze(-1)), 1.0, 1.0)
 
     def _norm(self, g: Tensor) -> Tensor:
-        if g.is_cuda or self.stack.loss != "squared":
+        if self.stack.loss != "squared":
             return torch.linalg.vector_norm(g, dim=-1) if g.is_cuda else g.square().sum(-1).sqrt_()
         # residuals may be so small that their squares vanish, differences of probabilities not
         norm: Tensor = torch.linalg.vector_norm(g, dim=-1, dtype=torch.float64)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from decor import progress
 from decor.privacy.adversary import Adversary
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
@@ -73,7 +74,8 @@ class Run:
         """
         from .folder import write
 
-        write(self, Path(path), overwrite)
+        if progress.speaks():  # of several processes with one run, the first has the models
+            write(self, Path(path), overwrite)
 
     @classmethod
     def load(cls, path: str | Path) -> Run:

@@ -33,6 +33,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/simulator.py | tee benchmarks/simulator.jsonl
 	$(BIN)/python benchmarks/noise.py | tee benchmarks/noise.jsonl
 	$(BIN)/python benchmarks/peers.py | tee benchmarks/peers.jsonl
+	$(BIN)/python benchmarks/process_group.py | tee benchmarks/process_group.jsonl
 
 # everything in docs/reproduction.md: an hour and a half on two cores; DECOR_DATA names the folder of a9a and mnist
 STUDIES := least-squares a9a mnist accountant irregular adversaries scaling gossip

@@ -122,16 +122,22 @@ try:
 except decor.InputError as problem:
     print("refused:", problem)
 secret = decor.ProcessGroup(seed=None)
-try:
-    team_of.trained(secret, given, made, options | {"resume": run if FIRST else None})
-except decor.InputError as problem:
-    print("refused:", problem)
+for resume, restarts in ((run if FIRST else None, "0"), (None, "0" if FIRST else "1")):
+    os.environ["TORCHELASTIC_RESTART_COUNT"] = restarts
+    try:
+        team_of.trained(secret, given, made, options | {"resume": resume})
+    except decor.InputError as problem:
+        print("refused:", problem)
+from decor.engines.process_group import _agreed
+from decor.engines.team import Team
+print("agreed on:", _agreed(5 if FIRST else 6, Team.of_environment("cpu")))
 """
     ended = in_a_team(tmp_path, script)
     assert ended.returncode == 0, ended.stderr[-2000:]
     assert "too late: a run can be asked for while" in ended.stdout
     assert "ended: on purpose" in ended.stdout and "ended: the first process has failed in a callback" in ended.stdout
-    assert ended.stdout.count("batch_size 1000 is larger") == 2 and ended.stdout.count("a secret seed cannot be resumed") == 2
+    assert ended.stdout.count("batch_size 1000 is larger") == 2 and ended.stdout.count("a secret seed cannot be resumed") == 4
+    assert ended.stdout.count("agreed on: 5") == 2  # a secret seed is one for all
     assert len(next(iter(Run.load(tmp_path / "run").models.values()))) == 12
 
 

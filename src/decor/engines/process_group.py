@@ -75,10 +75,11 @@ class ProcessGroup:
         team = Team.of_environment(self.device)
         if team.size > task.users:
             raise InputError(f"{team.size} processes are more than the {task.users} users; start fewer")
-        if self.seed is None and int(team.told(torch.tensor(int(resume is not None)))):
+        again = resume is not None or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        if self.seed is None and int(team.total(torch.tensor(float(again)))):
             raise InputError(
-                "a run with a secret seed cannot be resumed by several processes: messages of its last steps have been between "
-                "them, and would be made again with other noise; start a new run, and count both"
+                "a run with a secret seed cannot be resumed by several processes, nor begun again after one has died: messages "
+                "have been between them, and would be made again with other noise; start a new run, and count both"
             )
         settings = [replace(setting, seed=_agreed(setting.seed, team)) for setting in settings]
         return _Share(self, team, task, settings, recipe, callbacks, resume).finished()

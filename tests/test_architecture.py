@@ -21,9 +21,34 @@ MAY_IMPORT = {
     "engines": {"errors", "progress", "graph", "privacy", "noise", "learning", "results"},
     # real users: where the network meets what is trained over it
     "federation": {"errors", "progress", "graph", "privacy", "noise", "net", "learning", "results", "engines"},
+    # attacks on what engines and real users send
+    "audit": {
+        "errors",
+        "progress",
+        "graph",
+        "privacy",
+        "noise",
+        "net",
+        "learning",
+        "results",
+        "engines",
+        "federation",
+    },
     # programs on the public names: no engine, no privacy, no noise behind them
     "reproductions": {"errors", "progress", "results"},
-    "cli": {"errors", "progress", "graph", "privacy", "net", "learning", "results", "engines", "federation", "reproductions"},
+    "cli": {
+        "errors",
+        "progress",
+        "graph",
+        "privacy",
+        "net",
+        "learning",
+        "results",
+        "engines",
+        "federation",
+        "reproductions",
+        "audit",
+    },
 }
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.stem in MAY_IMPORT)
 

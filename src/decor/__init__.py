@@ -47,6 +47,8 @@ from .privacy import (
 )
 
 if TYPE_CHECKING:
+    from .audit.audit import audit
+    from .audit.findings import Audit
     from .engines.process_group import ProcessGroup
     from .engines.sweep import Sweep, Tuned, sweep, tune
     from .engines.training import train
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _TRAINING = {
+    "Audit": "audit.findings",
     "Peers": "federation.peers",
     "ProcessGroup": "engines.process_group",
     "Run": "results.run",
@@ -66,6 +69,7 @@ _TRAINING = {
     "Task": "learning.task",
     "Tuned": "engines.sweep",
     "Vectorised": "engines.vectorised",
+    "audit": "audit.audit",
     "losses": "learning",
     "models": "learning",
     "schedule": "learning",
@@ -99,6 +103,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "Adversary",
+    "Audit",
     "Budget",
     "BudgetError",
     "CannotBound",
@@ -121,6 +126,7 @@ __all__ = [
     "Topology",
     "Tuned",
     "Vectorised",
+    "audit",
     "baselines",
     "calibrate",
     "complete",

@@ -21,6 +21,10 @@ class MissingExtra(DecorError, ImportError):
     """Something that is installed on request only, such as torch; the message says how."""
 
 
+class AuditFailed(DecorError):
+    """Measured: what users send is not as private as claimed, or its noise not as planned."""
+
+
 class CannotBound(DecorError):
     """The privacy of this case cannot be bounded from above, so no number is given."""
 

@@ -11,9 +11,9 @@ from typing import NoReturn
 
 import decor
 from decor import progress
-from decor.errors import DecorError, InputError
+from decor.errors import AuditFailed, DecorError, InputError
 
-from . import compare, federation, graph, node, noise, reproduce, train
+from . import audit, compare, federation, graph, node, noise, reproduce, train
 from .show import shown_progress
 
 
@@ -28,13 +28,13 @@ def parser() -> argparse.ArgumentParser:
     top = _Parser(prog="decor", description="Private decentralised learning: plan the noise, know who learns what, and train.")
     top.add_argument("--version", action="version", version=f"decor {decor.__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for module in (noise, graph, train, compare, reproduce, federation, node):
+    for module in (noise, graph, train, compare, reproduce, federation, node, audit):
         module.add_commands(commands)
     return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command. 0: it worked; 2: bad input, said in a sentence on standard error; 130: interrupted."""
+    """Runs one command. 0: it worked; 1: an audit failed; 2: bad input, said in a sentence; 130: interrupted."""
     options = parser().parse_args(arguments)
     options.words = list(sys.argv[1:] if arguments is None else arguments)
     warnings.showwarning = _warn
@@ -43,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.run(options)
         sys.stdout.flush()
         return 0
+    except AuditFailed as found:
+        print(f"decor: {found}", file=sys.stderr)
+        return 1
     except DecorError as problem:
         # all processes of a run have the same input, and one of them says what is wrong with it
         if progress.speaks() or not isinstance(problem, InputError):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -43,7 +43,8 @@ class ProcessGroup:
 
     Everybody calls `decor.train` with the same task and plan. Callbacks run in the first process, whose run has everybody's
     models; the others' runs have none. A run to resume is given to the first, too. `threads` are those of one process. With
-    `device="cuda"` every process takes a card of its machine, and models travel between cards (NCCL).
+    `device="cuda"` every process takes a card of its machine, and models travel between cards (NCCL). `on_messages`, given
+    everywhere, sees what `Vectorised`'s sees, in the first process.
     """
 
     seed: int | None = 0
@@ -52,6 +53,7 @@ class ProcessGroup:
     threads: int | None = 1
     path: str = "auto"
     tf32: bool = False
+    on_messages: Callable[[int, Tensor], object] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.local  # noqa: B018 - checks the options
@@ -61,7 +63,8 @@ class ProcessGroup:
         device = self.device
         if device == "cuda" and torch.cuda.is_available():
             device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
-        return Vectorised(self.seed, device, self.dtype, self.threads, self.path, self.tf32, noise="edges")
+        told = {"noise": "edges", "on_messages": self.on_messages}
+        return Vectorised(self.seed, device, self.dtype, self.threads, self.path, self.tf32, **told)  # type: ignore[arg-type]
 
     def run(
         self,
@@ -110,6 +113,7 @@ class _Share(Simulation):
                 "learning rates": [setting.learning_rate for setting in settings],
                 "recipe": recipe.described(),
                 "engine": [engine.dtype, engine.path, engine.tf32, engine.device.partition(":")[0]],
+                "listeners": engine.on_messages is not None,
                 "deal of users": [users.tolist() for users in self.members],
                 "versions": versions(),
             }
@@ -199,6 +203,11 @@ class _Share(Simulation):
         order = torch.from_numpy(np.argsort(np.concatenate(self.members)))
         gathered = [self.team.gathered(block, [len(users) for users in self.members]) for block in blocks]
         return [torch.cat(every)[order] for every in gathered] if self.is_first else []
+
+    def _tell(self, step: int, messages: Tensor) -> None:
+        everybodys = self._everybodys([messages.cpu()])
+        if self.is_first:
+            super()._tell(step, everybodys[0])
 
     def _named(self, blocks: Blocks, seed: int, setting: int) -> dict[str, Tensor]:
         if self.is_first:

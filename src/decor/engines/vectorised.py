@@ -239,6 +239,10 @@ class Simulation:
         """The numbers of the users here -> everybody's."""
         return blocks
 
+    def _tell(self, step: int, messages: Tensor) -> None:
+        assert self.engine.on_messages is not None
+        self.engine.on_messages(step, messages)
+
     def finished(self) -> list[Run]:
         with torch.no_grad(), self.threads.limited(), self._steps() as take:
             measured = self.recipe.evaluated(self.steps)
@@ -317,7 +321,7 @@ class Simulation:
                 return
             self.channel.noise(self.models, -rate, step, threads)
         if self.engine.on_messages is not None:
-            self.engine.on_messages(int(step), torch.cat([x.flatten(3) for x in self.models], -1))
+            self._tell(int(step), torch.cat([x.flatten(3) for x in self.models], -1))
         self.models = self.channel.mix(self.models, self.recipe.gossip, threads)
 
     @property

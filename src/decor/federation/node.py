@@ -31,6 +31,7 @@ from .local import Local
 from .spending import run_of
 from .terms import Terms
 from .vectors import Vector, moderate, moved, pulled
+from .witness import Witness
 
 _QUICK = 0.02
 """Seconds for which the network may wait: what takes longer is done in a thread."""
@@ -53,6 +54,8 @@ class Node:
     on_step: Callable[[int], object] = field(default=lambda step: None)
     keep: Callable[[Run], object] = field(default=lambda run: None)
     """Writes the run to disk. At the end it comes before the ledger's word that all is over: no model is lost in between."""
+    witness: Witness | None = None
+    """Of an audit; nobody else may see what it is told."""
 
     def __post_init__(self) -> None:
         terms = self.terms
@@ -97,7 +100,8 @@ class Node:
             terms.quorum,
         )
         listen = terms.members[self.number].address if self.listen is None else self.listen
-        async with Peer(agenda, self.ledger, self.run, self.log, self._complaint, listen) as peer:
+        more = {} if self.witness is None else {"heard": self.witness.heard}
+        async with Peer(agenda, self.ledger, self.run, self.log, self._complaint, listen, **more) as peer:
             self.peer = peer
             self._recover()
             paid = self.ledger.next_step(self.run) == self.steps
@@ -217,6 +221,8 @@ class Node:
         order = list(self.multiples)
         # who holds no secret with this user gets noise of the same size from nobody
         edges = [(keys[j] or self.random(32), self.multiples[j]) for j in order]
+        if self.witness is not None:
+            self.witness.shared(step, {j: key for j, (key, _) in zip(order, edges, strict=True)})
         gradient, factor = self.local.gradient(self.model, rate)
         noised, shown = self.terms.grid.noised(gradient, self.random(32), edges, factor, over=True)
         if recipe.momentum:

@@ -65,10 +65,10 @@ class Peers:
             raise InputError("peers have no server, so they cannot run central DP; use Vectorised()")
         began = time.monotonic()
         identities = [Identity.new() for _ in range(task.users)]
-        terms = self._terms(task, setting, recipe, identities)
+        terms = self.terms(task, setting, recipe, identities, setting.plan.budget.delta)
         with ExitStack() as stack:
             folder = Path(self.folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="decor-")))
-            tasks = [Task(task.model, task.loss, [shard], name=task.name) for shard in task.shards]
+            tasks = alone(task)
             steps = setting.plan.exposure.steps
             runs = Together(
                 terms,
@@ -97,7 +97,7 @@ class Peers:
         }
         return [joined(task, setting.plan, runs, manifest)]
 
-    def _terms(self, task: Task, setting: Setting, recipe: Recipe, identities: Sequence[Identity]) -> Terms:
+    def terms(self, task: Task, setting: Setting, recipe: Recipe, identities: Sequence[Identity], delta: float) -> Terms:
         """As of a federation's file, for a plan that is there already; nobody else takes part, so the digest is of the keys."""
         ports = transport.free_ports(task.users)
         members = tuple(
@@ -105,12 +105,11 @@ class Peers:
             for i, (identity, port) in enumerate(zip(identities, ports, strict=True))
         )
         digest = hashlib.sha256(b"".join(identity.public for identity in identities)).digest()
-        assert setting.plan.budget is not None
         return Terms(
             task.name,
             members,
             setting.plan,
-            setting.plan.budget.delta,
+            delta,
             recipe,
             setting.learning_rate,
             self.dtype,
@@ -121,6 +120,11 @@ class Peers:
             self.quorum,
             patience=max(60.0, self.timeout),
         )
+
+
+def alone(task: Task) -> list[Task]:
+    """The task as each of its users has it."""
+    return [Task(task.model, task.loss, [shard], name=task.name) for shard in task.shards]
 
 
 def joined(task: Task, plan: NoisePlan, runs: Sequence[Run], manifest: dict[str, object]) -> Run:

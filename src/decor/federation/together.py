@@ -26,6 +26,7 @@ from decor.results.run import Run
 from .node import Node
 from .service import Logbook, attended, told
 from .terms import Terms
+from .witness import Witness
 
 _POLL, _ASK = 0.05, 2.0
 """Seconds between looks at who has ended, and between questions to those who have not."""
@@ -57,6 +58,10 @@ class Seat:
     def run(self) -> Path:
         return self.folder / self.name
 
+    @property
+    def witness(self) -> Path:
+        return self.folder / f"{self.name}.witness"
+
 
 @dataclass
 class Together:
@@ -69,6 +74,8 @@ class Together:
     crash: Mapping[int, int] = field(default_factory=dict)
     tell: Callable[[str], object] = field(default=lambda sentence: None)
     on_status: Callable[[list[dict[str, Any]]], object] = field(default=lambda said: None)
+    witnessed: bool = False
+    """For an audit: everybody writes down what it hears, and its secrets."""
 
     def __post_init__(self) -> None:
         members = self.terms.members
@@ -128,7 +135,7 @@ class Together:
             warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: the child uses one alone
             pid = os.fork()
         if not pid:
-            _live(self.terms, self.seats[number])
+            _live(self.terms, self.seats[number], self.witnessed)
         self.pids[number] = pid
         self.codes.pop(number, None)
         return pid
@@ -173,7 +180,7 @@ class Together:
         self.start(number)
 
 
-def _live(terms: Terms, seat: Seat) -> NoReturn:
+def _live(terms: Terms, seat: Seat, witnessed: bool) -> NoReturn:
     """All that a child does; it leaves without what its parent has planned for its own end."""
     code = 1
     try:
@@ -184,7 +191,8 @@ def _live(terms: Terms, seat: Seat) -> NoReturn:
             log = Logbook(seat.name, stream)
             try:
                 with Ledger(seat.ledger) as ledger:
-                    node = Node(terms, seat.number, seat.identity, seat.task, ledger, log)
+                    witness = Witness(seat.witness) if witnessed else None
+                    node = Node(terms, seat.number, seat.identity, seat.task, ledger, log, witness=witness)
                     node.keep = lambda run: run.save(seat.run, overwrite=True)
                     run = asyncio.run(attended(node, seat.socket, None))
                 code = 0 if run.stopped is None else 130

@@ -65,9 +65,16 @@ class Peer:
     """Use as `async with`; then `exchange` round after round, and `finish`."""
 
     def __init__(
-        self, agenda: Agenda, ledger: Ledger, run: int, log: Log, complaint: Callable[[Values], str | None], listen: str
+        self,
+        agenda: Agenda,
+        ledger: Ledger,
+        run: int,
+        log: Log,
+        complaint: Callable[[Values], str | None],
+        listen: str,
+        heard: Callable[[int, int, int, Values], object] = lambda sender, step, round_, values: None,
     ) -> None:
-        self.agenda, self.ledger, self.run, self.log = agenda, ledger, run, log
+        self.agenda, self.ledger, self.run, self.log, self.heard = agenda, ledger, run, log, heard
         self.complaint = complaint
         """What is wrong with a neighbour's numbers, if anything."""
         self.links = {n.number: Link(n) for n in agenda.neighbours}
@@ -282,6 +289,7 @@ class Peer:
     def _received(self, link: Link, step: int, round_: int, values: Values) -> None:
         course = self.agenda.course
         link.heard_at = time.monotonic()
+        self.heard(link.neighbour.number, step, round_, values)
         if step > course.steps or round_ > course.rounds_of(step):
             raise RemoteProtocolError(f"sent a model of step {step}, round {round_}, which this run does not have")
         complaint = self.complaint(values)

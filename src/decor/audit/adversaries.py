@@ -1,0 +1,67 @@
+"""Who attacks: coalitions with their most exposed victims, what the plan allows each, and how each weighs what it sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decor.privacy.accountant import Segment
+from decor.privacy.adversary import Adversary
+from decor.privacy.deletion import from_scratch
+from decor.privacy.leverage import leverages
+from decor.privacy.plan import NoisePlan
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Foe:
+    """Some users who pool their secrets (none: an eavesdropper), against one of the others."""
+
+    adversary: str
+    coalition: tuple[int, ...]
+    victim: int
+    leverage: float
+    """Of the victim, once the coalition's noise is known: certified, never below the truth; in 1 / sigma^2."""
+
+
+def foes(plan: NoisePlan, secrets: bool, victim: int | None = None) -> list[Foe]:
+    """An eavesdropper; and where secrets can be known each curious user, the plan's worst coalition, and everyone.
+
+    Each against the user whom it exposes most, or all against one victim.
+    """
+    noise = Segment(plan.topology, plan.exposure, plan.sigma_cdp, plan.sigma_cor).noise
+    users = plan.topology.users
+
+    def against(adversary: str, coalition: tuple[int, ...]) -> Foe:
+        found = leverages(noise) if not coalition else from_scratch(noise.network(), coalition)
+        chosen = int(np.argmax(found)) if victim is None else victim
+        return Foe(adversary, coalition, chosen, float(found[chosen]) / plan.sigma_cdp**2)
+
+    listed: list[tuple[str, tuple[int, ...]]] = [("eavesdropper", ())]
+    if secrets:
+        listed += [("curious", (v,)) for v in range(users if users > 2 else 0)]
+        if plan.adversary.colluders is not None and 1 < plan.adversary.colluders < users - 1:
+            listed.append((str(plan.adversary), plan.guarantee(0.5).worst_coalition))
+        last = 0 if victim is None else victim
+        listed.append((str(Adversary.everyone()), tuple(v for v in range(users) if v != last)))
+    return [against(name, coalition) for name, coalition in listed if victim not in coalition]
+
+
+def covariance(users: int, edges: Array, own: float, shared: Array, without: tuple[int, ...] = ()) -> Array:
+    """Of everybody's noise in one coordinate, as it looks to whoever knows the noise of a coalition's edges."""
+    K = incidence(users, edges)
+    hidden = shared * ~np.isin(edges, without).any(axis=1)
+    found: Array = own**2 * np.eye(users) + (K * np.square(hidden)) @ K.T
+    return found
+
+
+def incidence(users: int, edges: Array) -> Array:
+    """[users, edges]: an edge's noise counts at its lower end, and against at its higher."""
+    K = np.zeros((users, len(edges)))
+    K[edges[:, 0], np.arange(len(edges))] = 1.0
+    K[edges[:, 1], np.arange(len(edges))] = -1.0
+    return K

@@ -1,0 +1,78 @@
+"""audit: runs canaries over an engine, attacks what is sent, and says how much of the claim was reached."""
+
+from __future__ import annotations
+
+import time
+
+from decor import progress
+from decor.engines.process_group import ProcessGroup
+from decor.engines.vectorised import Vectorised
+from decor.errors import InputError
+from decor.federation.peers import Peers
+from decor.privacy.plan import NoisePlan
+
+from . import examples, users
+from .findings import Audit
+from .wire import wires
+
+_WORK = 30_000_000
+"""Numbers on the wire that take some ten seconds: steps are as many as fit."""
+_PEERS_STEPS = 16
+"""Of real peers, whose messages are all kept until the end."""
+
+
+def audit(
+    plan: NoisePlan,
+    *,
+    engine: Vectorised | ProcessGroup | Peers | None = None,
+    delta: float | None = None,
+    canaries: int = 120_000,
+    steps: int | None = None,
+    confidence: float = 0.9999,
+    seed: int = 0,
+) -> Audit:
+    """Attacks what the engine's users send under this plan's noise, as every adversary.
+
+    Canaries are as loud as makes them measurable, over `steps` of the plan's steps (None: as many as take some seconds). What
+    the attacks prove is compared with what the accountant claims for just that; the claim itself is linear in their length, and
+    composes over steps exactly. More `canaries` bring the proof closer to the truth.
+
+    Guarantee: if noise and clipping are as planned, the audit fails with a probability of at most 1 - confidence.
+    """
+    began = time.monotonic()
+    _check(plan, canaries, steps, confidence)
+    if delta is None:
+        delta = 1e-5 if plan.budget is None else plan.budget.delta
+    engine = engine or Vectorised()
+    if steps is None:
+        steps = _fitting(plan, canaries)
+        steps = min(steps, _PEERS_STEPS) if isinstance(engine, Peers) else steps
+    steps = min(steps, plan.exposure.steps)
+    listed = wires(engine, plan)
+    attacked = users.attacked if plan.exposure.unit == "user" else examples.attacked
+    found = []
+    for k, wire in enumerate(listed):
+        with progress.share(k / len(listed), (k + 1) / len(listed)):
+            found.append(attacked(wire, plan, canaries, steps, (1 - confidence) / len(listed), seed))
+    return Audit(plan, delta, steps, canaries, confidence, tuple(found), round(time.monotonic() - began, 2))
+
+
+def _check(plan: NoisePlan, canaries: int, steps: int | None, confidence: float) -> None:
+    if not isinstance(plan, NoisePlan):
+        raise InputError(f"plan must be a NoisePlan, such as decor.calibrate() makes, not {plan!r}")
+    if plan.adversary.average_only:
+        raise InputError("central DP trusts a server with the messages, so there is nothing to attack; audit a plan of DECOR")
+    if not plan.sigma_cdp > 0:
+        raise InputError("a plan without sigma_cdp promises nothing: the sum of all messages has no noise")
+    if not 0.5 <= confidence < 1:
+        raise InputError(f"confidence must be from 0.5 to less than 1, such as 0.9999, not {confidence!r}")
+    if canaries < 1000:
+        raise InputError(f"{canaries} canaries measure nothing; take 1000 or more, such as 120,000")
+    if steps is not None and steps < 2:
+        raise InputError(f"an audit takes 2 steps at least, not {steps!r}: noise may be used again in the second")
+
+
+def _fitting(plan: NoisePlan, canaries: int) -> int:
+    if plan.exposure.unit == "example":
+        return 64
+    return max(8, _WORK // (plan.topology.users * canaries))

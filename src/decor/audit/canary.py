@@ -1,0 +1,156 @@
+"""Canaries: tasks whose gradients the auditor has chosen, so that every engine can be attacked from outside.
+
+Claims are about one vector of the clip's length. A vector of many canaries, each as long, in as many coordinates, is many
+independent trials of that claim in one run: the run is told of a clip that lets them all through, and of nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from decor.learning.task import Task
+
+Array = NDArray[Any]
+
+RHYTHMS = ("constant", "alternating", "random")
+"""Signs over steps. Noise that is used again in another step hides a constant canary, and none of the others."""
+_OVER = 8.0
+"""Gradients are so many times longer than the clip: an engine that does not clip is loud."""
+_BEAT = 40.0
+"""The clock moves so many times as far in a step as noise may move it in all of them."""
+
+
+@dataclass(frozen=True)
+class Signals:
+    """User level: everybody's canary in every coordinate, with a secret sign, a length, and a rhythm over the steps.
+
+    The first parameter is a clock: everybody's gradient moves it by `beat` a step, far more than noise does, so that a gradient
+    knows its step from the model alone, on any engine.
+    """
+
+    signs: Array
+    """[users, canaries], 1 or -1: what the attacks have to find out."""
+    rhythm: Array
+    """[canaries], of RHYTHMS."""
+    table: Array
+    """[steps, rhythms], 1 or -1."""
+    length: Array
+    """[canaries]: for weak adversaries long ones, for strong ones short ones."""
+    beat: float
+
+    @staticmethod
+    def of(users: int, count: int, steps: int, lengths: Array, noise: float, rng: np.random.Generator) -> Signals:
+        """`noise` bounds the deviation of anybody's noise in a step."""
+        t = np.arange(steps)
+        table = np.stack([np.ones(steps), 1.0 - 2.0 * (t % 2), rng.choice([-1.0, 1.0], steps)], axis=1)
+        signs = rng.choice(np.array([-1.0, 1.0]), (users, count))
+        length = lengths[np.arange(count) // len(RHYTHMS) % len(lengths)]
+        beat = _BEAT * (noise * math.sqrt(steps) + float(lengths.max()))
+        return Signals(signs, np.arange(count) % len(RHYTHMS), table, length, beat)
+
+    @property
+    def clip(self) -> float:
+        """What lets all canaries through, and no more."""
+        return math.sqrt(self.beat**2 + float(np.square(self.length).sum()))
+
+    def beats(self, step: int) -> Array:
+        """Signs of a step, by coordinate."""
+        found: Array = self.table[step, self.rhythm]
+        return found
+
+    def gradients(self, step: int) -> Array:
+        """What everybody sends in a step but for noise: [users, 1 + canaries]."""
+        users, count = self.signs.shape
+        found = np.empty((users, 1 + count))
+        found[:, 0] = -self.beat
+        np.multiply(self.signs, self.length * self.beats(step), out=found[:, 1:])
+        return found
+
+    def task(self) -> Task:
+        X = torch.from_numpy(self.signs).float()
+        model = _Clocked(self.table, self.rhythm, self.length, self.beat)
+        return Task(model, _mean, [(x.unsqueeze(0), torch.zeros(1)) for x in X], name="canaries")
+
+
+class _Clocked(nn.Module):
+    """Output whose gradient is a record's canaries, with the signs of the step that the clock shows."""
+
+    def __init__(self, table: Array, rhythm: Array, length: Array, beat: float) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(1 + len(rhythm)))
+        self.table: Tensor
+        self.rhythm: Tensor
+        self.length: Tensor
+        self.register_buffer("table", torch.from_numpy(table).float())
+        self.register_buffer("length", torch.from_numpy(length))
+        self.register_buffer("rhythm", torch.from_numpy(rhythm))
+        self.beat = beat
+
+    def forward(self, X: Tensor) -> Tensor:
+        step = (self.weights[0].detach() / self.beat).round().clamp(0, len(self.table) - 1).long()
+        signs = self.table.index_select(0, step.reshape(1))[0][self.rhythm]
+        return _flat(_OVER * ((X * signs * self.length * self.weights[1:]).sum(-1) - self.beat * self.weights[0]))
+
+
+@dataclass(frozen=True)
+class Inclusions:
+    """Example level: one record for every coordinate at one victim, which is in the data or not; everybody else has none.
+
+    A record's gradient is one coordinate's; whether it was drawn in a step is the engine's secret, and half of the claim. Some
+    coordinates are silent: nobody's gradient is there, and noise is seen alone.
+    """
+
+    amplitudes: Array
+    """[canaries]: 1 for a record that is there; one that is not has 0, or -1 where it was replaced by its contrary."""
+    silent: Array
+    users: int
+    victim: int
+    clip: float
+    replaced: bool
+
+    @staticmethod
+    def of(users: int, victim: int, count: int, clip: float, replaced: bool, rng: np.random.Generator) -> Inclusions:
+        silent = np.arange(count) % 4 == 3
+        present = rng.random(count) < 0.5
+        amplitudes = np.where(silent, 0.0, np.where(present, 1.0, -1.0 if replaced else 0.0))
+        return Inclusions(amplitudes, silent, users, victim, clip, replaced)
+
+    def task(self) -> Task:
+        count, shards = len(self.amplitudes), []
+        for user in range(self.users):
+            X = np.zeros((count, 2))
+            if user == self.victim:
+                X = np.stack([np.arange(count), self.amplitudes], 1)
+            shards.append((torch.from_numpy(X).float(), torch.zeros(count)))
+        return Task(_Inclusion(count, self.clip), _mean, shards, name="inclusion canaries")
+
+
+class _Inclusion(nn.Module):
+    """Output whose gradient is a record's number (its amplitude) in one coordinate (its place)."""
+
+    def __init__(self, count: int, clip: float) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(count))
+        self.places: Tensor
+        self.register_buffer("places", torch.arange(count).float())
+        self.clip = clip
+
+    def forward(self, X: Tensor) -> Tensor:
+        here = (X[:, :1] == self.places).to(X.dtype)
+        return _flat(_OVER * self.clip * X[:, 1] * (here * self.weights).sum(-1))
+
+
+def _flat(output: Tensor) -> Tensor:
+    """Zero, with the gradient of what is given: no engine takes a canary for a loss that diverges."""
+    return output - output.detach()
+
+
+def _mean(output: Tensor, _: Tensor) -> Tensor:
+    return output.mean()

@@ -1,0 +1,80 @@
+"""Ear: takes the messages of a run apart, step by step, into what the auditor knows and noise; and looks at its law."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decor.privacy.plan import NoisePlan
+
+from .adversaries import Foe, covariance, incidence
+from .law import Check, Law
+from .wire import RATE, Wire
+
+Array = NDArray[Any]
+
+_LAW = 6_000
+"""Columns whose law is looked at."""
+_PARTS = 512
+"""Users and edges up to which each one's noise is looked at by itself."""
+CHECKS = 7
+
+
+class Ear:
+    """One run's: `deviations` are those of everybody's own noise, and of every edge's, that this wire should have."""
+
+    def __init__(self, wire: Wire, plan: NoisePlan, parameters: int) -> None:
+        topology = plan.topology
+        self.plan, self.steps = plan, 0
+        self.own, self.shared = wire.deviations(plan, parameters)
+        self.W, self.K = topology.mixing.toarray(), incidence(topology.users, topology.edges)
+        self.model: Array | None = None
+        self.law = Law(self.seen_by(()))
+        every = np.concatenate([np.full(topology.users, self.own), self.shared[self.shared > 0]])
+        self.parts = Law(np.diag(np.square(every))) if wire.secrets and len(every) <= _PARTS else None
+
+    def seen_by(self, coalition: tuple[int, ...]) -> Array:
+        """The covariance of everybody's noise, but for what a coalition knows of it."""
+        topology = self.plan.topology
+        return covariance(topology.users, topology.edges, self.own, self.shared, coalition)
+
+    def noised(self, messages: Array) -> Array:
+        """Everybody's gradient with noise: the local step backwards. Then gossip forwards, for the next."""
+        before = np.zeros_like(messages) if self.model is None else self.model
+        self.model = self.W @ messages
+        self.steps += 1
+        found: Array = (before - messages) / RATE
+        return found
+
+    def known(self, foe: Foe, edges: Array) -> Array:
+        """The noise of the coalition's edges, at whoever has it in a message."""
+        of_theirs = np.isin(self.plan.topology.edges, foe.coalition).any(axis=1)
+        found: Array = self.K[:, of_theirs] @ edges[of_theirs]
+        return found
+
+    def weights(self, foe: Foe) -> Array:
+        """What the best attack makes of everybody's messages: an estimate of the victim's, with the least noise there can be."""
+        honest = np.setdiff1d(np.arange(self.plan.topology.users), foe.coalition)
+        row = np.linalg.inv(self.seen_by(foe.coalition)[np.ix_(honest, honest)])[np.searchsorted(honest, foe.victim)]
+        found = np.zeros(self.plan.topology.users)
+        found[honest] = row / row[np.searchsorted(honest, foe.victim)]
+        return found
+
+    def look(self, noise: Array, edges: Array | None) -> None:
+        self.law.see(noise[:, :_LAW])
+        if self.parts is not None and edges is not None:
+            own = noise[:, :_LAW] - self.K @ edges[:, :_LAW]
+            self.parts.see(np.concatenate([own, edges[self.shared > 0, :_LAW]]))
+
+    def checks(self, error: float, problems: list[str]) -> tuple[Check, ...]:
+        """All of them; together they fail without cause with a probability of at most `error`."""
+        least = error / (2 * CHECKS)
+        found = self.law.checks(least) if self.law.steps else []
+        if self.parts is not None and self.parts.steps:
+            found += [replace(c, name=f"parts: {c.name}") for c in self.parts.checks(least, users=False)]
+        right = not problems and self.steps == self.plan.exposure.steps
+        said = problems[0] if problems else f"{self.steps} messages of everybody for {self.plan.exposure.steps} steps"
+        return (*found, Check("messages", said, float(right), 0.5))

@@ -1,0 +1,184 @@
+"""Audit: what was claimed, what was measured, and whether the claim stands."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from decor.privacy import gaussian
+from decor.privacy.adversary import Adversary
+from decor.privacy.guarantee import Guarantee, figure
+from decor.privacy.plan import NoisePlan
+
+from .attack import Attack
+from .law import Check
+
+
+@dataclass(frozen=True)
+class Wired:
+    """What was found on one wire: one engine's way to make noise."""
+
+    name: str
+    attacks: tuple[Attack, ...]
+    checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(attack.passed for attack in self.attacks) and all(check.passed for check in self.checks)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One adversary on one wire: the plan's epsilon, and the most that was proven."""
+
+    wire: str
+    adversary: str
+    best: Attack
+    attacks: int
+    claimed: float
+    measured: float
+    passed: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """The outcome: `passed` unless an attack proves more than is claimed, or the noise is not as planned."""
+
+    plan: NoisePlan
+    delta: float
+    steps: int
+    canaries: int
+    confidence: float
+    wires: tuple[Wired, ...]
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        return all(wire.passed for wire in self.wires)
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """The strongest attack of every adversary."""
+        found = []
+        for wire in self.wires:
+            for adversary in dict.fromkeys(attack.adversary for attack in wire.attacks):
+                some = [attack for attack in wire.attacks if attack.adversary == adversary]
+                best = max(some, key=lambda attack: attack.reached)
+                claimed = self.guarantee(adversary).epsilon
+                passed = all(attack.passed for attack in some)
+                found.append(Row(wire.name, adversary, best, len(some), claimed, self._measured(best, claimed), passed))
+        return tuple(found)
+
+    def guarantee(self, adversary: str) -> Guarantee:
+        return self.plan.guarantee(self.delta, Adversary.parse(adversary))
+
+    def _measured(self, best: Attack, claimed: float) -> float:
+        """The share of the claimed mu that was measured, as an epsilon of the whole plan."""
+        if not math.isfinite(best.reached):
+            return math.inf
+        allowed = gaussian.mu(claimed, self.delta) if claimed < math.inf else math.inf
+        return float(gaussian.epsilon(best.reached * allowed, self.delta)) if allowed < math.inf else math.inf
+
+    @property
+    def failures(self) -> list[str]:
+        """A sentence for everything that is not as claimed."""
+        found = []
+        name = self.plan.topology.name
+        for wire in self.wires:
+            for attack in wire.attacks:
+                if not attack.passed:
+                    who = f" (users {', '.join(map(name, attack.coalition[:8]))})" if attack.coalition else ""
+                    how = f"{attack.canary} canaries, {attack.kind} attack"
+                    found.append(
+                        f"{wire.name}: {attack.adversary}{who} learns more of user {name(attack.victim)} than the plan allows: "
+                        f"mu {attack.measured:.3g} is proven, and {attack.claimed:.3g} was claimed ({how})"
+                    )
+            found += [
+                f"{wire.name}: not so: {check.said} ({check.name}, probability {check.probability:.1g})"
+                for check in wire.checks
+                if not check.passed
+            ]
+        return found
+
+    def __str__(self) -> str:
+        row = max(self.rows, key=lambda row: row.best.reached)
+        if not self.passed:
+            return f"FAIL: {self.failures[0]}"
+        return (
+            f"PASS: of the claimed mu up to {100 * row.best.reached:.0f} % was measured and nowhere more than 100 %, by "
+            f"{sum(row.attacks for row in self.rows)} attacks of {len(self.rows)} kinds of adversary; the noise is as planned "
+            f"({sum(len(wire.checks) for wire in self.wires)} checks; confidence {self.confidence:g})"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for scripts and for the report."""
+        return {
+            "passed": self.passed,
+            "statement": str(self),
+            "delta": self.delta,
+            "steps": self.steps,
+            "steps_of_plan": self.plan.exposure.steps,
+            "canaries": self.canaries,
+            "confidence": self.confidence,
+            "seconds": self.seconds,
+            "unit": self.plan.exposure.unit,
+            "users": self.plan.topology.users,
+            "topology": self.plan.topology.description,
+            "adversaries": [_row(row) for row in self.rows],
+            "attacks": [
+                {"engine": wire.name, **vars(attack), "reached": attack.reached, "passed": attack.passed}
+                for wire in self.wires
+                for attack in wire.attacks
+            ],
+            "checks": [
+                {"engine": wire.name, **vars(check), "passed": check.passed} for wire in self.wires for check in wire.checks
+            ],
+            "failures": self.failures,
+        }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    best = row.best
+    return {
+        "engine": row.wire,
+        "adversary": row.adversary,
+        "claimed_epsilon": row.claimed,
+        "measured_epsilon": row.measured,
+        "claimed_mu": best.claimed,
+        "measured_mu": best.measured,
+        "reached": best.reached,
+        "victim": best.victim,
+        "coalition": list(best.coalition),
+        "canary": best.canary,
+        "attack": best.kind,
+        "attacks": row.attacks,
+        "passed": row.passed,
+    }
+
+
+HEADER = ("engine", "adversary", "claimed epsilon", "measured", "reached", "by canaries, attack", "")
+
+
+def lines(data: dict[str, Any]) -> list[list[str]]:
+    """Rows of a table for people, from what `to_json` gives; what is measured is rounded down."""
+    return [
+        [
+            row["engine"],
+            row["adversary"],
+            figure(float(row["claimed_epsilon"])),
+            f">= {_down(float(row['measured_epsilon']))}",
+            f"{math.floor(1000 * row['reached']) / 10:g} %" if math.isfinite(row["reached"]) else "inf",
+            f"{row['canary']}, {row['attack']}",
+            "pass" if row["passed"] else "FAIL",
+        ]
+        for row in data["adversaries"]
+    ]
+
+
+def _down(value: float) -> str:
+    if not math.isfinite(value) or value <= 0:
+        return f"{value:g}"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return f"{math.floor(value / unit) * unit:.3g}"

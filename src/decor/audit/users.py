@@ -1,0 +1,103 @@
+"""User level: canaries of everybody in one run; who attacks one user knows all others' data, as differential privacy has it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decor import progress
+from decor.privacy.plan import NoisePlan
+
+from .adversaries import Foe, covariance, foes
+from .attack import Attack, errors, fitted, proven
+from .canary import RHYTHMS, Signals
+from .ear import Ear
+from .findings import Wired
+from .wire import Wire
+
+Array = NDArray[Any]
+
+_AIM = 3.0
+"""The mu that canaries are made for against an eavesdropper: errors of a few percent, which measure it best."""
+
+
+def attacked(wire: Wire, plan: NoisePlan, canaries: int, steps: int, error: float, seed: int) -> Wired:
+    against = foes(plan, wire.secrets)
+    topology, rng = plan.topology, np.random.default_rng([seed, 1])
+    shared = np.broadcast_to(plan.sigma_cor, topology.edge_count)
+    largest = math.sqrt(float(covariance(topology.users, topology.edges, plan.sigma_cdp, shared).diagonal().max()))
+    signals = Signals.of(topology.users, canaries, steps, _lengths(against, steps), largest, rng)
+    loud = replace(plan, exposure=replace(plan.exposure, clip=signals.clip, steps=steps), budget=None)
+    heard = _Sums(Ear(wire, loud, 1 + canaries), signals, wire)
+    problems = wire.run(signals.task(), loud, [seed], heard.hear)
+    if not progress.speaks():  # of several processes the first has heard everything
+        return Wired(wire.name, (), ())
+    each = error / 2 / (2 * len(RHYTHMS) * len(against))
+    trained = rng.random(canaries) < 0.5
+    attacks = [attack for foe in against for attack in heard.attacks(foe, trained, each)]
+    return Wired(wire.name, tuple(attacks), heard.ear.checks(error / 2, problems))
+
+
+def _lengths(against: list[Foe], steps: int) -> Array:
+    """Canaries for the weakest adversary and for the strongest, and some for those between."""
+    least, most = (choice(foe.leverage for foe in against) for choice in (min, max))
+    several = 1 + math.ceil(max(0.0, math.log(most / least) / 2 - 0.4) / 1.5)
+    return _AIM / (2 * np.sqrt(steps * np.geomspace(least, most, several)))
+
+
+@dataclass
+class _Sums:
+    """Noise, and that of every edge, summed over the steps with the canaries' signs: all that an attack needs."""
+
+    ear: Ear
+    signals: Signals
+    wire: Wire
+
+    def __post_init__(self) -> None:
+        topology, count = self.ear.plan.topology, self.signals.signs.shape[1]
+        self.noise: Array = np.zeros((topology.users, count))
+        self.edges: Array = np.zeros((topology.edge_count if self.wire.secrets else 0, count))
+
+    def hear(self, step: int, messages: Array, edges: Array | None) -> None:
+        steps = self.ear.plan.exposure.steps
+        progress.report(f"auditing {self.wire.name}", step, steps)
+        noised = self.ear.noised(messages)
+        if step >= steps:
+            return  # one too many, which the checks will say
+        noise = (noised - self.signals.gradients(step))[:, 1:]
+        own = None if edges is None else edges[:, 1:]
+        self.ear.look(noise, own)
+        beats = self.signals.beats(step)
+        self.noise += noise * beats
+        if own is not None:
+            self.edges += own * beats
+
+    def attacks(self, foe: Foe, trained: Array, error: float) -> list[Attack]:
+        signals, steps = self.signals, self.ear.plan.exposure.steps
+        signs = signals.signs[foe.victim]
+        seen = self.noise - self.ear.known(foe, self.edges) if foe.coalition else self.noise.copy()
+        seen[foe.victim] += steps * signals.length * signs
+        length = min(set(signals.length.tolist()), key=lambda length: abs(math.log(_mu(length, steps, foe) / _AIM)))
+        honest = np.setdiff1d(np.arange(len(seen)), foe.coalition)
+        best = self.ear.weights(foe) @ seen
+        found = []
+        for rhythm, name in enumerate(RHYTHMS):
+            some = (signals.rhythm == rhythm) & (signals.length == length)
+            present, first = signs[some] > 0, trained[some]
+            learnt, threshold = fitted(seen[np.ix_(honest, some)], present, first)
+            for kind, score, cut, among in (("optimal", best[some], 0.0, slice(None)), ("fitted", learnt, threshold, ~first)):
+                counted = errors(score[among], present[among], cut)
+                measured, estimated = proven(*counted, error)
+                held = counted[1] + counted[3]
+                claimed = _mu(length, steps, foe)
+                found.append(Attack(foe.adversary, foe.coalition, foe.victim, name, kind, held, claimed, measured, estimated))
+        return found
+
+
+def _mu(length: float, steps: int, foe: Foe) -> float:
+    """What the plan allows: a shift of two lengths in every step, in the noise that is left."""
+    return 2 * length * math.sqrt(steps * foe.leverage)

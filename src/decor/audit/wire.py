@@ -1,0 +1,187 @@
+"""What an engine's users send: the messages of a run of canaries, step by step, and what its users know of the noise.
+
+`hear(step, messages, shared)` is told [users, columns] as first sent, and every edge's noise [edges, columns], or None where
+nobody draws noise edge by edge.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decor.engines.channel import Sparse, by_edge
+from decor.engines.engine import Recipe, Setting
+from decor.engines.mixer import DENSE, is_complete, mixer
+from decor.engines.process_group import ProcessGroup
+from decor.engines.vectorised import Vectorised
+from decor.errors import InputError
+from decor.federation import witness
+from decor.federation.peers import Peers, alone
+from decor.federation.together import Together
+from decor.learning.task import Task
+from decor.net.identity import Identity
+from decor.noise import root
+from decor.noise.stream import EDGE_SIGMA, OWN_SIGMA, shared
+from decor.privacy.plan import NoisePlan
+
+Array = NDArray[Any]
+Hear = Callable[[int, Array, Array | None], object]
+_RECIPE = Recipe(evaluate_every=10**9)
+RATE = 1.0
+"""Step size: a message is the model less gradient and noise."""
+
+
+class Wire(Protocol):
+    """One way in which an engine makes noise."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def secrets(self) -> bool:
+        """Whether users know the noise of their edges, so that some of them can be curious."""
+        ...
+
+    @property
+    def repeats(self) -> bool:
+        """Whether several seeds can be run at once."""
+        ...
+
+    def deviations(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
+        """Of everybody's own noise and of every edge's, as they really are."""
+        ...
+
+    def run(self, task: Task, plan: NoisePlan, seeds: Sequence[int], hear: Hear) -> list[str]:
+        """Sentences about what must not happen on any wire, whatever the noise."""
+        ...
+
+
+def wires(engine: Vectorised | ProcessGroup | Peers, plan: NoisePlan) -> list[Wire]:
+    """Vectorised draws noise by a root of its covariance, in which edges are not to be seen, and on demand edge by edge."""
+    if isinstance(engine, Peers):
+        return [OfPeers(engine)]
+    name = "vectorised" if isinstance(engine, Vectorised) else "process-group"
+    by_edges = not (is_complete(plan.topology) and plan.topology.users > DENSE)
+    if isinstance(engine, ProcessGroup):
+        return [Simulated(engine, name, by_edges)]
+    if isinstance(engine, Vectorised):
+        if engine.noise is not None and not isinstance(engine.noise, str):
+            raise InputError("noise from outside is not the engine's own; audit Vectorised() as you train with it")
+        plain = Simulated(replace(engine, noise=None), name, False)
+        edges = Simulated(replace(engine, noise="edges"), f"{name}, edge by edge", True)
+        return [plain, edges] if by_edges and engine.noise is None else [edges if by_edges else plain]
+    raise InputError(f"engine must be Vectorised(), ProcessGroup() or Peers(), not {engine!r}")
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """The simulator, in one process or in several."""
+
+    engine: Vectorised | ProcessGroup
+    name: str
+    secrets: bool
+    repeats: bool = True
+
+    def deviations(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
+        return plan.sigma_cdp, np.array(by_edge(plan))
+
+    def run(self, task: Task, plan: NoisePlan, seeds: Sequence[int], hear: Hear) -> list[str]:
+        edges = _Edges(plan, seeds, task.parameters) if self.secrets else None
+
+        def listen(step: int, messages: Tensor) -> None:
+            hear(step, messages.double().cpu().flatten(1).numpy(), None if edges is None else edges.noise(step))
+
+        engine = replace(self.engine, on_messages=listen)
+        engine.run(task, [Setting(plan, RATE, seed) for seed in seeds], _RECIPE)
+        return []
+
+
+class _Edges:
+    """Every edge's noise, as both of its ends draw it."""
+
+    def __init__(self, plan: NoisePlan, seeds: Sequence[int], parameters: int) -> None:
+        self.shape = plan.topology.edge_count, len(seeds), 1, parameters
+        mixing = mixer(plan.topology, False, torch.float64)
+        self.channel = Sparse(mixing, [plan], seeds, _rows_of_edges, plan.topology.edge_count)
+
+    def noise(self, step: int) -> Array:
+        found = torch.zeros(self.shape, dtype=torch.float64)
+        self.channel.noise([found], torch.ones(self.shape[1], 1, dtype=torch.float64), step)
+        edges: Array = found.flatten(1).numpy()
+        return edges
+
+
+def _rows_of_edges(users: int, edges: Array, own: float, shared: Array) -> root.Columns:
+    """The columns of `root.by_edges` that are edges, each in a row of its own."""
+    kept = np.flatnonzero(shared > 0)
+    return root.Columns.of(np.arange(len(kept) + 1), kept, shared[kept])
+
+
+@dataclass(frozen=True)
+class OfPeers:
+    """Real processes with TLS between them: what arrives, and the keys that users hold."""
+
+    engine: Peers
+    name: str = "peers"
+    secrets: bool = True
+    repeats: bool = False
+
+    def deviations(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
+        """The grid's, which are those planned or a little more."""
+        from decor.federation.released import grid_of
+
+        grid = grid_of(plan, parameters, 0.5)
+        return grid.unit * OWN_SIGMA, grid.unit * EDGE_SIGMA * np.array(grid.multiples, dtype=float)
+
+    def run(self, task: Task, plan: NoisePlan, seeds: Sequence[int], hear: Hear) -> list[str]:
+        identities = [Identity.new() for _ in range(task.users)]
+        terms = self.engine.terms(task, Setting(plan, RATE, 0), _RECIPE, identities, 0.5)
+        with tempfile.TemporaryDirectory(prefix="decor-audit-") as folder:
+            together = Together(terms, identities, alone(task), Path(folder), witnessed=True)
+            together.trained()
+            heard = _Heard(plan, [seat.witness for seat in together.seats])
+            return heard.told(hear, self.engine.dtype, terms.grid.unit, terms.grid.multiples)
+
+
+class _Heard:
+    """What all witnesses have written down together."""
+
+    def __init__(self, plan: NoisePlan, paths: Sequence[Path]) -> None:
+        self.plan = plan
+        self.messages: dict[tuple[int, int], bytes] = {}
+        self.keys: dict[tuple[int, int, int], bytes] = {}
+        self.problems: list[str] = []
+        for user, path in enumerate(paths):
+            for other, step, round_, said in witness.read(path):
+                if round_ == -1:
+                    self.keys[user, other, step] = said
+                elif round_ == 0 and self.messages.setdefault((other, step), said) != said:
+                    self.problems.append(f"user {other} has sent two different messages for step {step}")
+
+    def told(self, hear: Hear, dtype: str, unit: float, multiples: Sequence[int]) -> list[str]:
+        users = range(self.plan.topology.users)
+        for step in range(1 + max((step for _, step in self.messages), default=-1)):
+            missing = [user for user in users if (user, step) not in self.messages]
+            if missing:
+                return [*self.problems, f"nobody has heard a message of user {missing[0]} for step {step}"]
+            models = np.stack([np.frombuffer(self.messages[user, step], dtype) for user in users]).astype(np.float64)
+            hear(step, models, self._shared(step, models.shape[1], unit, multiples))
+        return self.problems
+
+    def _shared(self, step: int, count: int, unit: float, multiples: Sequence[int]) -> Array:
+        found = np.zeros((len(multiples), count))
+        for e, ((low, high), multiple) in enumerate(zip(self.plan.topology.edges.tolist(), multiples, strict=True)):
+            keys = self.keys.get((low, high, step)), self.keys.get((high, low, step))
+            if keys[0] != keys[1] or keys[0] is None:
+                self.problems.append(f"users {low} and {high} have no common secret for step {step}")
+            if keys[0] is not None:
+                found[e] = unit * multiple * shared(keys[0], count)
+        return found

@@ -1,0 +1,162 @@
+"""`decor audit`: attacks what an engine sends, and fails if it proves more than is claimed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import decor
+from decor import progress
+from decor.errors import AuditFailed, FragileGraphWarning, InputError
+from decor.results.folder import replace_text
+
+from . import options as opt
+from . import processes
+from .show import table, write_json
+
+_AUDIT = """examples:
+  decor audit --topology ring --users 8 --epsilon 3 --adversary curious
+  decor audit trial/federation.toml          real peers on this machine, with the federation's graph and noise
+  decor audit run                            the plan and the engine of a saved run; report.html gets a section"""
+
+CANARIES = 120_000
+ENGINES = ("vectorised", "process-group", "peers")
+
+
+def add_commands(commands: Any) -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    audit = commands.add_parser("audit", help="measures that the privacy holds", epilog=_AUDIT, formatter_class=raw)
+    audit.set_defaults(run=run_audit)
+    said = "a saved plan, a federation's file, or the folder of a run; or describe a plan by the options below"
+    audit.add_argument("what", nargs="?", metavar="WHAT", help=said)
+    audit.add_argument("--engine", choices=ENGINES, metavar="NAME", help=f"whose messages: {', '.join(ENGINES)}")
+    audit.add_argument("--processes", type=opt.whole, metavar="N", help="of process-group (default: one for every core)")
+    audit.add_argument("--device", default="cpu", help="of the simulator: cpu (default) or cuda")
+    audit.add_argument("--canaries", type=opt.whole, metavar="N", help=f"more prove more (default: {CANARIES:,})")
+    audit.add_argument("--audit-steps", type=opt.whole, metavar="T", help="steps to run (default: what takes some seconds)")
+    sure = "of a failure not being chance (default: 0.9999)"
+    audit.add_argument("--confidence", type=opt.number, default=0.9999, metavar="P", help=sure)
+    audit.add_argument("--seed", type=opt.whole, default=0, metavar="S", help="of canaries and of simulated noise (default: 0)")
+    audit.add_argument("--epsilon", type=opt.number, metavar="E", help="the claim (default: 3), or give the noise:")
+    audit.add_argument("--sigma-cdp", type=opt.number, metavar="S", help="independent noise of every user")
+    audit.add_argument("--sigma-cor", type=opt.number, metavar="S", help="noise of every edge")
+    opt.add_adversary(audit)
+    opt.add_graph(audit)
+    opt.add_exposure(audit)
+    opt.add_output(audit)
+    audit.add_argument("--hand-over", help=argparse.SUPPRESS)
+
+
+def run_audit(options: argparse.Namespace) -> None:
+    plan, name, folder = _target(options)
+    name = options.engine or name
+    if name == "process-group" and "WORLD_SIZE" not in os.environ:
+        data = _by_processes(plan, options)
+    else:
+        if options.processes is not None and "WORLD_SIZE" not in os.environ:
+            raise InputError("--processes are those of --engine process-group; say both, or neither")
+        data = _audited(plan, name, options)
+    if not progress.speaks():
+        return
+    if options.hand_over is not None:
+        Path(options.hand_over).write_text(json.dumps(data), encoding="utf-8")
+        return
+    _show(data, folder, options)
+    if not data["passed"]:
+        raise AuditFailed(data["failures"][0])
+
+
+def _audited(plan: decor.NoisePlan, name: str, options: argparse.Namespace) -> dict[str, Any]:
+    found = decor.audit(
+        plan,
+        engine=_engine(name, options),
+        delta=options.delta,
+        canaries=CANARIES if options.canaries is None else options.canaries,
+        steps=options.audit_steps,
+        confidence=options.confidence,
+        seed=options.seed,
+    )
+    progress.report("")
+    return found.to_json() if progress.speaks() else {}
+
+
+def _by_processes(plan: decor.NoisePlan, options: argparse.Namespace) -> dict[str, Any]:
+    """This very command in several processes, of which the first hands over what it has found."""
+    count = len(os.sched_getaffinity(0)) if options.processes is None else options.processes
+    if not 1 <= count <= plan.topology.users:
+        raise InputError(f"--processes must be from 1 to the {plan.topology.users} users, not {count}")
+    with tempfile.TemporaryDirectory(prefix="decor-audit-") as folder:
+        file = Path(folder) / "audit.json"
+        processes.start(count, [*options.words, "--hand-over", str(file)])
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return found
+
+
+def _engine(name: str, options: argparse.Namespace) -> Any:
+    if name == "peers":
+        return decor.Peers()
+    if name == "process-group":
+        return decor.ProcessGroup(seed=options.seed, device=options.device)
+    return decor.Vectorised(seed=options.seed, device=options.device)
+
+
+def _target(options: argparse.Namespace) -> tuple[decor.NoisePlan, str, Path | None]:
+    """(the plan, the engine it is for, the folder that the outcome belongs to)."""
+    if options.what is None:
+        return _described(options), "vectorised", None
+    for name in ("epsilon", "sigma_cdp", "sigma_cor"):
+        if getattr(options, name) is not None:
+            raise InputError(f"{options.what} already says the noise; drop --{name.replace('_', '-')}")
+    opt.refuse_beside_plan(options)
+    path = Path(options.what)
+    if path.suffix == ".toml":
+        from decor.federation.federation import Federation
+
+        plan, engine, folder = Federation.read(path).plan, "peers", None
+    elif path.is_dir():
+        run = decor.Run.load(path)
+        plan, engine, folder = run.plan, str(run.manifest.get("engine", {}).get("name", "vectorised")), path
+    else:
+        plan, engine, folder = decor.NoisePlan.load(path), "vectorised", None
+    return (plan if options.adversary is None else replace(plan, adversary=opt.adversary_of(options))), engine, folder
+
+
+def _described(options: argparse.Namespace) -> decor.NoisePlan:
+    topology, exposure, adversary = opt.topology_of(options), opt.exposure_of(options), opt.adversary_of(options)
+    if options.sigma_cdp is not None or options.sigma_cor is not None:
+        if options.epsilon is not None or options.sigma_cdp is None or options.sigma_cor is None:
+            raise InputError("give --epsilon, or both --sigma-cdp and --sigma-cor (0 for none)")
+        return decor.NoisePlan(topology, exposure, adversary, options.sigma_cdp, options.sigma_cor)
+    budget = decor.Budget(3.0 if options.epsilon is None else options.epsilon, options.delta or opt.DELTA)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FragileGraphWarning)  # the audit shows what it means
+        return decor.calibrate(topology, exposure, adversary, budget)
+
+
+def _show(data: dict[str, Any], folder: Path | None, options: argparse.Namespace) -> None:
+    wrote = []
+    if folder is not None:
+        replace_text(folder / "audit.json", json.dumps(data, indent=1) + "\n")
+        wrote.append(folder / "audit.json")
+    if options.plot is not None:
+        from decor.audit.figure import drawn
+
+        drawn(data, options.plot)
+        wrote.append(options.plot)
+    if options.json:
+        write_json(data)
+        return
+    from decor.audit.findings import HEADER, lines
+
+    print(f"{data['topology']}; {data['canaries']:,} canaries, {data['steps']} of {data['steps_of_plan']:,} steps")
+    print(table(HEADER, lines(data)))
+    right = sum(check["passed"] for check in data["checks"])
+    print(f"\n{right} of {len(data['checks'])} checks of the noise's law passed.\n\n{data['statement']}  ({data['seconds']:g} s)")
+    for path in wrote:
+        print(f"wrote {path}")

@@ -22,7 +22,7 @@ MAY_IMPORT = {
     # real users: where the network meets what is trained over it
     "federation": {"errors", "progress", "graph", "privacy", "noise", "net", "learning", "results", "engines"},
     # attacks on what engines and real users send
-    "audit": {
+    "auditing": {
         "errors",
         "progress",
         "graph",
@@ -47,7 +47,7 @@ MAY_IMPORT = {
         "engines",
         "federation",
         "reproductions",
-        "audit",
+        "auditing",
     },
 }
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.stem in MAY_IMPORT)

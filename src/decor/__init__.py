@@ -47,8 +47,8 @@ from .privacy import (
 )
 
 if TYPE_CHECKING:
-    from .audit.audit import audit
-    from .audit.findings import Audit
+    from .auditing.audit import audit
+    from .auditing.findings import Audit
     from .engines.process_group import ProcessGroup
     from .engines.sweep import Sweep, Tuned, sweep, tune
     from .engines.training import train
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _TRAINING = {
-    "Audit": "audit.findings",
+    "Audit": "auditing.findings",
     "Peers": "federation.peers",
     "ProcessGroup": "engines.process_group",
     "Run": "results.run",
@@ -69,7 +69,7 @@ _TRAINING = {
     "Task": "learning.task",
     "Tuned": "engines.sweep",
     "Vectorised": "engines.vectorised",
-    "audit": "audit.audit",
+    "audit": "auditing.audit",
     "losses": "learning",
     "models": "learning",
     "schedule": "learning",

@@ -25,7 +25,6 @@ _AUDIT = """examples:
   decor audit trial/federation.toml          real peers on this machine, with the federation's graph and noise
   decor audit run                            the plan and the engine of a saved run; report.html gets a section"""
 
-CANARIES = 120_000
 ENGINES = ("vectorised", "process-group", "peers")
 
 
@@ -38,7 +37,7 @@ def add_commands(commands: Any) -> None:
     audit.add_argument("--engine", choices=ENGINES, metavar="NAME", help=f"whose messages: {', '.join(ENGINES)}")
     audit.add_argument("--processes", type=opt.whole, metavar="N", help="of process-group (default: one for every core)")
     audit.add_argument("--device", default="cpu", help="of the simulator: cpu (default) or cuda")
-    audit.add_argument("--canaries", type=opt.whole, metavar="N", help=f"more prove more (default: {CANARIES:,})")
+    audit.add_argument("--canaries", type=opt.whole, metavar="N", help="more prove more (default: 120,000)")
     audit.add_argument("--audit-steps", type=opt.whole, metavar="T", help="steps to run (default: what takes some seconds)")
     sure = "of a failure not being chance (default: 0.9999)"
     audit.add_argument("--confidence", type=opt.number, default=0.9999, metavar="P", help=sure)
@@ -77,7 +76,7 @@ def _audited(plan: decor.NoisePlan, name: str, options: argparse.Namespace) -> d
         plan,
         engine=_engine(name, options),
         delta=options.delta,
-        canaries=CANARIES if options.canaries is None else options.canaries,
+        canaries=options.canaries,
         steps=options.audit_steps,
         confidence=options.confidence,
         seed=options.seed,
@@ -139,20 +138,28 @@ def _described(options: argparse.Namespace) -> decor.NoisePlan:
         return decor.calibrate(topology, exposure, adversary, budget)
 
 
+def _kept(data: dict[str, Any], folder: Path) -> list[Any]:
+    """The outcome beside the run, and in its report."""
+    from decor.results import outcomes, report
+
+    replace_text(folder / "audit.json", json.dumps(data, indent=1) + "\n")
+    run = decor.Run.load(folder)
+    shown = outcomes.of_runs([(folder.name or "run", run)], run.manifest.get("command", ""))
+    report.write(shown | {"audits": [(folder.name, data)]}, folder / "report.html")
+    return [folder / "audit.json", folder / "report.html"]
+
+
 def _show(data: dict[str, Any], folder: Path | None, options: argparse.Namespace) -> None:
-    wrote = []
-    if folder is not None:
-        replace_text(folder / "audit.json", json.dumps(data, indent=1) + "\n")
-        wrote.append(folder / "audit.json")
+    wrote = [] if folder is None else _kept(data, folder)
     if options.plot is not None:
-        from decor.audit.figure import drawn
+        from decor.auditing.figure import drawn
 
         drawn(data, options.plot)
         wrote.append(options.plot)
     if options.json:
         write_json(data)
         return
-    from decor.audit.findings import HEADER, lines
+    from decor.results.audited import HEADER, lines
 
     print(f"{data['topology']}; {data['canaries']:,} canaries, {data['steps']} of {data['steps_of_plan']:,} steps")
     print(table(HEADER, lines(data)))

@@ -97,7 +97,7 @@ def run_compare(options: argparse.Namespace) -> None:
 
 
 def run_report(options: argparse.Namespace) -> None:
-    from decor.results import outcomes
+    from decor.results import audited, outcomes
 
     if len(options.runs) == 1 and (saved := Path(options.runs[0]) / "report.json").is_file():
         try:
@@ -110,6 +110,7 @@ def run_report(options: argparse.Namespace) -> None:
     if len({name for name, _ in runs}) < len(runs):
         runs = [(str(path), run) for path, (_, run) in zip(options.runs, runs, strict=True)]
     data = outcomes.of_runs(runs, typed())
+    data["audits"] = [(name, found) for (name, _), path in zip(runs, options.runs, strict=True) if (found := audited.saved(path))]
     _show(data, {"report": str(_page(data, options.output))}, options.json)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from decor.errors import InputError
 from decor.privacy.guarantee import figure as rounded_up
 
+from .audited import section
 from .palette import styles
 from .report_data import Data, check
 from .report_view import view
@@ -55,6 +56,7 @@ def page(data: Data) -> str:
         "first_guarantee": escape(_first_guarantee(data)),
         "table": _results(data),
         "early": _early(data),
+        "audit": section(data["audits"]) if data.get("audits") else "",
         "repeat": _repeat(data),
         "notes": _notes(data),
     }

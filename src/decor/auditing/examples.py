@@ -29,8 +29,8 @@ Array = NDArray[Any]
 
 _AIM = 3.0
 """The mu that canaries are made for, about."""
-_TAKEN, _WIDE, _WIDEST = 4, 64, 4_000
-"""Canaries of one run: so many that a few are taken in a step. More come from more seeds; real peers have one run, a wide one."""
+_TAKEN, _WIDE, _WIDEST = 4, 64, 12_000
+"""Canaries of one run: so many that a few are taken in a step, and more come from more seeds; or all that can be, in one run."""
 _DELTAS = np.concatenate([np.geomspace(1e-3, 0.05, 5), np.linspace(0.1, 0.95, 18)])
 
 
@@ -39,10 +39,10 @@ def attacked(wire: Wire, plan: NoisePlan, canaries: int, steps: int, error: floa
     victim = plan.guarantee(0.5).worst_user
     against = foes(plan, wire.secrets, victim)
     few = math.ceil(_TAKEN / min(exposure.rates(users)))
-    wide = min(canaries, max(_WIDE, min(few, _WIDEST)) if wire.repeats else _WIDEST)
+    wide = min(canaries, max(_WIDE, min(few, _WIDEST)) if wire.widest else _WIDEST)
     loud = _loud(plan, against[0], wide, steps)
     inclusions = Inclusions.of(users, victim, wide, loud.exposure.clip, exposure.relation == "replace", rng)
-    seeds = [seed + k for k in range(max(1, canaries // wide))] if wire.repeats else [seed]
+    seeds = [seed + k for k in range(max(1, canaries // wide) if wire.widest else 1)]
     heard = _Evidence(Ear(wire, loud, wide), inclusions, against, len(seeds), wire.name)
     problems = wire.run(inclusions.task(), loud, seeds, heard.hear)
     if not progress.speaks():  # of several processes the first has heard everything
@@ -59,8 +59,7 @@ def _loud(plan: NoisePlan, foe: Foe, wide: int, steps: int) -> NoisePlan:
     batch = max(1, round(exposure.rates(plan.topology.users)[foe.victim] * wide))
     # the central limit of subsampled Gaussians: mu = rate sqrt(T (exp(1 / z^2) - 1))
     multiplier = 1 / math.sqrt(math.log1p((_AIM * wide / batch) ** 2 / steps))
-    shift = 2.0 if exposure.relation == "replace" else 1.0
-    clip = batch / (shift * multiplier * math.sqrt(foe.leverage))
+    clip = batch / (multiplier * math.sqrt(foe.leverage))
     return replace(plan, exposure=replace(exposure, clip=clip, steps=steps, batch_size=batch, records=wide), budget=None)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from decor.privacy import gaussian
 from decor.privacy.adversary import Adversary
-from decor.privacy.guarantee import Guarantee, figure
+from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
 
 from .attack import Attack
@@ -113,30 +113,33 @@ class Audit:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, for scripts and for the report."""
-        return {
-            "passed": self.passed,
-            "statement": str(self),
-            "delta": self.delta,
-            "steps": self.steps,
-            "steps_of_plan": self.plan.exposure.steps,
-            "canaries": self.canaries,
-            "confidence": self.confidence,
-            "seconds": self.seconds,
-            "unit": self.plan.exposure.unit,
-            "users": self.plan.topology.users,
-            "topology": self.plan.topology.description,
-            "adversaries": [_row(row) for row in self.rows],
-            "attacks": [
-                {"engine": wire.name, **vars(attack), "reached": attack.reached, "passed": attack.passed}
-                for wire in self.wires
-                for attack in wire.attacks
-            ],
-            "checks": [
-                {"engine": wire.name, **vars(check), "passed": check.passed} for wire in self.wires for check in wire.checks
-            ],
-            "failures": self.failures,
-        }
+        """Plain values, for scripts and for the report; infinities are the string "inf"."""
+        found: dict[str, Any] = _plain(
+            {
+                "passed": self.passed,
+                "statement": str(self),
+                "delta": self.delta,
+                "steps": self.steps,
+                "steps_of_plan": self.plan.exposure.steps,
+                "canaries": self.canaries,
+                "confidence": self.confidence,
+                "seconds": self.seconds,
+                "unit": self.plan.exposure.unit,
+                "users": self.plan.topology.users,
+                "topology": self.plan.topology.description,
+                "adversaries": [_row(row) for row in self.rows],
+                "attacks": [
+                    {"engine": wire.name, **vars(attack), "reached": attack.reached, "passed": attack.passed}
+                    for wire in self.wires
+                    for attack in wire.attacks
+                ],
+                "checks": [
+                    {"engine": wire.name, **vars(check), "passed": check.passed} for wire in self.wires for check in wire.checks
+                ],
+                "failures": self.failures,
+            }
+        )
+        return found
 
 
 def _row(row: Row) -> dict[str, Any]:
@@ -158,27 +161,9 @@ def _row(row: Row) -> dict[str, Any]:
     }
 
 
-HEADER = ("engine", "adversary", "claimed epsilon", "measured", "reached", "by canaries, attack", "")
-
-
-def lines(data: dict[str, Any]) -> list[list[str]]:
-    """Rows of a table for people, from what `to_json` gives; what is measured is rounded down."""
-    return [
-        [
-            row["engine"],
-            row["adversary"],
-            figure(float(row["claimed_epsilon"])),
-            f">= {_down(float(row['measured_epsilon']))}",
-            f"{math.floor(1000 * row['reached']) / 10:g} %" if math.isfinite(row["reached"]) else "inf",
-            f"{row['canary']}, {row['attack']}",
-            "pass" if row["passed"] else "FAIL",
-        ]
-        for row in data["adversaries"]
-    ]
-
-
-def _down(value: float) -> str:
-    if not math.isfinite(value) or value <= 0:
-        return f"{value:g}"
-    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
-    return f"{math.floor(value / unit) * unit:.3g}"
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return "inf" if isinstance(value, float) and math.isinf(value) else value

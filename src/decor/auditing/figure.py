@@ -7,7 +7,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from decor.privacy.guarantee import figure as rounded_up
 from decor.results import plots
+from decor.results.audited import down
 
 _LONGEST = 3.0
 """Shares of the claim beyond which bars are cut."""
@@ -18,10 +20,10 @@ def drawn(data: dict[str, Any], path: str | Path) -> None:
     rows = data["adversaries"]
     figure = Figure(figsize=(9.5, 1.7 + 0.55 * len(rows)), layout="constrained")
     axis = figure.subplots()
-    shares = [min(row["reached"], _LONGEST) for row in rows]
+    shares = [min(float(row["reached"]), _LONGEST) for row in rows]
     for k, (row, share) in enumerate(zip(rows, shares, strict=True)):
         axis.barh(k, share, color=plots.BLUE if row["passed"] else plots.ORANGE, height=0.62)
-        said = f"epsilon {row['claimed_epsilon']:.3g} claimed, {row['measured_epsilon']:.3g} proven"
+        said = f"epsilon {rounded_up(float(row['claimed_epsilon']))} claimed, {down(float(row['measured_epsilon']))} proven"
         axis.text(0.02, k, said, ha="left", va="center", color="white", fontsize=9.5, weight="bold")
     axis.axvline(1.0, color=plots.INK, linewidth=1.8)
     axis.set_yticks(range(len(rows)), [f"{row['adversary']}\n{row['engine']}" for row in rows], fontsize=9)

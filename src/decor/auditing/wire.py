@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decor.engines.channel import Sparse, by_edge
+from decor.engines.channel import Sparse, alike, by_edge
 from decor.engines.engine import Recipe, Setting
 from decor.engines.mixer import DENSE, is_complete, mixer
 from decor.engines.process_group import ProcessGroup
@@ -35,6 +35,8 @@ from decor.privacy.plan import NoisePlan
 Array = NDArray[Any]
 Hear = Callable[[int, Array, Array | None], object]
 _RECIPE = Recipe(evaluate_every=10**9)
+_SMALL, _LARGE = 8_000, 1_000_000
+"""Canaries of a small model, and of a large one."""
 RATE = 1.0
 """Step size: a message is the model less gradient and noise."""
 
@@ -51,8 +53,8 @@ class Wire(Protocol):
         ...
 
     @property
-    def repeats(self) -> bool:
-        """Whether several seeds can be run at once."""
+    def widest(self) -> int | None:
+        """Canaries of one run at most; more come from more seeds. None: one run has them all, for it cannot be repeated."""
         ...
 
     def deviations(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
@@ -65,19 +67,25 @@ class Wire(Protocol):
 
 
 def wires(engine: Vectorised | ProcessGroup | Peers, plan: NoisePlan) -> list[Wire]:
-    """Vectorised draws noise by a root of its covariance, in which edges are not to be seen, and on demand edge by edge."""
+    """Vectorised draws noise by a root of its covariance, of which edges are no part: one for small models, and for large ones on
+    some graphs another. On demand, and on a card always, it draws edge by edge."""
     if isinstance(engine, Peers):
         return [OfPeers(engine)]
     name = "vectorised" if isinstance(engine, Vectorised) else "process-group"
-    by_edges = not (is_complete(plan.topology) and plan.topology.users > DENSE)
+    by_edges = plan.topology.edge_count > 0 and not (is_complete(plan.topology) and plan.topology.users > DENSE)
     if isinstance(engine, ProcessGroup):
         return [Simulated(engine, name, by_edges)]
     if isinstance(engine, Vectorised):
         if engine.noise is not None and not isinstance(engine.noise, str):
             raise InputError("noise from outside is not the engine's own; audit Vectorised() as you train with it")
-        plain = Simulated(replace(engine, noise=None), name, False)
         edges = Simulated(replace(engine, noise="edges"), f"{name}, edge by edge", True)
-        return [plain, edges] if by_edges and engine.noise is None else [edges if by_edges else plain]
+        if by_edges and (engine.noise is not None or engine.device != "cpu"):
+            return [edges]
+        plain = replace(engine, noise=None)
+        found: list[Wire] = [Simulated(plain, name, False, _SMALL)]
+        if plan.exposure.unit == "user" and alike(plan, _SMALL) != alike(plan, _LARGE):
+            found.append(Simulated(plain, f"{name}, large models", False))
+        return [*found, edges] if by_edges else found
     raise InputError(f"engine must be Vectorised(), ProcessGroup() or Peers(), not {engine!r}")
 
 
@@ -88,7 +96,7 @@ class Simulated:
     engine: Vectorised | ProcessGroup
     name: str
     secrets: bool
-    repeats: bool = True
+    widest: int = _LARGE
 
     def deviations(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
         return plan.sigma_cdp, np.array(by_edge(plan))
@@ -132,7 +140,7 @@ class OfPeers:
     engine: Peers
     name: str = "peers"
     secrets: bool = True
-    repeats: bool = False
+    widest: int | None = None
 
     def deviations(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
         """The grid's, which are those planned or a little more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,9 @@ from decor.privacy.leverage import leverages
 from decor.privacy.plan import NoisePlan
 
 Array = NDArray[Any]
+
+_MANY, _SOME = 64, 16
+"""Users up to which each is curious in turn; and how many of more are."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +47,21 @@ def foes(plan: NoisePlan, secrets: bool, victim: int | None = None) -> list[Foe]
 
     listed: list[tuple[str, tuple[int, ...]]] = [("eavesdropper", ())]
     if secrets:
-        listed += [("curious", (v,)) for v in range(users if users > 2 else 0)]
+        listed += [("curious", (v,)) for v in _curious(plan)]
         if plan.adversary.colluders is not None and 1 < plan.adversary.colluders < users - 1:
             listed.append((str(plan.adversary), plan.guarantee(0.5).worst_coalition))
         last = 0 if victim is None else victim
         listed.append((str(Adversary.everyone()), tuple(v for v in range(users) if v != last)))
     return [against(name, coalition) for name, coalition in listed if victim not in coalition]
+
+
+def _curious(plan: NoisePlan) -> list[int]:
+    """Everybody, or of many some, and the one who learns most. Of two users each is everyone else."""
+    users = plan.topology.users
+    if users <= _MANY:
+        return list(range(users)) if users > 2 else []
+    worst = plan.guarantee(0.5, Adversary.curious()).worst_coalition
+    return sorted({*range(0, users, math.ceil(users / _SOME)), *worst})
 
 
 def covariance(users: int, edges: Array, own: float, shared: Array, without: tuple[int, ...] = ()) -> Array:

@@ -30,14 +30,16 @@ def attacked(wire: Wire, plan: NoisePlan, canaries: int, steps: int, error: floa
     topology, rng = plan.topology, np.random.default_rng([seed, 1])
     shared = np.broadcast_to(plan.sigma_cor, topology.edge_count)
     largest = math.sqrt(float(covariance(topology.users, topology.edges, plan.sigma_cdp, shared).diagonal().max()))
-    signals = Signals.of(topology.users, canaries, steps, _lengths(against, steps), largest, rng)
+    width = min(canaries, wire.widest or canaries)
+    seeds = [seed + k for k in range(math.ceil(canaries / width))]
+    signals = Signals.of(topology.users, width, steps, _lengths(against, steps), largest, rng)
     loud = replace(plan, exposure=replace(plan.exposure, clip=signals.clip, steps=steps), budget=None)
-    heard = _Sums(Ear(wire, loud, 1 + canaries), signals, wire)
-    problems = wire.run(signals.task(), loud, [seed], heard.hear)
+    heard = _Sums(Ear(wire, loud, 1 + width), signals, len(seeds), wire)
+    problems = wire.run(signals.task(), loud, seeds, heard.hear)
     if not progress.speaks():  # of several processes the first has heard everything
         return Wired(wire.name, (), ())
     each = error / 2 / (2 * len(RHYTHMS) * len(against))
-    trained = rng.random(canaries) < 0.5
+    trained = rng.random(width * len(seeds)) < 0.5
     attacks = [attack for foe in against for attack in heard.attacks(foe, trained, each)]
     return Wired(wire.name, tuple(attacks), heard.ear.checks(error / 2, problems))
 
@@ -55,10 +57,11 @@ class _Sums:
 
     ear: Ear
     signals: Signals
+    runs: int
     wire: Wire
 
     def __post_init__(self) -> None:
-        topology, count = self.ear.plan.topology, self.signals.signs.shape[1]
+        topology, count = self.ear.plan.topology, self.signals.signs.shape[1] * self.runs
         self.noise: Array = np.zeros((topology.users, count))
         self.edges: Array = np.zeros((topology.edge_count if self.wire.secrets else 0, count))
 
@@ -68,25 +71,32 @@ class _Sums:
         noised = self.ear.noised(messages)
         if step >= steps:
             return  # one too many, which the checks will say
-        noise = (noised - self.signals.gradients(step))[:, 1:]
-        own = None if edges is None else edges[:, 1:]
+        noise = self._canaries(noised) - np.tile(self.signals.gradients(step), self.runs)
+        own = None if edges is None else self._canaries(edges)
         self.ear.look(noise, own)
-        beats = self.signals.beats(step)
+        beats = np.tile(self.signals.beats(step), self.runs)
         self.noise += noise * beats
         if own is not None:
             self.edges += own * beats
 
+    def _canaries(self, columns: Array) -> Array:
+        """All runs' columns but their clocks."""
+        found: Array = columns.reshape(len(columns), self.runs, -1)[:, :, 1:].reshape(len(columns), -1)
+        return found
+
     def attacks(self, foe: Foe, trained: Array, error: float) -> list[Attack]:
         signals, steps = self.signals, self.ear.plan.exposure.steps
-        signs = signals.signs[foe.victim]
+        signs, rhythms, lengths = (
+            np.tile(each, self.runs) for each in (signals.signs[foe.victim], signals.rhythm, signals.length)
+        )
         seen = self.noise - self.ear.known(foe, self.edges) if foe.coalition else self.noise.copy()
-        seen[foe.victim] += steps * signals.length * signs
+        seen[foe.victim] += steps * lengths * signs
         length = min(set(signals.length.tolist()), key=lambda length: abs(math.log(_mu(length, steps, foe) / _AIM)))
         honest = np.setdiff1d(np.arange(len(seen)), foe.coalition)
         best = self.ear.weights(foe) @ seen
         found = []
         for rhythm, name in enumerate(RHYTHMS):
-            some = (signals.rhythm == rhythm) & (signals.length == length)
+            some = (rhythms == rhythm) & (lengths == length)
             present, first = signs[some] > 0, trained[some]
             learnt, threshold = fitted(seen[np.ix_(honest, some)], present, first)
             for kind, score, cut, among in (("optimal", best[some], 0.0, slice(None)), ("fitted", learnt, threshold, ~first)):

@@ -15,6 +15,9 @@ from . import examples, users
 from .findings import Audit
 from .wire import wires
 
+_LEAST, _USUAL = 3_000, 120_000
+_ROOM = 12_000_000
+"""Numbers of all users and edges: 100 megabytes, of which an audit holds some ten at a time."""
 _WORK = 30_000_000
 """Numbers on the wire that take some ten seconds: steps are as many as fit."""
 _PEERS_STEPS = 16
@@ -26,7 +29,7 @@ def audit(
     *,
     engine: Vectorised | ProcessGroup | Peers | None = None,
     delta: float | None = None,
-    canaries: int = 120_000,
+    canaries: int | None = None,
     steps: int | None = None,
     confidence: float = 0.9999,
     seed: int = 0,
@@ -35,18 +38,20 @@ def audit(
 
     Canaries are as loud as makes them measurable, over `steps` of the plan's steps (None: as many as take some seconds). What
     the attacks prove is compared with what the accountant claims for just that; the claim itself is linear in their length, and
-    composes over steps exactly. More `canaries` bring the proof closer to the truth.
+    composes over steps exactly. More `canaries` (None: 120,000, or as many as fit) bring the proof closer to the truth.
 
     Guarantee: if noise and clipping are as planned, the audit fails with a probability of at most 1 - confidence.
     """
     began = time.monotonic()
-    _check(plan, canaries, steps, confidence)
+    _check(plan, steps, confidence)
+    canaries = _canaries(plan, canaries)
     if delta is None:
         delta = 1e-5 if plan.budget is None else plan.budget.delta
     engine = engine or Vectorised()
     if steps is None:
         steps = _fitting(plan, canaries)
-        steps = min(steps, _PEERS_STEPS) if isinstance(engine, Peers) else steps
+        if isinstance(engine, Peers) and plan.exposure.unit == "user":
+            steps = min(steps, _PEERS_STEPS)
     steps = min(steps, plan.exposure.steps)
     listed = wires(engine, plan)
     attacked = users.attacked if plan.exposure.unit == "user" else examples.attacked
@@ -57,7 +62,23 @@ def audit(
     return Audit(plan, delta, steps, canaries, confidence, tuple(found), round(time.monotonic() - began, 2))
 
 
-def _check(plan: NoisePlan, canaries: int, steps: int | None, confidence: float) -> None:
+def _canaries(plan: NoisePlan, asked: int | None) -> int:
+    """Those asked for, or as many as is usual; never more numbers than fit into memory."""
+    users, edges = plan.topology.users, plan.topology.edge_count
+    fit = _ROOM // (users + edges)
+    if fit < _LEAST:
+        raise InputError(
+            f"a graph of {users:,} users and {edges:,} edges is too large to audit; audit a smaller one of its kind, whose noise "
+            "is made in the same way"
+        )
+    if asked is None:
+        return min(_USUAL, fit)
+    if not _LEAST <= asked <= fit:
+        raise InputError(f"an audit of this graph takes {_LEAST:,} to {fit:,} canaries, not {asked:,}")
+    return asked
+
+
+def _check(plan: NoisePlan, steps: int | None, confidence: float) -> None:
     if not isinstance(plan, NoisePlan):
         raise InputError(f"plan must be a NoisePlan, such as decor.calibrate() makes, not {plan!r}")
     if plan.adversary.average_only:
@@ -66,8 +87,6 @@ def _check(plan: NoisePlan, canaries: int, steps: int | None, confidence: float)
         raise InputError("a plan without sigma_cdp promises nothing: the sum of all messages has no noise")
     if not 0.5 <= confidence < 1:
         raise InputError(f"confidence must be from 0.5 to less than 1, such as 0.9999, not {confidence!r}")
-    if canaries < 1000:
-        raise InputError(f"{canaries} canaries measure nothing; take 1000 or more, such as 120,000")
     if steps is not None and steps < 2:
         raise InputError(f"an audit takes 2 steps at least, not {steps!r}: noise may be used again in the second")
 

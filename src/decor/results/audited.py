@@ -1,0 +1,75 @@
+"""What an audit found (`Audit.to_json`, audit.json), as rows and as a section of the report."""
+
+from __future__ import annotations
+
+import json
+import math
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from decor.errors import InputError
+from decor.privacy.guarantee import figure
+
+Data = dict[str, Any]
+
+HEADER = ("engine", "adversary", "claimed epsilon", "measured", "reached", "by canaries, attack", "")
+
+
+def lines(audit: Data) -> list[list[str]]:
+    """One row for every adversary; what is claimed is rounded up, and what is measured down."""
+    return [
+        [
+            str(row["engine"]),
+            str(row["adversary"]),
+            figure(float(row["claimed_epsilon"])),
+            f">= {down(float(row['measured_epsilon']))}",
+            f"{math.floor(1000 * float(row['reached'])) / 10:g} %" if math.isfinite(float(row["reached"])) else "inf",
+            f"{row['canary']}, {row['attack']}",
+            "pass" if row["passed"] is True else "FAIL",
+        ]
+        for row in audit["adversaries"]
+    ]
+
+
+def down(value: float) -> str:
+    """Three digits, none of them rounded up."""
+    if not math.isfinite(value) or value <= 0:
+        return f"{value:g}"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return f"{math.floor(value / unit * (1 + 1e-12)) * unit:.3g}"
+
+
+def saved(folder: str | Path) -> Data | None:
+    """The outcome of `decor audit FOLDER`, if there is one."""
+    path = Path(folder) / "audit.json"
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        lines(found), found["statement"], [check["said"] for check in found["checks"]]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise InputError(f"{str(path)!r} cannot be read as an audit ({problem}); run decor audit again") from None
+    return found if isinstance(found, dict) else None
+
+
+def section(audits: list[tuple[str, Data]]) -> str:
+    """Markup of the report's section; nothing of the data is markup itself."""
+    made = [_one(name if len(audits) > 1 else "", audit) for name, audit in audits]
+    return f'<section class="card" aria-labelledby="audit-title"><h2 id="audit-title">Audit</h2>{"".join(made)}</section>'
+
+
+def _one(name: str, audit: Data) -> str:
+    head = "".join(f'<th scope="col">{escape(cell or "verdict")}</th>' for cell in HEADER)
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in lines(audit))
+    right = sum(check["passed"] is True for check in audit["checks"])
+    title = f"<h3>{escape(name)}</h3>" if name else ""
+    wrong = "".join(f"<li>{escape(str(failure))}</li>" for failure in audit.get("failures", []))
+    label = f"Audit {name}".strip()
+    return (
+        f"{title}<p>{escape(str(audit['statement']))}</p>{f'<ul>{wrong}</ul>' if wrong else ''}"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+        f'<p class="quiet">{right} of {len(audit["checks"])} checks of the noise’s law passed. '
+        "Attacks prove a lower bound; the claim is an upper one.</p>"
+    )

@@ -1,0 +1,186 @@
+"""The audit on real engines: it reaches the claim where all is right, and fails where something is not."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import decor
+from decor.auditing import adversaries
+from decor.engines import channel, rows
+from decor.errors import InputError
+from decor.learning import batches, modules
+
+FEW = 15_000
+
+
+def plan(graph=None, adversary=None, steps=200, **exposure):
+    return decor.calibrate(
+        graph or decor.ring(6),
+        decor.Exposure(clip=0.7, steps=steps, **exposure),
+        adversary or decor.Adversary.curious(),
+        decor.Budget(3.0, 1e-5),
+    )
+
+
+EXAMPLES = {"unit": "example", "batch_size": 10, "records": 400}
+
+
+def reached(audit):
+    return {(row.wire, row.adversary): row.best.reached for row in audit.rows}
+
+
+@pytest.mark.slow
+def test_of_a_right_run_more_than_nine_tenths_is_proven_and_never_more_than_all():
+    found = decor.audit(plan(decor.ring(8)))
+    assert found.passed and not found.failures, found.failures
+    shares = reached(found)
+    assert {name for _, name in shares} == {"eavesdropper", "curious", "everyone"}
+    assert all(0.9 < share <= 1 for share in shares.values()), shares
+    assert {attack.coalition for wire in found.wires for attack in wire.attacks} >= {(v,) for v in range(8)}
+
+
+def test_the_claim_of_the_audit_is_the_plans_own():
+    made = plan(decor.random_regular(7, degree=4, seed=1), decor.Adversary.colluding(2))
+    found = decor.audit(made, canaries=FEW, steps=8)
+    assert found.passed
+    for row in found.rows:
+        assert row.claimed == made.guarantee(adversary=decor.Adversary.parse(row.adversary)).epsilon
+        assert 0.6 * row.claimed < row.measured <= row.claimed
+    worst = next(row for row in found.rows if row.adversary == "colluding:2").best
+    assert worst.coalition == made.guarantee().worst_coalition and worst.victim == made.guarantee().worst_user
+    # every foe's leverage by plain inversion
+    edges = made.topology.edges
+    for foe in adversaries.foes(made, secrets=True):
+        honest = [v for v in range(7) if v not in foe.coalition]
+        Sigma = adversaries.covariance(7, edges, made.sigma_cdp, np.full(len(edges), made.sigma_cor), foe.coalition)
+        inverse = np.linalg.inv(Sigma[np.ix_(honest, honest)]).diagonal()
+        assert foe.leverage == pytest.approx(inverse.max(), rel=1e-9) and foe.victim in honest
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace"])
+def test_records_are_found_as_often_as_the_claim_allows_and_no_more(relation):
+    found = decor.audit(plan(decor.ring(4), **EXAMPLES, relation=relation), canaries=24_000, steps=32)
+    assert found.passed, found.failures
+    assert all(0.8 < share <= 1 for share in reached(found).values()), reached(found)
+
+
+def test_batches_of_a_fixed_size_are_attacked_too():
+    found = decor.audit(plan(decor.ring(4), **EXAMPLES, sampling="fixed"), canaries=12_000, steps=32)
+    assert found.passed and all(share > 0.4 for share in reached(found).values()), reached(found)
+
+
+def test_real_peers_are_attacked_by_what_they_hear_and_know():
+    found = decor.audit(plan(), engine=decor.Peers(), canaries=FEW, steps=6)
+    assert found.passed, found.failures
+    assert {row.adversary for row in found.rows} == {"eavesdropper", "curious", "everyone"}
+    assert all(share > 0.8 for share in reached(found).values())
+
+
+def test_real_peers_records_are_attacked():
+    found = decor.audit(plan(decor.ring(3), **EXAMPLES), engine=decor.Peers(), canaries=8_000, steps=24)
+    assert found.passed, found.failures
+    assert all(share > 0.3 for share in reached(found).values()), reached(found)
+
+
+def test_one_process_of_a_group_is_attacked():
+    found = decor.audit(plan(), engine=decor.ProcessGroup(), canaries=FEW, steps=6)
+    assert found.passed and [wire.name for wire in found.wires] == ["process-group"]
+    assert all(share > 0.8 for share in reached(found).values())
+
+
+# what is not right
+
+
+def said(found):
+    assert not found.passed
+    return " ".join(found.failures)
+
+
+def test_noise_used_again_escapes_constant_canaries_and_no_others(monkeypatch):
+    draw = channel._Dense.noise
+    monkeypatch.setattr(channel._Dense, "noise", lambda self, to, alpha, step, threads=1: draw(self, to, alpha, 0, threads))
+    found = decor.audit(plan(), engine=decor.Vectorised(), canaries=FEW, steps=8)
+    failing = {attack.canary for attack in found.wires[0].attacks if not attack.passed}
+    assert "alternating" in failing and "constant" not in failing
+    assert "knows nothing of the last" in said(found)
+
+
+def test_a_little_too_little_noise_of_the_users_own_is_proven(monkeypatch):
+    """Three quarters of sigma_cdp: the noise of everybody's sum, which all others cancel out of."""
+    by_edges = channel.root.by_edges
+    monkeypatch.setattr(channel.root, "by_edges", lambda users, edges, s, c: by_edges(users, edges, 0.75 * s, c))
+    found = decor.audit(plan(), engine=decor.Vectorised(noise="edges"), canaries=FEW, steps=8)
+    assert "more of user" in said(found) and "adds up" in said(found)
+    assert all(
+        not attack.passed for attack in found.wires[0].attacks if attack.adversary == "everyone" and attack.kind == "optimal"
+    )
+
+
+def test_one_stream_for_all_edges_is_noticed(monkeypatch):
+    fill = rows.add_columns
+
+    def one(to, start, at, values, places, *rest):
+        edges = np.diff(start) == 2
+        return fill(to, start, at, values, np.where(edges, 0, places), *rest)
+
+    monkeypatch.setattr(rows, "add_columns", one)
+    assert "parts" in said(decor.audit(plan(), engine=decor.Vectorised(noise="edges"), canaries=FEW, steps=8))
+
+
+def test_gradients_that_are_not_clipped_are_found_out(monkeypatch):
+    def unclipped(to, gradients, clip, alpha):
+        for block, g in zip(to, gradients, strict=True):
+            block += g * alpha.view(*alpha.shape, *(1,) * (g.dim() - 3))
+
+    monkeypatch.setattr(modules, "add_clipped", unclipped)
+    found = decor.audit(plan(), canaries=FEW, steps=8)
+    assert all(not wire.passed for wire in found.wires)
+    assert "more of user" in said(found) or "covariance" in said(found)
+
+
+def test_records_drawn_more_often_than_accounted_are_found_out(monkeypatch):
+    draw = batches._poisson
+
+    def often(rows, counts, starts, records, rates, *rest):
+        return draw(rows, counts, starts, records, 2 * rates, *rest)
+
+    monkeypatch.setattr(batches, "_poisson", often)
+    assert "inclusion canaries" in said(decor.audit(plan(decor.ring(4), **EXAMPLES), canaries=24_000, steps=32))
+
+
+def test_one_message_too_many_is_noticed(monkeypatch):
+    run = decor.Vectorised.run
+
+    def once_more(self, task, settings, recipe, *rest):
+        found = run(self, task, settings, recipe, *rest)
+        self.on_messages(settings[0].plan.exposure.steps, torch.zeros(task.users, len(settings), 1, task.parameters))
+        return found
+
+    monkeypatch.setattr(decor.Vectorised, "run", once_more)
+    assert "9 messages of everybody for 8 steps" in said(decor.audit(plan(), canaries=FEW, steps=8))
+
+
+def test_what_cannot_be_audited_is_refused_with_a_way_out():
+    made = plan()
+    central = decor.baselines.central(made.topology, made.exposure, made.budget)
+    for wrong, hint in (
+        ({"plan": central}, "plan of DECOR"),
+        ({"plan": decor.NoisePlan(made.topology, made.exposure, made.adversary, 0.0, 1.0)}, "no noise"),
+        ({"plan": made, "canaries": 10}, "3,000"),
+        ({"plan": made, "steps": 1}, "2 steps"),
+        ({"plan": made, "confidence": 1.0}, "0.9999"),
+        ({"plan": made, "engine": "peers"}, "Peers"),
+        ({"plan": plan(decor.ring(5000), decor.Adversary.eavesdropper())}, "smaller one"),
+    ):
+        with pytest.raises(InputError, match=hint):
+            decor.audit(wrong.pop("plan"), **wrong)
+
+
+def test_the_outcome_is_plain_json_and_a_sentence():
+    found = decor.audit(plan(), canaries=3_000, steps=4)
+    data = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert data["passed"] and data["statement"].startswith("PASS") and str(found) == data["statement"]
+    assert len(data["attacks"]) == sum(row["attacks"] for row in data["adversaries"])
+    assert data["steps"] == 4 and data["steps_of_plan"] == 200

@@ -25,8 +25,11 @@ check: $(STAMP)-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: $(STAMP)
+# the site: pictures from real runs, then every page; about a minute and a half on two cores after installation
+docs: $(STAMP)-docs
 	$(BIN)/python docs/make_figures.py
+	$(BIN)/python -m sphinx -b html -W --keep-going -q -E -d build/doctrees docs site
+	@echo "open $(CURDIR)/site/index.html"
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/accountant.py | tee benchmarks/accountant.jsonl
@@ -34,6 +37,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/noise.py | tee benchmarks/noise.jsonl
 	$(BIN)/python benchmarks/peers.py | tee benchmarks/peers.jsonl
 	$(BIN)/python benchmarks/process_group.py | tee benchmarks/process_group.jsonl
+	$(BIN)/python benchmarks/beside.py | tee benchmarks/beside.jsonl
 
 # everything in docs/reproduction.md: an hour and a half on two cores; DECOR_DATA names the folder of a9a and mnist
 STUDIES := least-squares a9a mnist accountant irregular adversaries scaling gossip
@@ -42,7 +46,7 @@ reproduce: $(STAMP)
 	$(BIN)/python reproductions/publish.py $(addprefix reproduction/,$(STUDIES))
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis demo demo-peers
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis demo demo-peers site build
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("DECOR needs Python 3.11 or newer; say make PYTHON=python3.11 (or newer)" if sys.version_info < (3, 11) else 0)'
@@ -54,4 +58,9 @@ $(STAMP): pyproject.toml
 $(STAMP)-test: $(STAMP)
 	@echo "installing what the tests need"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	touch $@
+
+$(STAMP)-docs: $(STAMP)
+	@echo "installing what the documentation needs"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	touch $@

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
+import make_choosing
+import make_protocol
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 import decor
 from decor import Adversary, Exposure, NoisePlan, theory
 from decor.results import plots
+from decor.results.summary import spreads
 
 FIGURES = Path(__file__).parent / "figures"
 DELTA, EXPOSURE = 1e-5, Exposure(clip=1.0, steps=1000)
@@ -37,7 +45,7 @@ def tightness() -> None:
     figure.suptitle(
         "The same noise, three accounts (sigma_cdp 30, 1,000 steps, clip 1, eavesdropper)", weight="bold", color=plots.INK
     )
-    figure.savefig(FIGURES / "tightness.svg", metadata={"Date": None})
+    plots.save(figure, FIGURES / "tightness.svg")
 
 
 def plan() -> None:
@@ -55,7 +63,7 @@ def plan() -> None:
 
 
 def demo(seeds: int = 24) -> None:
-    """The figure of `make demo`: what privacy costs 16 hospitals."""
+    """The figure of `make demo`, and the README's from the same runs: what privacy costs 16 hospitals."""
     import tempfile
 
     from decor.engines.comparison import Comparison, Design
@@ -73,12 +81,74 @@ def demo(seeds: int = 24) -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = Comparison(decor.tasks.breast_cancer(users=16), design, folder).run()
     figures.comparison_figure(data, "accuracy", FIGURES / "demo.svg")
+    between(data)
+
+
+def between(data: dict[str, Any]) -> None:
+    """The picture of the README: DECOR, which trusts nobody with the data, between local DP and a trusted server."""
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    metric = next(m for m in data["metrics"] if m["name"] == "accuracy")
+    for outcome, spread in zip(data["outcomes"], spreads(data, metric), strict=True):
+        if outcome["epsilon"] is not None and spread is not None:
+            found.setdefault(outcome["method"].split(" ring")[0], []).append(
+                (outcome["epsilon"], spread.mean, spread.error or 0.0)
+            )
+    curves = {name: np.array(points).T for name, points in found.items()}
+    (x, central, _), (_, local, _), (_, ours, error), (_, torus, _) = (
+        curves[name] for name in ("central DP", "local DP", "DECOR", "DECOR torus")
+    )
+    figure = Figure(figsize=(11.5, 4.9))
+    _neighbours(figure.add_axes((0.0, 0.05, 0.31, 0.84)))
+    axis = figure.add_axes((0.375, 0.13, 0.61, 0.70))
+    axis.fill_between(x, local, central, color="#dfe9f7", linewidth=0)
+    axis.plot(x, central, color=plots.INK, linewidth=2.2)
+    axis.plot(x, local, color=plots.ORANGE, linewidth=2.2)
+    axis.plot(x, torus, color="#129a6a", linewidth=2, marker="s", markersize=6)
+    axis.errorbar(x, ours, yerr=error, color=plots.BLUE, linewidth=3, marker="o", markersize=8, capsize=3, elinewidth=1.2)
+    axis.set_xscale("log")
+    axis.set(xlim=(0.93, 32.5), ylim=(60, 100))
+    axis.set_xticks(x, [f"{epsilon:g}" for epsilon in x])
+    axis.xaxis.set_minor_locator(NullLocator())
+    plots.dress(axis, "", "epsilon: what anybody who records every message can learn (smaller is more private)", "")
+    style: dict[str, Any] = {"fontsize": 10.5, "linespacing": 1.35}
+    axis.text(1.16, 94.6, "central DP: everybody trusts one server", color=plots.INK, **style)
+    axis.annotate("", (2.05, 88.3), (1.85, 94.0), arrowprops={"arrowstyle": "-", "color": plots.INK, "linewidth": 0.8})
+    axis.text(1.16, 79.4, "DECOR: no server,\ndata stay at home", color=plots.BLUE, weight="bold", va="top", **style)
+    axis.text(3.55, 75, "local DP: everybody hides alone,\nand the model pays for it", color=plots.ORANGE, va="top", **style)
+    axis.set_title(
+        "Test accuracy of a cancer classifier, %  (circles: on a ring, squares: on a torus)",
+        loc="left",
+        color=plots.INK,
+        fontsize=11,
+    )
+    figure.text(
+        0.015,
+        0.945,
+        "16 hospitals train one model, share no data, and have no server",
+        fontsize=14.5,
+        weight="bold",
+        color=plots.INK,
+    )
+    plots.save(figure, FIGURES / "between.svg")
+
+
+def _neighbours(axis: Any) -> None:
+    """A ring whose edges carry noise that one end adds and the other takes away."""
+    at = plots.places(decor.ring(16))
+    axis.set(xlim=(-1.32, 1.32), ylim=(-1.32, 1.32), aspect="equal")
+    axis.set_axis_off()
+    for a, b in zip(at, np.roll(at, -1, 0), strict=True):
+        axis.plot(*zip(a, b, strict=True), color=plots.GREY, linewidth=1.4, zorder=1)
+        for end, other, sign, colour in ((a, b, "+", plots.BLUE), (b, a, "−", plots.ORANGE)):
+            x, y = 1.14 * (0.72 * end + 0.28 * other)
+            axis.text(x, y, sign, ha="center", va="center", fontsize=11, weight="bold", color=colour)
+    axis.scatter(*at.T, s=150, color=plots.BLUE, edgecolors="white", linewidths=1.5, zorder=2)
+    words = "noise that one\nneighbour adds,\nthe other takes away:\nmessages hide,\nthe average stays"
+    axis.text(0, 0, words, ha="center", va="center", fontsize=10.5, color=plots.INK, linespacing=1.5)
 
 
 def protocol() -> None:
     """The states of a session; the page's table is made beside it (make_protocol.py)."""
-    import make_protocol
-
     (FIGURES / make_protocol.PICTURE).write_text(make_protocol.picture())
 
 
@@ -102,20 +172,43 @@ def scale() -> None:
         plots.dress(axis, title, what if what == "users" else "parameters of a model", "milliseconds a step")
     figure.axes[0].legend(frameon=False)
     figure.suptitle("What a step costs on a ring, user level", weight="bold", color=plots.INK)
-    figure.savefig(FIGURES / "scale.svg", metadata={"Date": None})
+    plots.save(figure, FIGURES / "scale.svg")
+
+
+def audit() -> None:
+    """What `decor audit` proves of a right run."""
+    from decor.auditing.figure import drawn
+
+    made = decor.calibrate(decor.ring(8), EXPOSURE, Adversary.curious(), decor.Budget(3.0, DELTA))
+    drawn(decor.audit(made, canaries=30_000).to_json(), FIGURES / "audit.svg")
+
+
+def choosing() -> None:
+    """The pictures of docs/choosing.md and of docs/tutorial.md."""
+    for draw in (make_choosing.topologies, make_choosing.adversaries, make_choosing.steps_and_clip, make_choosing.engines):
+        draw(FIGURES)
+    make_choosing.messages(FIGURES)
+
+
+PARTS = {"demo": (demo,), "answers": (tightness, plan, choosing, audit, protocol, scale)}
+"""Two processes share the work: the demo trains for as long as all the others together."""
+
+
+def main() -> None:
+    """Draws everything, or the part named; the same pictures have the same bytes, on one machine."""
+    FIGURES.mkdir(exist_ok=True)
+    for part in sys.argv[1:]:
+        for draw in PARTS[part]:
+            draw()
+    if not sys.argv[1:]:
+        one_thread = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        started = [subprocess.Popen([sys.executable, __file__, part], env=one_thread) for part in PARTS]
+        ended = [process.wait() for process in started]
+        if any(ended):
+            raise SystemExit("a picture could not be drawn")
+        make_protocol.PAGE.write_text(make_protocol.page(make_protocol.PAGE.read_text()))
+        print(f"drew {len(list(FIGURES.iterdir()))} pictures in {FIGURES.relative_to(FIGURES.parent.parent)}")
 
 
 if __name__ == "__main__":
-    import matplotlib
-
-    matplotlib.rcParams["svg.hashsalt"] = "decor"  # the same picture, the same bytes
-    FIGURES.mkdir(exist_ok=True)
-    tightness()
-    plan()
-    demo()
-    protocol()
-    scale()
-    import make_protocol
-
-    make_protocol.PAGE.write_text(make_protocol.page(make_protocol.PAGE.read_text()))
-    print("\n".join(str(p.relative_to(FIGURES.parent.parent)) for p in sorted(FIGURES.iterdir())))
+    main()

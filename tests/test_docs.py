@@ -154,6 +154,8 @@ def test_the_pictures_of_the_documentation_can_be_drawn_again(tmp_path, monkeypa
     monkeypatch.setattr(make_figures, "FIGURES", tmp_path)
     make_figures.tightness()
     make_figures.plan()
+    make_figures.choosing()
+    make_figures.audit()
     make_figures.demo(seeds=2)  # of 24: what it finds is tested elsewhere
     make_figures.protocol()
     make_figures.scale()
@@ -185,7 +187,7 @@ def test_the_protocol_page_names_every_message_and_event_of_the_log():
     assert len(events) > 8 and all(f"`{event}`" in deploy for event in events), events
 
 
-@pytest.mark.parametrize("name", ["accountant", "simulator"])
+@pytest.mark.parametrize("name", ["accountant", "simulator", "beside"])
 def test_the_benchmark_page_shows_what_was_measured(name):
     script, measured = ROOT / "benchmarks" / f"{name}.py", ROOT / "benchmarks" / f"{name}.jsonl"
     table = subprocess.run([sys.executable, script, "--table", measured], capture_output=True, text=True, check=True).stdout

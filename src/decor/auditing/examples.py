@@ -29,7 +29,7 @@ Array = NDArray[Any]
 
 _AIM = 3.0
 """The mu that canaries are made for, about."""
-_TAKEN, _WIDE, _WIDEST = 4, 64, 12_000
+_TAKEN, _WIDE, _WIDEST = 4, 64, 8_000
 """Canaries of one run: so many that a few are taken in a step, and more come from more seeds; or all that can be, in one run."""
 _DELTAS = np.concatenate([np.geomspace(1e-3, 0.05, 5), np.linspace(0.1, 0.95, 18)])
 

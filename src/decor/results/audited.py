@@ -13,7 +13,7 @@ from decor.privacy.guarantee import figure
 
 Data = dict[str, Any]
 
-HEADER = ("engine", "adversary", "claimed epsilon", "measured", "reached", "by canaries, attack", "")
+HEADER = ("engine", "adversary", "claimed epsilon", "measured", "reached", "")
 
 
 def lines(audit: Data) -> list[list[str]]:
@@ -25,7 +25,6 @@ def lines(audit: Data) -> list[list[str]]:
             figure(float(row["claimed_epsilon"])),
             f">= {down(float(row['measured_epsilon']))}",
             f"{math.floor(1000 * float(row['reached'])) / 10:g} %" if math.isfinite(float(row["reached"])) else "inf",
-            f"{row['canary']}, {row['attack']}",
             "pass" if row["passed"] is True else "FAIL",
         ]
         for row in audit["adversaries"]

@@ -41,6 +41,7 @@ MAY_IMPORT = {
         "progress",
         "graph",
         "privacy",
+        "noise",
         "net",
         "learning",
         "results",

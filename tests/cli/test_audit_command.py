@@ -1,0 +1,108 @@
+"""`decor audit` as people and scripts meet it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import decor
+from decor.engines import channel
+from decor.errors import InputError
+from decor.results import audited
+
+COMMAND = [str(Path(sys.executable).parent / "decor")]
+SMALL = ["--canaries", 6000, "--audit-steps", 4]
+
+
+def test_a_described_plan_is_audited(here, tmp_path):
+    said = here("audit", "--users", 5, "--epsilon", 3, "--adversary", "curious", *SMALL, "--plot", "audit.svg").stdout
+    assert "PASS" in said and "eavesdropper" in said and "everyone" in said and "30 of 30 checks" in said
+    assert (tmp_path / "audit.svg").read_text().startswith("<?xml")
+
+
+def test_the_json_of_an_audit_is_one_object_and_its_numbers_are_the_librarys(here):
+    data = json.loads(
+        here("audit", "--topology", "path", "--users", 3, "--sigma-cdp", 2, "--sigma-cor", 5, *SMALL, "--json").stdout
+    )
+    plan = decor.NoisePlan(decor.path(3), decor.Exposure(1.0, 1000), decor.Adversary.eavesdropper(), 2.0, 5.0)
+    own = decor.audit(plan, canaries=6000, steps=4).to_json()
+    assert {k: v for k, v in data.items() if k != "seconds"} == json.loads(
+        json.dumps({k: v for k, v in own.items() if k != "seconds"})
+    )
+    assert data["passed"] and {row["adversary"] for row in data["adversaries"]} == {"eavesdropper", "curious", "everyone"}
+
+
+def test_a_failure_is_exit_code_one_and_says_who_learns_what(here, monkeypatch):
+    draw = channel.Sparse.noise
+    monkeypatch.setattr(channel.Sparse, "noise", lambda self, to, alpha, step, threads=1: draw(self, to, alpha, 0, threads))
+    done = here("audit", "--users", 5, "--epsilon", 3, *SMALL, check=1)
+    assert "FAIL" in done.stdout and "more of user" in done.stderr and "Traceback" not in done.stderr
+    data = json.loads(here("audit", "--users", 5, "--epsilon", 3, *SMALL, "--json", check=1).stdout)
+    assert not data["passed"] and data["failures"] and data["statement"].startswith("FAIL")
+
+
+def test_a_saved_plan_and_a_run_are_audited_and_the_run_keeps_the_outcome(here, tmp_path):
+    here("plan", "--users", 5, "--epsilon", 3, "--steps", 20, "--save", "plan.json")
+    assert "PASS" in here("audit", "plan.json", *SMALL).stdout
+    here("train", "--task", "breast-cancer", "--plan", "plan.json", "--learning-rate", 0.1, "--output", "run")
+    assert 'id="audit-title"' not in (tmp_path / "run" / "report.html").read_text()
+    assert "wrote run/report.html" in here("audit", "run", *SMALL).stdout
+    assert 'id="audit-title"' in (tmp_path / "run" / "report.html").read_text()
+    assert audited.saved(tmp_path / "run")["passed"]
+    here("report", "run", "--output", "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert 'id="audit-title"' in page and "PASS" in page
+
+
+@pytest.mark.slow
+def test_a_federation_is_audited_with_real_peers_and_a_group_with_real_processes(tmp_path):
+    def run(*words):
+        done = subprocess.run([*COMMAND, *map(str, words)], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+        return done.stdout
+
+    run("federation", "new", "--task", "breast-cancer", "--users", 3, "--epsilon", 10, "--steps", 6, "--output", "trial")
+    said = run("audit", "trial/federation.toml", *SMALL)
+    assert "peers" in said and "PASS" in said and "4 of 6 steps" in said
+    data = json.loads(run("audit", "--users", 5, "--engine", "process-group", "--processes", 2, *SMALL, "--json"))
+    assert data["passed"] and {row["engine"] for row in data["adversaries"]} == {"process-group"}
+    assert not list(tmp_path.glob("**/*.witness"))
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["nowhere.json"], "cannot be read"),
+        (["nowhere.toml"], "cannot be read"),
+        (["--canaries", 5], "canaries"),
+        (["--sigma-cdp", 1], "both --sigma-cdp and --sigma-cor"),
+        (["--epsilon", 3, "--sigma-cdp", 1, "--sigma-cor", 1], "both --sigma-cdp and --sigma-cor"),
+        (["--processes", 2], "process-group"),
+        (["--engine", "process-group", "--processes", 99], "from 1 to the 16 users"),
+        (["--confidence", 2], "confidence"),
+        (["--adversary", "average-only"], "no adversary of DECOR"),
+    ],
+)
+def test_what_cannot_be_meant_is_said_in_one_sentence(here, words, hint):
+    assert hint in here("audit", *words, check=2).stderr
+
+
+def test_a_hostile_outcome_in_a_folder_becomes_text_or_a_sentence(here, tmp_path):
+    here(
+        "train", "--task", "breast-cancer", "--users", 4, "--epsilon", 10, "--steps", 4, "--learning-rate", 0.1, "--output", "run"
+    )
+    here("audit", "run", "--canaries", 3000, "--audit-steps", 2)
+    path = tmp_path / "run" / "audit.json"
+    data = json.loads(path.read_text())
+    evil = "</section><script>alert(1)</script>"
+    data["statement"], data["adversaries"][0]["adversary"] = evil, evil
+    path.write_text(json.dumps(data))
+    here("report", "run", "--output", "page.html")
+    assert "<script>alert" not in (tmp_path / "page.html").read_text()
+    for broken in ("[]", "{", '{"adversaries": 3}', '{"adversaries": [{}]}'):
+        path.write_text(broken)
+        with pytest.raises(InputError, match="run decor audit again"):
+            audited.saved(tmp_path / "run")
+        here("report", "run", "--output", "page.html", check=2)

@@ -15,7 +15,7 @@ from . import examples, users
 from .findings import Audit
 from .wire import wires
 
-_LEAST, _USUAL = 3_000, 120_000
+_LEAST, _USUAL = 3_000, {"user": 120_000, "example": 80_000}
 _ROOM = 12_000_000
 """Numbers of all users and edges: 100 megabytes, of which an audit holds some ten at a time."""
 _WORK = 30_000_000
@@ -38,7 +38,7 @@ def audit(
 
     Canaries are as loud as makes them measurable, over `steps` of the plan's steps (None: as many as take some seconds). What
     the attacks prove is compared with what the accountant claims for just that; the claim itself is linear in their length, and
-    composes over steps exactly. More `canaries` (None: 120,000, or as many as fit) bring the proof closer to the truth.
+    composes over steps exactly. More `canaries` (None: 120,000, or 80,000 records) bring the proof closer to the truth.
 
     Guarantee: if noise and clipping are as planned, the audit fails with a probability of at most 1 - confidence.
     """
@@ -72,7 +72,7 @@ def _canaries(plan: NoisePlan, asked: int | None) -> int:
             "is made in the same way"
         )
     if asked is None:
-        return min(_USUAL, fit)
+        return min(_USUAL[plan.exposure.unit], fit)
     if not _LEAST <= asked <= fit:
         raise InputError(f"an audit of this graph takes {_LEAST:,} to {fit:,} canaries, not {asked:,}")
     return asked

@@ -37,7 +37,7 @@ def add_commands(commands: Any) -> None:
     audit.add_argument("--engine", choices=ENGINES, metavar="NAME", help=f"whose messages: {', '.join(ENGINES)}")
     audit.add_argument("--processes", type=opt.whole, metavar="N", help="of process-group (default: one for every core)")
     audit.add_argument("--device", default="cpu", help="of the simulator: cpu (default) or cuda")
-    audit.add_argument("--canaries", type=opt.whole, metavar="N", help="more prove more (default: 120,000)")
+    audit.add_argument("--canaries", type=opt.whole, metavar="N", help="more prove more (default: 120,000, or 80,000 records)")
     audit.add_argument("--audit-steps", type=opt.whole, metavar="T", help="steps to run (default: what takes some seconds)")
     sure = "of a failure not being chance (default: 0.9999)"
     audit.add_argument("--confidence", type=opt.number, default=0.9999, metavar="P", help=sure)

@@ -30,7 +30,6 @@ NAVIGATION = {
         "guarantees": "Guarantees",
         "attacks": "Attacks",
         "audit": "Audit",
-        "mutations": "Mutations",
         "theory": "Theory",
         "noise": "Noise on a grid",
     },
@@ -39,7 +38,7 @@ NAVIGATION = {
     "Evidence": {"reproduction": "Reproduction", "benchmarks": "Benchmarks", "scale": "Scale"},
     "About": {"design": "Design decisions", "changelog": "Changelog"},
 }
-"""Every page, by what it is for. A page that is not there yet (audit, planner) takes its place when its file is."""
+"""Every page, by what it is for."""
 
 project, author, version = "DECOR", "the DECOR authors", decor.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
@@ -75,7 +74,7 @@ html_theme_options = {
 def navigation() -> str:
     trees = []
     for caption, group in NAVIGATION.items():
-        entries = [f"{title} <{page}>" for page, title in group.items() if (HERE / f"{page}.md").exists()]
+        entries = [f"{title} <{page}>" for page, title in group.items()]
         trees.append("\n".join(["```{toctree}", ":hidden:", f":caption: {caption}", "", *entries, "```", ""]))
     return "\n".join(trees)
 

@@ -3,42 +3,30 @@
 import json
 import math
 import random
-import shutil
 
+import browser
 import pytest
 import sample
+from browser import CONTRAST, CONTROLS, hover, style, text
+from selenium.common.exceptions import NoAlertPresentException
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select
 
 from decor.privacy.guarantee import figure
 from decor.results import report
 from decor.results.report_view import view
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-from selenium.common.exceptions import NoAlertPresentException  # noqa: E402
-from selenium.webdriver.chrome.service import Service  # noqa: E402
-from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.support.ui import Select  # noqa: E402
+pytestmark = browser.NEEDED
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver on the PATH")
-
-FLAGS = """--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
---disable-component-update --disable-sync --disable-dev-shm-usage --hide-scrollbars""".split()
 EVERY = [sample.comparison, sample.star, sample.diverged, sample.single, sample.large, sample.hostile]
 
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield driver
-    driver.quit()
+    with browser.started(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 @pytest.fixture
@@ -47,11 +35,7 @@ def show(driver, tmp_path):
 
     def open_page(data, width=1280, dark=False, script=True):
         report.write(data, tmp_path / "report.html")
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        motion = {"name": "prefers-reduced-motion", "value": "reduce"}
-        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": [scheme, motion]})
+        browser.shape(driver, width, dark)
         driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": not script})
         driver.get((tmp_path / "report.html").as_uri())
         return driver
@@ -59,25 +43,11 @@ def show(driver, tmp_path):
     driver.get_log("browser")
     yield open_page
     driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
-    assert [entry for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
-
-
-def text(driver, css):
-    return driver.find_element(By.CSS_SELECTOR, css).text
-
-
-def style(driver, css, name):
-    code = "return getComputedStyle(document.querySelector(arguments[0]))[arguments[1]]"
-    return driver.execute_script(code, css, name)
+    assert browser.complaints(driver) == []
 
 
 def choose_epsilon(driver, name):
     driver.find_element(By.CSS_SELECTOR, f'input[aria-label="epsilon {name}"]').click()
-
-
-def hover(driver, element, dx=0, dy=0):
-    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
-    ActionChains(driver, duration=0).move_to_element_with_offset(element, dx, dy).perform()
 
 
 def series(driver, plot, method):
@@ -419,13 +389,6 @@ def test_epsilons_are_rounded_in_the_browser_as_in_python(show):
     assert [label.split("ε = ")[1].removesuffix(".") for label in labels] == [figure(value) for value in values]
 
 
-CONTROLS = """
-const controls = [...document.querySelectorAll('button, select, input, [tabindex="0"]')].filter((e) => e.checkVisibility());
-const pointed = (e) => document.getElementById(e.getAttribute('aria-labelledby'));
-return controls.map((e) => [e.outerHTML.slice(0, 80), e.getAttribute('aria-label') || pointed(e)?.textContent
-  || (e.matches('select, input') ? e.labels[0]?.textContent : e.textContent)])"""
-
-
 @pytest.mark.parametrize("make", [sample.comparison, sample.single, sample.large], ids=lambda make: make.__name__)
 def test_every_control_has_a_name(show, make):
     page = show(make())
@@ -433,23 +396,6 @@ def test_every_control_has_a_name(show, make):
         assert name and name.strip(), what
     names = page.execute_script("return [...document.querySelectorAll('[id]')].map((e) => e.id)")
     assert len(names) == len(set(names))
-
-
-CONTRAST = """
-const channel = (v) => (v <= 10.3 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4);
-const parts = (css) => (css.match(/[\\d.]+/g) || []).map(Number);
-const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
-const opaque = (css) => css.startsWith('rgb') && (parts(css)[3] ?? 1) > 0.85;
-const solid = (css) => (opaque(css) ? parts(css) : null);
-const ground = (e) => (e ? solid(getComputedStyle(e).backgroundColor) || ground(e.parentElement) : [255, 255, 255]);
-return [...document.querySelectorAll('body *')].filter((e) => e.checkVisibility() && !e.closest('.skip') && !e.closest('option')
-  && [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())).map((e) => {
-  const inside = e.classList.contains('inside');
-  const css = getComputedStyle(e)[e.closest('svg') ? 'fill' : 'color'];
-  const below = inside ? parts(getComputedStyle(e.previousElementSibling).fill) : ground(e);
-  const [low, high] = [light(parts(css)), light(below)].sort((a, b) => a - b);
-  return [(high + 0.05) / (low + 0.05), e.textContent.slice(0, 40), css, below.join()];
-}).filter(([ratio]) => ratio < 4.5)"""
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

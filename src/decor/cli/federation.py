@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import decor
 from decor.errors import InputError
+from decor.graph import named
 
 from . import options as opt
 from .federation_report import report
@@ -104,7 +105,7 @@ def _add_new(new: argparse.ArgumentParser) -> None:
     model.add_argument("--activation", help="relu (default) or tanh")
     model.add_argument("--seed", type=opt.whole, metavar="S", help="of the first weights (default: 0)")
     network = new.add_argument_group("network")
-    network.add_argument("--topology", metavar="NAME", help=f"{', '.join(opt.TOPOLOGIES)} (default: ring)")
+    network.add_argument("--topology", metavar="NAME", help=f"{', '.join(named.NAMES)} (default: ring)")
     network.add_argument("--degree", type=opt.whole, metavar="K", help="neighbours in random-regular (default: 4)")
     network.add_argument("--probability", type=opt.number, metavar="P", help="of an edge in erdos-renyi (default: 2 log(N)/N)")
     network.add_argument("--graph-seed", type=opt.whole, metavar="S", help="of a random graph (default: 0)")

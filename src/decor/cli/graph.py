@@ -7,13 +7,13 @@ from typing import Any
 
 import decor
 from decor.graph import mixing, spectrum
-from decor.privacy.adversary import Adversary
 from decor.privacy.coalition import Phase, exposed
 from decor.privacy.guarantee import figure
 from decor.privacy.leverage import Noise
+from decor.results.planned import advice
 
 from . import options as opt
-from .show import parts, table, write_json
+from .show import table, write_json
 
 _GRAPH = """example:
   decor graph --topology torus --users 64 --plot torus.png"""
@@ -94,18 +94,4 @@ def _page(topology: decor.Topology, facts: dict[str, Any]) -> str:
             f"of local DP's variance, at ratio {facts['ratio']:g}; {1 / topology.users:.4g} is central DP",
         ],
     ]
-    return f"{topology.description}\n" + table(["what", "value", "meaning"], rows) + "\n\n" + _advice(topology, vertex)
-
-
-def _advice(topology: decor.Topology, vertex: int | None) -> str:
-    if not topology.is_connected:
-        return parts(topology)
-    least = int(topology.degrees.argmin())
-    few = int(topology.degrees[least])
-    if topology.users == 1:
-        return "One user alone has nobody to share noise with."
-    them, together = ("only neighbour", "isolates") if few == 1 else (f"{few} neighbours", "together isolate")
-    text = f"The {them} of user {topology.name(least)} {together} it: against {Adversary(few).sentence} this is local DP."
-    if vertex is not None and vertex < few:
-        text += f" Already {vertex} can cut the graph in parts, which weakens it."
-    return text
+    return f"{topology.description}\n" + table(["what", "value", "meaning"], rows) + "\n\n" + advice(topology, vertex)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import warnings
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 import decor
-from decor.errors import FragileGraphWarning, InputError
+from decor.errors import InputError
 from decor.graph.gossip import Gossip
 from decor.privacy.guarantee import figure
+from decor.results.planned import calibrated, described, parts
 
 from . import options as opt
-from .show import parts, table, write_json
+from .show import table, write_json
 
 _PLAN = """example:
   decor plan --topology ring --users 16 --epsilon 3 --delta 1e-5 --steps 1000 --clip 1 --adversary eavesdropper"""
@@ -62,27 +62,24 @@ def run_plan(options: argparse.Namespace) -> None:
     options.delta = opt.DELTA if options.delta is None else options.delta
     gossip = _gossip(options)
     budget = decor.Budget(options.epsilon, options.delta)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", FragileGraphWarning)
-        plan = decor.calibrate(
-            opt.topology_of(options),
-            opt.exposure_of(options),
-            opt.adversary_of(options),
-            budget,
-            ratio=options.ratio,
-            sigma_cdp=options.sigma_cdp,
-            sigma_cor=options.sigma_cor,
-            edges=options.edges,
-            method=options.method,
-            gossip_rounds=gossip.rounds,
-            accelerate=gossip.accelerate,
-        )
-    notes = [str(w.message) for w in caught]
+    plan, notes = calibrated(
+        opt.topology_of(options),
+        opt.exposure_of(options),
+        opt.adversary_of(options),
+        budget,
+        ratio=options.ratio,
+        sigma_cdp=options.sigma_cdp,
+        sigma_cor=options.sigma_cor,
+        edges=options.edges,
+        method=options.method,
+        gossip_rounds=gossip.rounds,
+        accelerate=gossip.accelerate,
+    )
     guarantee = plan.guarantee(method=options.method)
     if options.save:
         plan.save(options.save)
     if options.json:
-        write_json(_answer(plan, guarantee, notes))
+        write_json(described(plan, guarantee, notes))
     else:
         print(_heading(plan, guarantee, notes))
         print(_adversaries(plan, options.delta, options.method))
@@ -106,7 +103,7 @@ def run_account(options: argparse.Namespace) -> None:
     options.delta = opt.DELTA if options.delta is None else options.delta
     guarantee = plan.guarantee(options.delta, method=options.method)
     if options.json:
-        write_json(_answer(plan, guarantee, []))
+        write_json(described(plan, guarantee, []))
     else:
         print(_heading(plan, guarantee, []))
         print(_adversaries(plan, options.delta, options.method))
@@ -118,29 +115,6 @@ def _gossip(options: argparse.Namespace) -> Gossip:
     if gossip.accelerate and gossip.rounds < 2:
         raise InputError(f"--accelerate changes nothing about --gossip-rounds {gossip.rounds}; ask for 2 rounds or more")
     return gossip
-
-
-def _answer(plan: decor.NoisePlan, guarantee: decor.Guarantee, notes: list[str]) -> dict[str, Any]:
-    per_edge = isinstance(plan.sigma_cor, tuple)
-    return {
-        "sigma_cdp": plan.sigma_cdp,
-        "sigma_cor": plan.sigma_cor,
-        **({"edges": plan.topology.edges.tolist()} if per_edge else {}),
-        "epsilon": guarantee.epsilon,
-        "delta": guarantee.delta,
-        "adversary": str(guarantee.adversary),
-        "worst_user": guarantee.worst_user,
-        "worst_coalition": list(guarantee.worst_coalition),
-        "per_user_epsilon": guarantee.per_user.tolist(),
-        "exact": guarantee.exact,
-        "users": plan.topology.users,
-        **({"labels": list(plan.topology.labels)} if plan.topology.labels is not None else {}),
-        "unit": plan.exposure.unit,
-        "steps": plan.exposure.steps,
-        "clip": plan.exposure.clip,
-        "statement": str(guarantee),
-        "warnings": notes,
-    }
 
 
 def _heading(plan: decor.NoisePlan, guarantee: decor.Guarantee, notes: list[str]) -> str:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
 
 import decor
-from decor.errors import GraphError, InputError
-from decor.graph.topology import MAX_USERS
+from decor.errors import InputError
+from decor.graph import named
 
 DELTA = 1e-5
-TOPOLOGIES = ("ring", "torus", "grid", "complete", "star", "path", "hypercube", "random-regular", "erdos-renyi")
 
 
 def number(text: str) -> float:
@@ -45,7 +43,7 @@ def numbers(text: str) -> tuple[float, ...]:
 def add_graph(parser: argparse.ArgumentParser, default: str = "ring") -> None:
     group = parser.add_argument_group("graph")
     several = ", or several with commas" if "," in default else ""
-    group.add_argument("--topology", metavar="NAME", help=f"{', '.join(TOPOLOGIES)}{several} (default: {default})")
+    group.add_argument("--topology", metavar="NAME", help=f"{', '.join(named.NAMES)}{several} (default: {default})")
     group.add_argument("--users", type=whole, metavar="N", help="number of users (default: 16)")
     group.add_argument("--degree", type=whole, metavar="K", help="neighbours in random-regular (default: 4)")
     group.add_argument("--probability", type=number, metavar="P", help="of an edge in erdos-renyi (default: 2 log(N)/N)")
@@ -125,25 +123,8 @@ def topology_of(options: argparse.Namespace) -> decor.Topology:
         if options.users is not None and options.users != topology.users:
             raise InputError(f"--graph {options.graph} has {topology.users} users, not {options.users}; drop --users")
         return topology
-    name = (options.topology or "ring").strip().lower().replace("_", "-")
-    seed = options.graph_seed or 0
-    n = 16 if options.users is None else options.users
-    match name:
-        case "ring" | "complete" | "star" | "path":
-            built: decor.Topology = getattr(decor, name)(n)
-            return built
-        case "torus":
-            return decor.torus(*_sides("torus", n, 2))
-        case "grid":
-            return decor.grid(*_sides("grid", n, 1))
-        case "hypercube":
-            return decor.hypercube(_dimension(n))
-        case "random-regular":
-            return decor.random_regular(n, 4 if options.degree is None else options.degree, seed=seed)
-        case "erdos-renyi":
-            usual = min(1.0, 2 * math.log(max(n, 2)) / max(n, 1))
-            return decor.erdos_renyi(n, usual if options.probability is None else options.probability, seed=seed)
-    raise GraphError(f"unknown topology {options.topology!r}; choose one of {', '.join(TOPOLOGIES)}, or give --graph FILE")
+    name = options.topology or "ring"
+    return named.named(name, options.users, options.degree, options.probability, options.graph_seed)
 
 
 def topologies_of(options: argparse.Namespace) -> tuple[tuple[str, decor.Topology], ...]:
@@ -153,43 +134,21 @@ def topologies_of(options: argparse.Namespace) -> tuple[tuple[str, decor.Topolog
     names = [name.strip() for name in (options.topology or "ring,torus").split(",") if name.strip()]
     if len(set(names)) < len(names) or not names:
         raise InputError(f"--topology {options.topology!r} names no graph, or one twice; give names such as ring,torus")
-    used = {other for name in names for other in _USED.get(name.replace("_", "-"), ())}
+    used = {other for name in names for other in named.TAKES.get(named.plain(name), ())}
     found = []
     for name in names:
         own = argparse.Namespace(**vars(options))
         own.topology = name
-        for other in used - set(_USED.get(name.replace("_", "-"), ())):
+        for other in used - set(named.TAKES.get(named.plain(name), ())):
             setattr(own, other, None)  # meant for another of the graphs
         found.append((name, topology_of(own)))
     return tuple(found)
 
 
-_USED = {"random-regular": ("degree", "graph_seed"), "erdos-renyi": ("probability", "graph_seed")}
-"""Options that only some graphs take."""
-
-
 def _refuse_unused(options: argparse.Namespace) -> None:
     """An option that would change nothing was meant to change something."""
     name = "--graph" if options.graph is not None else (options.topology or "ring")
-    used = _USED.get(name.replace("_", "-"), ())
+    used = named.TAKES.get(named.plain(name), ())
     for other in ("degree", "probability", "graph_seed", *(["topology"] if name == "--graph" else [])):
         if getattr(options, other) is not None and other not in used:
             raise InputError(f"--{other.replace('_', '-')} does not apply to {name}; drop it")
-
-
-def _sides(name: str, users: int, least: int) -> tuple[int, int]:
-    """The most square rectangle of so many users."""
-    if not 1 <= users <= MAX_USERS:
-        raise GraphError(f"a {name} needs {max(least, 1) ** 2} to {MAX_USERS:,} users, not {users}")
-    rows = next(r for r in range(math.isqrt(users), 0, -1) if users % r == 0)
-    if rows < least:
-        side = max(2, round(math.sqrt(users)))
-        raise GraphError(f"{users} users do not fill a {name} of two or more rows; take {side * side} ({side} x {side})")
-    return rows, users // rows
-
-
-def _dimension(users: int) -> int:
-    if users < 1 or users & (users - 1):
-        near = 1 << max(users - 1, 1).bit_length()
-        raise GraphError(f"a hypercube has a power of two of users, not {users}; take {near}")
-    return users.bit_length() - 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 import sys
 import time
@@ -11,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from decor import Topology, progress
+from decor import progress
+from decor.results.planned import finite
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
@@ -24,14 +24,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], indent: str = " 
         return (indent + "  ".join(parts)).rstrip()
 
     return "\n".join([line(header), indent + "  ".join("-" * w for w in widths), *(line(row) for row in rows)])
-
-
-def parts(topology: Topology) -> str:
-    """What it means that a graph is not connected."""
-    return (
-        f"The graph has {topology.component_count} parts that never hear of each other: noise cancels, and models agree, "
-        "only within a part. Adding one edge between parts helps everybody in them."
-    )
 
 
 def _numeric(cell: str) -> bool:
@@ -49,20 +41,7 @@ def typed() -> str:
 
 
 def write_json(value: dict[str, Any]) -> None:
-    print(json.dumps(_finite(value), allow_nan=False))
-
-
-def _finite(value: Any) -> Any:
-    """Infinities as the strings that JSON can hold; what is not a number is null."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    if isinstance(value, float) and math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    return value
+    print(json.dumps(finite(value), allow_nan=False))
 
 
 def _progress(what: str, fraction: float | None, seconds: float) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import decor
 from decor import progress
 from decor.errors import DecorError, InputError
+from decor.results.live import Live
 
 from . import learn
 from . import options as opt
@@ -71,9 +72,11 @@ def run_train(options: argparse.Namespace) -> None:
         raise InputError("--processes are those of --engine process-group; say both, or neither")
     task, plan, batch_size = _task_and_plan(options)
     resumed = decor.Run.load(folder) if options.resume and progress.speaks() else None
+    live = Live(folder, plan, resumed.history if resumed is not None else None)
     with _until_interrupted() as interrupted:
         callbacks = [
             *_tensorboard(options.tensorboard),
+            _watched(live),
             _checkpoints(folder, options.checkpoint_every, options.overwrite),
             interrupted,
         ]
@@ -81,6 +84,7 @@ def run_train(options: argparse.Namespace) -> None:
     if not progress.speaks():
         return
     run.save(folder, overwrite=options.overwrite)
+    live.over()
     (folder / ".torchrun").unlink(missing_ok=True)
     _show(run, folder, options)
     if run.stopped is not None and run.stopped.startswith("interrupted"):
@@ -236,6 +240,16 @@ def _checkpoints(folder: Path, every: float, overwrite: bool) -> Any:
             saved = time.monotonic()
 
     return save
+
+
+def _watched(live: Live) -> Any:
+    """A callback for those who watch the folder, as `decor ui --watch` does."""
+
+    def tell(moment: Any) -> None:
+        if progress.speaks():
+            live.measured(moment.step, moment.metrics)
+
+    return tell
 
 
 def _tensorboard(path: str | None) -> list[Any]:

@@ -36,7 +36,7 @@ def read(file: str | Path) -> Topology:
     if not text.strip():
         raise GraphError(f"the graph file {str(path)!r} is empty; write one edge a line, such as: 0 1")
     kind = _NETWORKX.get(path.suffix.lower())
-    return _read_edge_list(text, str(path)) if kind is None else _read_networkx(text, kind, str(path))
+    return from_edge_list(text, str(path)) if kind is None else _read_networkx(text, kind, str(path))
 
 
 def write(topology: Topology, file: str | Path) -> None:
@@ -54,19 +54,25 @@ def _write(topology: Topology, path: Path, kind: str | None) -> None:
 
         getattr(nx, f"write_{kind}")(topology.to_networkx(), path)
         return
-    strange = [name for name in topology.labels or () if len(_fields(name)) != 1]
+    path.write_text(edge_list(topology), encoding="utf-8")
+
+
+def edge_list(topology: Topology) -> str:
+    """The text that `from_edge_list` reads as this graph."""
+    strange = [name for name in topology.labels or () if len(_fields(name)) != 1 or _fields(name) != name.split()]
     if strange:
         raise GraphError(f"an edge list cannot hold the user name {strange[0]!r}; write a .gml or .graphml file")
     lines = [f"{topology.name(i)} {topology.name(j)}" for i, j in topology.edges.tolist()]
     lines += [topology.name(int(i)) for i in (topology.degrees == 0).nonzero()[0]]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return "\n".join(lines) + "\n"
 
 
 def _fields(line: str) -> list[str]:
     return line.partition("#")[0].replace(",", " ").split()
 
 
-def _read_edge_list(text: str, path: str) -> Topology:
+def from_edge_list(text: str, path: str = "edge list") -> Topology:
+    """The graph that an edge list says; `path` is what a message calls it."""
     seen: dict[str, int] = {}
     pairs: list[tuple[str, str]] = []
     where: dict[tuple[str, str], int] = {}

@@ -22,6 +22,8 @@ from decor.privacy.guarantee import figure as rounded_up
 from decor.privacy.network import Floats
 from decor.privacy.plan import NoisePlan
 
+from .places import places
+
 INK, BLUE, ORANGE, GREY = "#1f2430", "#2f6db5", "#d9822b", "#9aa3b2"
 COLOURS = "viridis_r"
 DRAWN_USERS = 1500
@@ -144,32 +146,6 @@ def _name_users(axis: Any, topology: Topology, at: Floats, values: Floats) -> No
         if len(name) > 3:
             style = {"va": "top", "color": INK, "xytext": (0, -11), "textcoords": "offset points"}
         axis.annotate(name, place, ha="center", fontsize=7, **style)
-
-
-def places(topology: Topology) -> Floats:
-    """Where everybody is drawn."""
-    n = topology.users
-    family = topology.family
-    if family is not None and family.name in ("torus", "grid"):
-        columns = family.sizes[1]
-        return np.stack([np.arange(n) % columns, -(np.arange(n) // columns)], axis=1).astype(float)
-    angle = np.pi / 2 - 2 * np.pi * np.arange(n) / n
-    circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    if family is not None and family.name in ("ring", "complete"):
-        return circle
-    if family is not None and family.name == "star" and n > 1:
-        around = 2 * np.pi * np.arange(n - 1) / (n - 1)
-        return np.concatenate([np.zeros((1, 2)), np.stack([np.cos(around), np.sin(around)], axis=1)])
-    if family is not None and family.name == "path":
-        return np.stack([np.arange(n), np.zeros(n)], axis=1).astype(float)
-    if n == 1 or topology.edge_count == 0:
-        return circle
-    import networkx as nx
-
-    graph = nx.Graph(topology.edges.tolist())
-    graph.add_nodes_from(range(n))
-    placed = nx.kamada_kawai_layout(graph) if n <= 200 and topology.is_connected else nx.spring_layout(graph, seed=1)
-    return np.array([placed[k] for k in range(n)])
 
 
 def dress(axis: Any, title: str, x: str, y: str) -> None:

@@ -1,0 +1,251 @@
+"""The planner in a real browser: drawing and sliding, and the numbers that `decor plan` gives for the same."""
+
+import time
+
+import browser
+import pytest
+from asking import asked
+from browser import style, text
+from hands import agrees, begin_drawing, click, connect, draw, find, printed, settled, typed, until, user
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select
+
+from decor.ui import answer
+
+pytestmark = browser.NEEDED
+
+
+def test_a_slider_is_moved_and_the_number_is_that_of_decor_plan(show):
+    page = show()
+    before = text(page, "#sigma-cdp")
+    find(page, "#epsilon-slider").send_keys(Keys.ARROW_RIGHT * 3)
+    settled(page)
+    asked_for = float(find(page, "#epsilon").get_attribute("value"))
+    assert asked_for > 3 and text(page, "#sigma-cdp") != before
+    for name, keys in (
+        ("steps", Keys.ARROW_LEFT),
+        ("clip", Keys.ARROW_LEFT),
+        ("colluders", Keys.ARROW_RIGHT),
+        ("users", Keys.ARROW_RIGHT),
+    ):
+        find(page, f"#{name}-slider").send_keys(keys)
+    settled(page)
+    plan = printed(page)
+    assert plan["users"] == 17 and plan["steps"] < 1000 and plan["clip"] < 1 and plan["adversary"] == "curious"
+    assert plan["epsilon"] <= asked_for
+    agrees(page, plan)
+
+
+def test_a_slider_answers_within_a_tenth_of_a_second_for_64_users(show):
+    """From the input event to the changed text; of several moves the middle one, as other work goes on here too."""
+    page = show()
+    code = """const [id, moves, done] = arguments; const slider = document.getElementById(id); const took = [];
+    const busy = () => document.getElementById('answer').getAttribute('aria-busy') === 'true';
+    const move = () => {
+      if (took.length === moves) { done(took); return; }
+      const began = performance.now();
+      slider.value = Number(slider.value) + 1 + took.length % 3;
+      slider.dispatchEvent(new Event('input', { bubbles: true }));
+      const look = () => {
+        if (busy()) { setTimeout(look, 0); return; }
+        took.push(performance.now() - began);
+        setTimeout(move, 60);
+      };
+      look();
+    };
+    move();"""
+    for family, colluders in (("torus", 1), ("random-regular", 2)):
+        Select(find(page, "#topology")).select_by_value(family)
+        typed(page, "#users", 64)
+        typed(page, "#colluders", colluders)
+        until(page, "!document.querySelector('#against .pending')", seconds=30)
+        for slider in ("epsilon-slider", "steps-slider"):
+            took = sorted(page.execute_async_script(code, slider, 5))
+            assert took[2] < 100, (family, colluders, slider, took)
+
+
+def test_a_graph_is_drawn_with_the_mouse_and_saved_and_planned_in_a_terminal(show, tmp_path):
+    page = show()
+    begin_drawing(page)
+    settled(page)
+    assert "Nobody is drawn yet" in text(page, "#problem") and not find(page, "#sigma-cdp").is_displayed()
+    draw(page, [(0.2, 0.2), (0.8, 0.2), (0.8, 0.8), (0.2, 0.8), (0.5, 0.5), (0.5, 0.1)])
+    connect(
+        page, "01", "12", "23", "30", "04", "24", "35", "50", "05"
+    )  # the last two take an edge away and nothing is left of it
+    connect(page, "05", "14")
+    settled(page)
+    assert page.find_elements(By.CSS_SELECTOR, "#problem:not([hidden])") == []
+    before = user(page, "5").get_attribute("transform")
+    ActionChains(page, duration=50).click_and_hold(user(page, "5")).move_by_offset(30, 40).release().perform()
+    assert user(page, "5").get_attribute("transform") != before
+    assert len(page.find_elements(By.CSS_SELECTOR, ".user")) == 6, "a drag adds nobody"
+    page.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    click(page, "#save")
+    end = time.monotonic() + 10
+    while not (tmp_path / "graph.txt").exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    edges = {frozenset(line.split()) for line in (tmp_path / "graph.txt").read_text().splitlines()}
+    assert edges == {frozenset(pair) for pair in ("01", "12", "23", "30", "04", "24", "35", "05", "14")}
+    agrees(page, printed(page, tmp_path))
+
+
+def test_a_graph_is_drawn_with_the_keyboard_alone(show, planner):
+    page = show()
+    find(page, "#topology").send_keys("drawn")
+    settled(page)
+    find(page, "#clear").send_keys(Keys.ENTER)
+    find(page, "#table summary").send_keys(Keys.ENTER)
+    for _ in range(3):
+        find(page, "#add-row").send_keys(Keys.ENTER)
+    for a, b in ((0, 1), (1, 2), (0, 2), (0, 2)):
+        Select(find(page, "#from")).select_by_index(a)
+        Select(find(page, "#to")).select_by_index(b)
+        find(page, "#connect").send_keys(Keys.ENTER)
+    settled(page)
+    assert [row.text for row in page.find_elements(By.CSS_SELECTOR, "#everybody tbody td:nth-child(3)")] == ["1", "0, 2", "1"]
+    name = find(page, 'input[aria-label="Name of user 1"]')
+    name.send_keys(Keys.CONTROL, "a")
+    name.send_keys("bonn", Keys.TAB)
+    # on the picture itself: a new user, a walk to another, and an edge between the two
+    settled(page)
+    user(page, "0").send_keys("n")
+    assert page.switch_to.active_element.get_attribute("data-user") == "1"
+    page.switch_to.active_element.send_keys(Keys.ENTER)
+    assert page.switch_to.active_element.get_attribute("aria-pressed") == "true" and "is chosen" in text(page, "#said")
+    page.switch_to.active_element.send_keys(Keys.HOME)
+    assert page.switch_to.active_element.get_attribute("data-user") == "0"
+    page.switch_to.active_element.send_keys(Keys.SPACE)
+    settled(page)
+    assert "neighbours: bonn, 1" in user(page, "0").get_attribute("aria-label")
+    moved = user(page, "1").get_attribute("transform")
+    user(page, "1").send_keys(Keys.SHIFT, Keys.ARROW_UP)
+    assert user(page, "1").get_attribute("transform") != moved
+    user(page, "2").send_keys(Keys.DELETE)
+    settled(page)
+    assert {u.get_attribute("data-user") for u in page.find_elements(By.CSS_SELECTOR, ".user")} == {"0", "bonn", "1"}
+    drawn = {"names": ["0", "bonn", "1"], "edges": [[0, 1], [0, 2]]}
+    _, expected = asked(planner, "plan", {"drawn": drawn, "epsilon": 3, "delta": 1e-5, "steps": 1000, "clip": 1})
+    agrees(page, expected)
+
+
+def test_undo_goes_back_over_everything_and_redo_forth(show):
+    page = show()
+    first = text(page, "#sigma-cdp")
+    typed(page, "#epsilon", 10)
+    find(page, "#epsilon").send_keys(Keys.TAB)
+    Select(find(page, "#topology")).select_by_value("star")
+    settled(page)
+    click(page, "#edit")
+    click(page, "#add")
+    settled(page)
+    assert len(page.find_elements(By.CSS_SELECTOR, ".user")) == 17
+    for _ in range(4):
+        click(page, "#undo")
+    settled(page)
+    assert text(page, "#sigma-cdp") == first and find(page, "#epsilon").get_attribute("value") == "3"
+    assert not find(page, "#undo").is_enabled()
+    for _ in range(4):
+        find(page, "body").send_keys(Keys.CONTROL, Keys.SHIFT, "z")
+    settled(page)
+    assert len(page.find_elements(By.CSS_SELECTOR, ".user")) == 17 and "drawn" in find(page, "#topology").get_attribute("value")
+
+
+def test_what_was_chosen_is_there_again_when_the_page_is_loaded_again_and_the_token_is_not_in_its_address(show):
+    page = show()
+    typed(page, "#epsilon", 7)
+    find(page, "#epsilon").send_keys(Keys.TAB)
+    assert "#" not in page.current_url
+    page.refresh()
+    settled(page)
+    assert find(page, "#epsilon").get_attribute("value") == "7" and printed(page)["epsilon"] == pytest.approx(7)
+
+
+def test_a_stale_number_is_dimmed_until_the_answer_to_what_the_controls_say_is_there(show, monkeypatch):
+    page = show()
+    own, hold = answer.planned, []
+    monkeypatch.setattr(answer, "planned", lambda question: (hold.append(1), time.sleep(0.7), own(question))[-1])
+    typed_now = find(page, "#epsilon")
+    typed_now.send_keys(Keys.CONTROL, "a")
+    typed_now.send_keys("9")
+    assert find(page, "#answer").get_attribute("aria-busy") == "true" and float(style(page, "#figures", "opacity")) < 0.5
+    assert "being computed" in user(page, "0").get_attribute("aria-label")
+    monkeypatch.undo()
+    settled(page)
+    assert style(page, "#figures", "opacity") == "1"
+    agrees(page, printed(page))
+
+
+def test_of_many_moves_the_last_one_is_answered_and_few_are_asked(show, monkeypatch):
+    page = show()
+    own, asked_for = answer.planned, []
+    monkeypatch.setattr(
+        answer, "planned", lambda question: (asked_for.append(question.budget.epsilon), time.sleep(0.05), own(question))[-1]
+    )
+    page.execute_script("""const slider = document.getElementById('epsilon-slider');
+    for (let k = 0; k < 200; k += 1) { slider.value = 100 + k; slider.dispatchEvent(new Event('input', { bubbles: true })); }""")
+    settled(page)
+    assert len(asked_for) <= 3 and asked_for[-1] == float(find(page, "#epsilon").get_attribute("value"))
+
+
+MISTAKES = [
+    ("epsilon", -1, "Epsilon must be a positive"),
+    ("delta", 3, "Delta must lie"),
+    ("users", 1000, "up to 256 users"),
+    ("colluders", 16, "leave nobody"),
+    ("steps", "", "Steps must be"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "words"), MISTAKES, ids=str)
+def test_a_mistake_is_a_sentence_and_no_number_is_left_standing(show, field, value, words):
+    page = show()
+    box = find(page, f"#{field}")
+    box.send_keys(Keys.CONTROL, "a")
+    box.send_keys(str(value) or Keys.DELETE)
+    until(page, "!document.getElementById('problem').hidden")
+    assert words in text(page, "#problem")
+    assert (
+        find(page, "#sigma-cdp").get_attribute("textContent") == "–"
+        and text(page, "#command") == ""
+        and text(page, "#against") == ""
+    )
+    box.send_keys(Keys.CONTROL, "a")
+    box.send_keys({"epsilon": "3", "delta": "1e-5", "users": "16", "colluders": "0", "steps": "1000"}[field])
+    settled(page)
+    until(page, "document.getElementById('problem').hidden")
+    assert float(text(page, "#sigma-cdp")) > 0
+
+
+def test_one_record_is_planned_for_and_the_command_says_so(show):
+    page = show()
+    click(page, "#controls details summary")
+    Select(find(page, "#unit")).select_by_value("example")
+    typed(page, "#steps", 100)
+    typed(page, "#users", 4)
+    typed(page, "#batch_size", 16)
+    plan = printed(page)
+    assert plan["unit"] == "example" and "one record" in plan["statement"]
+    agrees(page, plan)
+
+
+HOSTILE = "<img/src=x/onerror=alert(1)>"
+
+
+def test_names_from_a_file_stay_text(show, tmp_path):
+    page = show()
+    (tmp_path / "bad.txt").write_text(f"{HOSTILE} </script><b>\n</script><b> \"'&amp;\n\"'&amp; {HOSTILE}\n")
+    Select(find(page, "#topology")).select_by_visible_text("drawn by hand")
+    click(page, "#table summary")
+    find(page, "#open").send_keys(str(tmp_path / "bad.txt"))
+    until(page, "document.querySelectorAll('.user').length === 3")
+    settled(page)
+    assert HOSTILE in user(page, HOSTILE.replace('"', '\\"')).get_attribute("aria-label")
+    assert page.execute_script(
+        "return [document.images.length, document.scripts.length, document.querySelectorAll('b').length]"
+    ) == [0, 1, 3]
+    browser.hover(page, user(page, HOSTILE))
+    assert HOSTILE in text(page, "#tip")
+    assert HOSTILE in text(page, "#statement")

@@ -1,0 +1,183 @@
+"""A folder while it is written: nothing yet, half of it, all of it, and somebody else's."""
+
+import json
+import os
+import time
+
+import pytest
+from asking import asked, running
+
+import decor
+from decor.errors import InputError
+from decor.privacy.guarantee import figure
+from decor.results.live import FILE, Live
+from decor.results.run import spent
+from decor.ui.watch import Watch
+
+PLAN = decor.calibrate(decor.ring(6), decor.Exposure(1.0, 40), decor.Adversary.curious(), decor.Budget(4.0, 1e-5))
+
+
+def nobody(path):
+    raise InputError(f"no node is running behind {path}")
+
+
+def look(folder, ask=nobody):
+    return Watch(folder, ask).since(None)
+
+
+def row(step, accuracy=0.5):
+    return {"step": step, "loss": 0.7, "accuracy": accuracy}
+
+
+def kept(folder, steps, stopped=None, rows=None, **manifest):
+    """A run's folder without its models."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "plan.json").write_text(PLAN.to_json())
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows or [row(0), row(steps)]))
+    value = {"format": "decor-run-1", "steps_taken": steps, "stopped": stopped, "task": {"name": "digits"}, **manifest}
+    (folder / "manifest.json").write_text(json.dumps(value))
+
+
+def test_a_folder_that_is_not_there_yet_or_empty_is_said_to_be(tmp_path):
+    assert look(tmp_path / "later")["kind"] == "nothing" and "no such folder yet" in look(tmp_path / "later")["said"]
+    assert "No run is here yet" in look(tmp_path)["said"]
+    (tmp_path / "holiday.jpg").write_bytes(b"\xff\xd8")
+    (tmp_path / "manifest.json").write_text('{"format": "somebody else\'s"}')
+    assert look(tmp_path)["kind"] == "nothing"
+
+
+def test_a_run_under_way_shows_its_steps_its_epsilon_and_its_curve(tmp_path):
+    live = Live(tmp_path / "run", PLAN)
+    for step in (0, 10, 20):
+        live._written = -1e9
+        live.measured(step, row(step, 0.5 + step / 100))
+    state = look(tmp_path / "run")
+    assert state["kind"] == "training" and not state["over"] and state["said"] == "Under way."
+    assert (state["step"], state["steps"]) == (20, 40) and state["history"]["step"] == [0, 10, 20]
+    assert state["history"]["accuracy"] == [0.5, 0.6, 0.7] and [m["name"] for m in state["metrics"]] == ["accuracy", "loss"]
+    assert state["epsilon"] == figure(spent(PLAN, 20).epsilon) and state["budget"] == "4"
+    live.over()
+    assert os.listdir(tmp_path / "run") == []
+
+
+def test_a_run_that_is_written_faster_than_people_look_is_not_written_every_time(tmp_path):
+    live = Live(tmp_path, PLAN)
+    for step in range(40):
+        live.measured(step, row(step))
+    assert len(json.loads((tmp_path / FILE).read_text())["rows"]) == 1
+    assert not list(tmp_path.glob("*.new"))
+
+
+def test_a_run_that_goes_on_shows_what_was_measured_before(tmp_path):
+    live = Live(tmp_path, PLAN, {"step": [0, 5], "accuracy": [0.1, float("nan")]})
+    live.measured(10, {"step": 10, "accuracy": 0.3})
+    assert look(tmp_path)["history"] == {"step": [0, 5, 10], "accuracy": [0.1, None, 0.3]}
+
+
+def test_a_disk_that_cannot_take_it_does_not_stop_a_run(tmp_path):
+    (tmp_path / "file").write_text("")
+    live = Live(tmp_path / "file" / "run", PLAN)
+    live.measured(0, row(0))
+    live.over()
+
+
+def test_a_run_that_has_ended_says_so_and_how(tmp_path):
+    kept(tmp_path / "whole", 40)
+    assert look(tmp_path / "whole")["said"] == "Finished." and look(tmp_path / "whole")["over"]
+    assert look(tmp_path / "whole")["epsilon"] == figure(spent(PLAN, 40).epsilon)
+    kept(tmp_path / "early", 20, "diverged after step 20")
+    state = look(tmp_path / "early")
+    assert state["over"] and state["said"] == "Stopped early: diverged after step 20." and state["step"] == 20
+    kept(tmp_path / "kept", 20)
+    assert not look(tmp_path / "kept")["over"]
+
+
+def test_half_written_files_are_no_error(tmp_path):
+    kept(tmp_path, 20)
+    whole = {name: (tmp_path / name).read_text() for name in ("manifest.json", "plan.json", "metrics.jsonl")}
+    for name, text in whole.items():
+        for cut in (0, 1, len(text) // 2, len(text) - 2):
+            (tmp_path / name).write_text(text[:cut])
+            assert look(tmp_path)["kind"] in ("nothing", "training")
+        (tmp_path / name).unlink()
+        assert look(tmp_path)["kind"] in ("nothing", "training")
+        (tmp_path / name).write_text(text)
+    for bad in ("[]", '{"format": "decor-live-1"}', '{"format": "decor-live-1", "plan": 3, "rows": 4}', "\0", "{"):
+        (tmp_path / FILE).write_text(bad)
+        assert look(tmp_path)["step"] == 20
+    (tmp_path / FILE).unlink()
+    (tmp_path / "manifest.json").write_text(whole["manifest.json"].replace("20", '"many"'))
+    assert look(tmp_path)["step"] == 0
+
+
+def test_a_long_history_is_thinned_and_keeps_its_end(tmp_path):
+    kept(tmp_path, 40, rows=[row(min(40, k // 100)) for k in range(4001)])
+    steps = look(tmp_path)["history"]["step"]
+    assert len(steps) <= 1001 and steps[0] == 0 and steps[-1] == 40
+
+
+def test_a_comparison_shows_the_methods_that_are_finished(tmp_path):
+    (tmp_path / "outcomes").mkdir()
+    manifest = {"format": "decor-comparison-1", "complete": False, "finished": ["central DP"], "task": {"name": "digits"}}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    entries = [{"method": "central DP", "epsilon": 3.0, "final": {"accuracy": [0.5, 0.7, None]}}]
+    (tmp_path / "outcomes" / "central-dp.json").write_text(json.dumps(entries))
+    (tmp_path / "outcomes" / "half.json").write_text("[{")
+    state = look(tmp_path)
+    assert state["kind"] == "comparison" and state["said"] == "Under way: 1 methods are finished."
+    assert [(r["method"], r["epsilon"], r["accuracy"]) for r in state["rows"]] == [("central DP", "3", pytest.approx(0.6))]
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest | {"complete": True}))
+    assert look(tmp_path)["said"] == "Finished."
+
+
+def test_a_federation_shows_who_is_at_work_who_is_done_and_who_is_silent(tmp_path):
+    for name in ("bonn", "kiel", "ulm"):
+        (tmp_path / f"{name}.ledger").write_bytes(b"")
+        (tmp_path / f"{name}.log").write_text(f"2026-11-15 user={name} event=connected\n2026 user={name} event=failed why=disk\n")
+    kept(tmp_path / "kiel", 40, steps_missed=2)
+
+    def ask(socket):
+        if socket.name != "bonn.ledger.socket":
+            nobody(socket)
+        here = [{"name": "ulm", "here": False}, {"name": "kiel", "here": True}]
+        return {
+            "user": "bonn",
+            "federation": "heart",
+            "step": 7,
+            "steps": 40,
+            "epsilon": 1.23456,
+            "missed": 1,
+            "paused": None,
+            "neighbours": here,
+        }
+
+    state = look(tmp_path, ask)
+    bonn, kiel, ulm = state["nodes"]
+    assert state["said"] == "1 of 3 users are at work." and not state["over"] and state["title"] == "heart"
+    assert (bonn["step"], bonn["epsilon"], bonn["state"]) == (7, "1.235", "at work, 1 of 2 neighbours here")
+    assert (kiel["step"], kiel["missed"], kiel["state"], kiel["over"]) == (40, 2, "done", True)
+    assert ulm["state"] == "does not answer; its last word: failed why=disk"
+    assert ulm["epsilon"] is None and ulm["step"] is None, "what is not known is not 0"
+
+
+def test_only_changes_are_sent_and_several_pages_look_once(tmp_path):
+    looks = []
+    watch = Watch(tmp_path, nobody)
+    own = watch._look
+    watch._look = lambda: looks.append(1) or own()
+    first = watch.since(None)
+    assert watch.since(first["seen"]) == {"seen": first["seen"], "quiet": None, "unchanged": True} and len(looks) == 1
+    kept(tmp_path, 10)
+    time.sleep(0.35)
+    second = watch.since(first["seen"])
+    assert second["step"] == 10 and second["quiet"] < 5 and len(looks) == 2
+
+
+def test_no_page_can_name_a_folder(tmp_path):
+    """What is watched was named on the command line; a question about another folder is about that one."""
+    kept(tmp_path / "secret", 10)
+    with running(Watch(tmp_path / "own", nobody)) as server:
+        _, state = asked(server, "watch", {"seen": None, "folder": str(tmp_path / "secret"), "path": "../secret"})
+        assert state["kind"] == "nothing" and state["folder"] == str(tmp_path / "own")
+    with running() as server:
+        assert asked(server, "watch", {"folder": str(tmp_path / "secret")})[1] == {"folder": None}

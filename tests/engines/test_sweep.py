@@ -9,8 +9,8 @@ from torch import nn
 
 import decor
 from decor import Adversary, Budget, Exposure, NoisePlan, Task, Vectorised, losses, models, schedule
+from decor.engines import descent
 from decor.engines import sweep as sweeps
-from decor.engines import vectorised
 from decor.errors import InputError
 from decor.learning import layers
 
@@ -183,7 +183,7 @@ def test_grids_cut_to_fit_the_memory_are_the_same_grids(kind, monkeypatch):
     options = {"learning_rates": [0.1, 0.3], "seeds": [1, 2, 3], "engine": Vectorised(dtype="float64"), "keep_models": True}
     swept = decor.sweep(task, plans, **options)
     whole = {(id(s.plan), s.learning_rate, s.seed): run for s, run in zip(swept.settings, swept.runs, strict=True)}
-    monkeypatch.setattr(vectorised, "_ROOM", 1)
+    monkeypatch.setattr(descent, "_ROOM", 1)
     monkeypatch.setattr(layers, "_REPEATED", 1)
     for fit in (1, 2, 3, 7):
         monkeypatch.setattr(sweeps, "_ROOM", fit * task.users * task.parameters)

@@ -629,7 +629,7 @@ def test_plans_and_recipes_that_do_not_fit_the_data_are_refused_by_user():
 
 def test_users_worked_on_in_parts_are_worked_on_alike(monkeypatch):
     """Large models take a few users at a time; nothing may depend on how many."""
-    from decor.engines import vectorised
+    from decor.engines import descent
 
     for kind, unit, options in itertools.chain(
         itertools.product(
@@ -640,7 +640,7 @@ def test_users_worked_on_in_parts_are_worked_on_alike(monkeypatch):
         task = make(kind)
         plan = planned(task, unit)
         whole = trained(task, plan, **options)[2]
-        monkeypatch.setattr(vectorised, "_ROOM", 1)
+        monkeypatch.setattr(descent, "_ROOM", 1)
         parts = trained(task, plan, **options)[2]
         monkeypatch.undo()
         assert abs(whole - parts).max() < 1e-12, (kind, unit, options)

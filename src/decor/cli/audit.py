@@ -53,6 +53,7 @@ def add_commands(commands: Any) -> None:
 
 
 def run_audit(options: argparse.Namespace) -> None:
+    processes.enlist()
     plan, name, folder = _target(options)
     name = options.engine or name
     if name == "process-group" and "WORLD_SIZE" not in os.environ:

@@ -13,7 +13,7 @@ import decor
 from decor import progress
 from decor.errors import AuditFailed, DecorError, InputError
 
-from . import audit, bench, compare, federation, graph, node, noise, reproduce, train, ui
+from . import audit, bench, compare, federation, graph, node, noise, processes, reproduce, train, ui
 from .show import shown_progress
 
 
@@ -55,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        print("decor: interrupted", file=sys.stderr)
+        if progress.speaks() and not processes.is_started():
+            print("decor: interrupted", file=sys.stderr)
         return 130
 
 

@@ -18,6 +18,7 @@ _STARTER = "DECOR_STARTED_BY"
 _PATIENCE = 24 * 3600
 """Seconds that a run has to reach its next measurement after Ctrl-C; who cannot wait presses it again."""
 _WORKER = """import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 from decor.cli.main import main
 raise SystemExit(main())"""
 """`python -m decor`, which hears of Ctrl-C when it can answer, and not amid its imports."""

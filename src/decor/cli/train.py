@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -15,10 +14,10 @@ from typing import Any
 
 import decor
 from decor import progress
-from decor.errors import DecorError, InputError
+from decor.errors import InputError
 from decor.results.live import Live
 
-from . import learn
+from . import learn, processes
 from . import options as opt
 from .show import table, write_json
 
@@ -61,6 +60,7 @@ def add_commands(commands: Any) -> None:
 
 def run_train(options: argparse.Namespace) -> None:
     folder, started = Path(options.output), "WORLD_SIZE" in os.environ
+    processes.enlist()
     if progress.speaks():  # of several processes the first one has the folder
         _check_folder(folder, options)
     if options.engine == "process-group" and not started:
@@ -73,6 +73,12 @@ def run_train(options: argparse.Namespace) -> None:
     task, plan, batch_size = _task_and_plan(options)
     resumed = decor.Run.load(folder) if options.resume and progress.speaks() else None
     live = Live(folder, plan, resumed.history if resumed is not None else None)
+    engine = _engine(options, started)
+    if started:
+        # before the first Ctrl-C is only noted: who ends at once must not be waited for by who goes on to a measurement
+        from decor.engines.team import Team
+
+        Team.of_environment(options.device)
     with _until_interrupted() as interrupted:
         callbacks = [
             *_tensorboard(options.tensorboard),
@@ -80,7 +86,7 @@ def run_train(options: argparse.Namespace) -> None:
             _checkpoints(folder, options.checkpoint_every, options.overwrite),
             interrupted,
         ]
-        run = _train(options, task, plan, batch_size, _engine(options, started), callbacks, resumed)
+        run = _train(options, task, plan, batch_size, engine, callbacks, resumed)
     if not progress.speaks():
         return
     run.save(folder, overwrite=options.overwrite)
@@ -159,25 +165,13 @@ def _engine(options: argparse.Namespace, started: bool) -> decor.Vectorised | de
 
 
 def _start(options: argparse.Namespace) -> None:
-    """torchrun with this very command, on this machine; what cannot work is said before."""
+    """This very command in several processes; what cannot work is said before."""
     count = len(os.sched_getaffinity(0)) if options.processes is None else options.processes
     task, plan, batch = _task_and_plan(options)
     if not 1 <= count <= task.users:
         raise InputError(f"--processes must be from 1 to the {task.users} users, not {count}")
     _train(options, task, plan, batch, _Dry())
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), "--max-restarts", "3"]
-    command = [sys.executable, *torchrun, "-m", "decor", *options.words]
-    with subprocess.Popen(command, env={"OMP_NUM_THREADS": "1"} | os.environ) as team:
-        before = signal.signal(signal.SIGTERM, lambda *_: team.terminate())
-        try:
-            team.wait()
-        except KeyboardInterrupt:  # the terminal has told them as well
-            team.wait()
-            raise
-        finally:
-            signal.signal(signal.SIGTERM, before)
-    if team.returncode:
-        raise DecorError(f"one of the {count} processes failed (code {team.returncode}); what it said is above")
+    processes.start(count, options.words)
 
 
 def _task_and_plan(options: argparse.Namespace) -> tuple[Any, decor.NoisePlan, int | None]:

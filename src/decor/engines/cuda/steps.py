@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,3 +71,17 @@ class Steps:
             return batch
         weights = batch.weights if isinstance(batch.weights, float) else batch.weights.pin_memory()
         return Batch(batch.rows.pin_memory(), weights)
+
+
+@contextmanager
+def products(tf32: bool) -> Iterator[None]:
+    """Within this block products of float32 are exact to their rounding, or take their operands to eleven bits."""
+    kinds: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]  # type: ignore[attr-defined]
+    before = [each.fp32_precision for each in kinds]
+    try:
+        for each in kinds:
+            each.fp32_precision = "tf32" if tf32 else "ieee"
+        yield
+    finally:
+        for each, precision in zip(kinds, before, strict=True):
+            each.fp32_precision = precision

@@ -1,0 +1,167 @@
+"""`decor train --processes`: real processes and real signals. However the command ends, none of its processes is left."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import decor
+
+TRAIN = ["train", "--task", "least-squares", "--users", "8", "--topology", "ring", "--epsilon", "10", "--learning-rate", "0.001"]
+TEAM = ["--momentum", "0.5", "--engine", "process-group", "--processes", "2"]
+STEPS = 150
+RUN = [*TRAIN, *TEAM, "--steps", str(STEPS), "--evaluate-every", "2"]
+ENDLESS = [*TRAIN, *TEAM, "--steps", "10000000", "--evaluate-every", "10000000"]
+"""Measures, and saves, before its first step and never again."""
+
+
+def is_alive(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def holds_ctrl_c(process):
+    """Whether it keeps SIGINT for later, as it does while it imports."""
+    blocked = re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{process}/status").read_text())[1]
+    return bool(int(blocked, 16) >> (signal.SIGINT - 1) & 1)
+
+
+def has_connected(process):
+    return any(os.readlink(file).startswith("socket:") for file in Path(f"/proc/{process}/fd").iterdir() if file.is_symlink())
+
+
+def children(parent):
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(entry.name))
+        except OSError:  # gone meanwhile
+            continue
+    return found
+
+
+def soon(holds, what):
+    until = time.monotonic() + 60
+    while not (value := holds()):
+        assert time.monotonic() < until, what
+        time.sleep(0.01)
+    return value
+
+
+class Started:
+    """A command in a process group of its own, as a terminal starts it."""
+
+    def __init__(self, folder, *words, ignored=None):
+        self.folder, self.err = folder, folder.with_name(folder.name + "-err")
+        with self.err.open("wb") as err:
+            command = [sys.executable, "-m", "decor", *words, "--output", folder, "--checkpoint-every", "0"]
+            before = ignored and signal.signal(ignored, signal.SIG_IGN)
+            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=err, process_group=0)
+            if ignored:
+                signal.signal(ignored, before)
+        self.team = soon(
+            lambda: (found := self.running(children(self.process.pid))) and len(found) == 2 and found, "no processes"
+        )
+
+    def running(self, processes):
+        assert self.process.poll() is None, self.said
+        return processes
+
+    @property
+    def said(self):
+        return self.err.read_text()
+
+    def is_training(self):
+        self.running(())
+        return (self.folder / "manifest.json").exists()
+
+    def wait_until_they_hold_ctrl_c(self, hold):
+        soon(lambda: self.running(all(holds_ctrl_c(each) == hold for each in self.team)), "they do not begin")
+
+    def ended(self):
+        """The exit code, when the last of its processes is gone."""
+        code = self.process.wait(timeout=30)
+        soon(lambda: not any(map(is_alive, self.team)), "processes are left")
+        return code
+
+
+@pytest.fixture
+def start(tmp_path):
+    begun = []
+
+    def start(*words, **how):
+        begun.append(Started(tmp_path / str(len(begun)), *words, **how))
+        return begun[-1]
+
+    yield start
+    for each in begun:
+        for process in (each.process.pid, *each.team):
+            if is_alive(process):
+                os.kill(process, signal.SIGKILL)
+        each.process.wait()
+
+
+def test_ctrl_c_at_the_terminal_leaves_a_run_that_resumes_to_the_end_of_an_uninterrupted_one(start, here, tmp_path):
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    begun = start(*RUN)
+    soon(begun.is_training, "it does not train")
+    os.killpg(begun.process.pid, signal.SIGINT)
+    assert begun.ended() == 130
+    asked, told = begun.said.strip().splitlines()
+    assert "press Ctrl-C again" in asked and told == "decor: interrupted"
+    stopped = decor.Run.load(begun.folder)
+    assert stopped.stopped.startswith("interrupted") and 0 <= stopped.steps_taken < STEPS
+    here(*RUN, "--output", begun.folder, "--resume")
+    here(*RUN, "--output", tmp_path / "whole")
+    resumed, whole = decor.Run.load(begun.folder), decor.Run.load(tmp_path / "whole")
+    assert resumed.stopped is None and resumed.history == whole.history
+    assert all(torch.equal(resumed.models[name], whole.models[name]) for name in whole.models)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
+
+
+def test_a_second_ctrl_c_ends_it_at_once_and_what_nohup_ignores_does_not(start):
+    begun = start(*ENDLESS, ignored=signal.SIGHUP)
+    soon(begun.is_training, "it does not train")
+    os.killpg(begun.process.pid, signal.SIGHUP)
+    begun.process.send_signal(signal.SIGINT)
+    soon(lambda: begun.running("press Ctrl-C again" in begun.said), "it does not say that it waits")
+    begun.process.send_signal(signal.SIGINT)
+    assert begun.ended() == 130
+    assert begun.said.strip().splitlines()[1:] == ["decor: interrupted"]
+    assert decor.Run.load(begun.folder).steps_taken == 0
+
+
+def test_ctrl_c_before_the_processes_have_met_ends_them_without_a_word_of_theirs(start):
+    begun = start(*RUN)
+    begun.wait_until_they_hold_ctrl_c(True)
+    late, other = begun.team
+    os.kill(late, signal.SIGSTOP)  # amid its imports; the other one comes to the meeting, and waits
+    soon(lambda: begun.running(has_connected(other)), "it does not come")
+    begun.process.send_signal(signal.SIGINT)
+    os.kill(late, signal.SIGCONT)
+    assert begun.ended() == 130 and begun.said == "decor: interrupted\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_command_that_is_ended_or_killed_takes_its_processes_along(start, number):
+    begun = start(*ENDLESS)
+    begun.wait_until_they_hold_ctrl_c(True)
+    begun.wait_until_they_hold_ctrl_c(False)
+    begun.process.send_signal(number)
+    assert begun.ended() == -number and begun.said == ""
+
+
+def test_a_process_that_begins_after_its_starter_has_gone_ends(tmp_path):
+    started = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "run", "DECOR_STARTED_BY": "1"}
+    command = [sys.executable, "-m", "decor", *RUN, "--output", tmp_path / "run"]
+    ended = subprocess.run(command, env=started, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2 and ended.stderr == "decor: the process that has started this one is gone\n"

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from decor import progress
 from decor.engines.process_group import ProcessGroup
 from decor.engines.vectorised import Vectorised
 from decor.errors import InputError
-from decor.federation.peers import Peers
 from decor.privacy.plan import NoisePlan
 
 from . import examples, users
 from .findings import Audit
 from .wire import wires
 
+if TYPE_CHECKING:
+    from decor.federation.peers import Peers
+
 _LEAST, _USUAL = 3_000, {"user": 120_000, "example": 80_000}
 _ROOM = 12_000_000
 """Numbers of all users and edges: 100 megabytes, of which an audit holds some ten at a time."""
 _WORK = 30_000_000
 """Numbers on the wire that take some ten seconds: steps are as many as fit."""
-_PEERS_STEPS = 16
+_KEPT_STEPS = 16
 """Of real peers, whose messages are all kept until the end."""
 
 
@@ -47,13 +50,12 @@ def audit(
     canaries = _canaries(plan, canaries)
     if delta is None:
         delta = 1e-5 if plan.budget is None else plan.budget.delta
-    engine = engine or Vectorised()
+    listed = wires(engine or Vectorised(), plan)
     if steps is None:
         steps = _fitting(plan, canaries)
-        if isinstance(engine, Peers) and plan.exposure.unit == "user":
-            steps = min(steps, _PEERS_STEPS)
+        if listed[0].widest is None and plan.exposure.unit == "user":
+            steps = min(steps, _KEPT_STEPS)
     steps = min(steps, plan.exposure.steps)
-    listed = wires(engine, plan)
     attacked = users.attacked if plan.exposure.unit == "user" else examples.attacked
     found = []
     for k, wire in enumerate(listed):

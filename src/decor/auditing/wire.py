@@ -6,11 +6,9 @@ nobody draws noise edge by edge.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -23,18 +21,16 @@ from decor.engines.mixer import DENSE, is_complete, mixer
 from decor.engines.process_group import ProcessGroup
 from decor.engines.vectorised import Vectorised
 from decor.errors import InputError
-from decor.federation import witness
-from decor.federation.peers import Peers, alone
-from decor.federation.together import Together
 from decor.learning.task import Task
-from decor.net.identity import Identity
 from decor.noise import root
-from decor.noise.stream import EDGE_SIGMA, OWN_SIGMA, shared
 from decor.privacy.plan import NoisePlan
+
+if TYPE_CHECKING:
+    from decor.federation.peers import Peers
 
 Array = NDArray[Any]
 Hear = Callable[[int, Array, Array | None], object]
-_RECIPE = Recipe(evaluate_every=10**9)
+RECIPE = Recipe(evaluate_every=10**9)
 _SMALL, _LARGE = 8_000, 1_000_000
 """Canaries of a small model, and of a large one."""
 RATE = 1.0
@@ -69,8 +65,6 @@ class Wire(Protocol):
 def wires(engine: Vectorised | ProcessGroup | Peers, plan: NoisePlan) -> list[Wire]:
     """Vectorised draws noise by a root of its covariance, of which edges are no part: one for small models, and for large ones on
     some graphs another. On demand, and on a card always, it draws edge by edge."""
-    if isinstance(engine, Peers):
-        return [OfPeers(engine)]
     name = "vectorised" if isinstance(engine, Vectorised) else "process-group"
     by_edges = plan.topology.edge_count > 0 and not (is_complete(plan.topology) and plan.topology.users > DENSE)
     if isinstance(engine, ProcessGroup):
@@ -86,7 +80,9 @@ def wires(engine: Vectorised | ProcessGroup | Peers, plan: NoisePlan) -> list[Wi
         if plan.exposure.unit == "user" and alike(plan, _SMALL) != alike(plan, _LARGE):
             found.append(Simulated(plain, f"{name}, large models", False))
         return [*found, edges] if by_edges else found
-    raise InputError(f"engine must be Vectorised(), ProcessGroup() or Peers(), not {engine!r}")
+    from .heard import OfPeers  # what trains alone needs no TLS
+
+    return [OfPeers(engine)]
 
 
 @dataclass(frozen=True)
@@ -108,7 +104,7 @@ class Simulated:
             hear(step, messages.double().cpu().flatten(1).numpy(), None if edges is None else edges.noise(step))
 
         engine = replace(self.engine, on_messages=listen)
-        engine.run(task, [Setting(plan, RATE, seed) for seed in seeds], _RECIPE)
+        engine.run(task, [Setting(plan, RATE, seed) for seed in seeds], RECIPE)
         return []
 
 
@@ -131,65 +127,3 @@ def _rows_of_edges(users: int, edges: Array, own: float, shared: Array) -> root.
     """The columns of `root.by_edges` that are edges, each in a row of its own."""
     kept = np.flatnonzero(shared > 0)
     return root.Columns.of(np.arange(len(kept) + 1), kept, shared[kept])
-
-
-@dataclass(frozen=True)
-class OfPeers:
-    """Real processes with TLS between them: what arrives, and the keys that users hold."""
-
-    engine: Peers
-    name: str = "peers"
-    secrets: bool = True
-    widest: int | None = None
-
-    def deviations(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
-        """The grid's, which are those planned or a little more."""
-        from decor.federation.released import grid_of
-
-        grid = grid_of(plan, parameters, 0.5)
-        return grid.unit * OWN_SIGMA, grid.unit * EDGE_SIGMA * np.array(grid.multiples, dtype=float)
-
-    def run(self, task: Task, plan: NoisePlan, seeds: Sequence[int], hear: Hear) -> list[str]:
-        identities = [Identity.new() for _ in range(task.users)]
-        terms = self.engine.terms(task, Setting(plan, RATE, 0), _RECIPE, identities, 0.5)
-        with tempfile.TemporaryDirectory(prefix="decor-audit-") as folder:
-            together = Together(terms, identities, alone(task), Path(folder), witnessed=True)
-            together.trained()
-            heard = _Heard(plan, [seat.witness for seat in together.seats])
-            return heard.told(hear, self.engine.dtype, terms.grid.unit, terms.grid.multiples)
-
-
-class _Heard:
-    """What all witnesses have written down together."""
-
-    def __init__(self, plan: NoisePlan, paths: Sequence[Path]) -> None:
-        self.plan = plan
-        self.messages: dict[tuple[int, int], bytes] = {}
-        self.keys: dict[tuple[int, int, int], bytes] = {}
-        self.problems: list[str] = []
-        for user, path in enumerate(paths):
-            for other, step, round_, said in witness.read(path):
-                if round_ == -1:
-                    self.keys[user, other, step] = said
-                elif round_ == 0 and self.messages.setdefault((other, step), said) != said:
-                    self.problems.append(f"user {other} has sent two different messages for step {step}")
-
-    def told(self, hear: Hear, dtype: str, unit: float, multiples: Sequence[int]) -> list[str]:
-        users = range(self.plan.topology.users)
-        for step in range(1 + max((step for _, step in self.messages), default=-1)):
-            missing = [user for user in users if (user, step) not in self.messages]
-            if missing:
-                return [*self.problems, f"nobody has heard a message of user {missing[0]} for step {step}"]
-            models = np.stack([np.frombuffer(self.messages[user, step], dtype) for user in users]).astype(np.float64)
-            hear(step, models, self._shared(step, models.shape[1], unit, multiples))
-        return self.problems
-
-    def _shared(self, step: int, count: int, unit: float, multiples: Sequence[int]) -> Array:
-        found = np.zeros((len(multiples), count))
-        for e, ((low, high), multiple) in enumerate(zip(self.plan.topology.edges.tolist(), multiples, strict=True)):
-            keys = self.keys.get((low, high, step)), self.keys.get((high, low, step))
-            if keys[0] != keys[1] or keys[0] is None:
-                self.problems.append(f"users {low} and {high} have no common secret for step {step}")
-            if keys[0] is not None:
-                found[e] = unit * multiple * shared(keys[0], count)
-        return found

@@ -155,7 +155,8 @@ def test_one_message_too_many_is_noticed(monkeypatch):
 
     def once_more(self, task, settings, recipe, *rest):
         found = run(self, task, settings, recipe, *rest)
-        self.on_messages(settings[0].plan.exposure.steps, torch.zeros(task.users, len(settings), 1, task.parameters))
+        if self.on_messages is not None:
+            self.on_messages(settings[0].plan.exposure.steps, torch.zeros(task.users, len(settings), 1, task.parameters))
         return found
 
     monkeypatch.setattr(decor.Vectorised, "run", once_more)

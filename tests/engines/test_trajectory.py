@@ -350,9 +350,10 @@ def test_a_decay_that_leaves_little_of_a_model_follows_the_reference_and_one_tha
 
 
 @pytest.mark.parametrize("users", [USERS, 70])
+@pytest.mark.parametrize("decay", [0.0, 0.4])
 @pytest.mark.parametrize("momentum", [0.0, 0.7])
 @pytest.mark.parametrize("kind", ["logistic", "tanh"])
-def test_the_engines_own_noise_fed_to_the_reference_gives_the_same_models(kind, momentum, users):
+def test_the_engines_own_noise_fed_to_the_reference_gives_the_same_models(kind, momentum, decay, users):
     """Noise is a function of seed, step and place alone: what a twin without gradients transmits is what the real run adds."""
     if kind == "logistic":
         model, loss, data = nn.Linear(5, 1, bias=False), losses.logistic, shards((3,) * users, (5,), "two")
@@ -367,8 +368,9 @@ def test_the_engines_own_noise_fed_to_the_reference_gives_the_same_models(kind, 
     _, wire, _ = trained(twin, plan, rate=1.0, gossip_rounds=0)
     start = flat(model, [p.detach().double() for p in model.parameters()])
     noise = -np.diff([np.broadcast_to(start, wire[0].shape), *wire], axis=0)
-    _, found, last = trained(task, plan, momentum=momentum)
-    expected, final = reference(task, plan, Recorded(noise), [0.3] * 3, momentum=momentum)
+    recipe = {"momentum": momentum, "weight_decay": decay}
+    _, found, last = trained(task, plan, **recipe)
+    expected, final = reference(task, plan, Recorded(noise), [0.3] * 3, **recipe)
     assert abs(found[0] - start).max() > 0.01
     for mine, theirs in zip([*found, last], [*expected, final], strict=True):
         assert abs(mine - theirs).max() < 1e-11

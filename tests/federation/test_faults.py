@@ -73,6 +73,8 @@ def test_a_user_killed_anywhere_in_a_step_goes_on_with_the_message_it_had(trial,
     assert kept in (None, digests["kiel", STEP]) and left <= sent(one, "kiel", STEP)
     receivers = {r.receiver for r in one.heard() if (r.sender, r.message.step) == ("kiel", STEP)}
     assert receivers == {"ulm", "jena"}
+    # who was killed has lost its secrets, and the others use no older one than it has
+    assert not any("noise does not cancel" in one.log(name) for name in one.names)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import os
 from contextlib import ExitStack
 
 import numpy as np
@@ -106,6 +107,48 @@ def test_the_noise_on_the_wire_is_whole_steps_of_the_grid(noise, transcript):
     own = np.rint(steps).sum(1)  # over users: whole numbers in which no edge is left
     assert own.std() == pytest.approx(np.sqrt(USERS) * OWN_SIGMA, rel=0.05)
     assert grid.multiples[0] * EDGE_SIGMA >= 2.0 * OWN_SIGMA * (1 - 1e-9)
+
+
+def test_the_noise_of_an_absent_neighbours_edge_is_added_all_the_same(tmp_path):
+    """Users 0 - 1, and a user 2 who never comes: user 1 has no secret with it, and draws that edge's noise by itself."""
+    steps = 60
+    task = decor.Task(decor.models.linear(WIDE).double(), decor.losses.squared, [(np.zeros((3, WIDE)), np.zeros(3))] * 3)
+    plan = decor.NoisePlan(decor.path(3), decor.Exposure(1.0, steps), decor.Adversary.eavesdropper(), 1.0, 2.0)
+    identities = [Identity.new() for _ in range(3)]
+    terms = agreed(task, plan, Recipe(), identities, rate=RATE, patience=1.0, timeout=3.0)
+
+    async def together():
+        nodes = []
+        for i in (0, 1):
+            ledger = Ledger(tmp_path / f"{i}.ledger")
+            nodes.append(Node(terms, i, identities[i], alone(task, i), ledger, Events(), witness=Ears()))
+        await asyncio.gather(*(node.trained() for node in nodes))
+        for node in nodes:
+            node.ledger.close()
+
+    seen = np.full((steps, 2, WIDE), np.nan)
+
+    class Ears:
+        def heard(self, sender, step, round_, values):
+            if round_ == 0 and step < steps:
+                seen[step, sender] = np.frombuffer(values)
+
+        def shared(self, step, keys):
+            pass
+
+    asyncio.run(together())
+    w = plan.topology.mixing[0, 1]
+    mixed = np.einsum("ij,tjk->tik", [[1 - w, w], [w, 1 - w]], seen)
+    noise = (np.concatenate([np.ones((1, 2, WIDE)), mixed[:-1]]) - seen) / RATE
+    flat = noise.transpose(0, 2, 1).reshape(-1, 2)
+    Sigma = np.array([[1.0 + 4, -4], [-4, 1 + 2 * 4]])
+    error = 5 * np.sqrt((Sigma**2 + np.outer(Sigma.diagonal(), Sigma.diagonal())) / len(flat))
+    assert (abs(flat.T @ flat / len(flat) - Sigma) < error + 0.01 * abs(Sigma)).all()
+
+
+def test_a_users_own_randomness_is_the_operating_systems():
+    """A generator with a state would be the same at every user that `decor up` forks."""
+    assert Node.__dataclass_fields__["random"].default is os.urandom
 
 
 def test_no_secret_is_on_disk_or_in_a_log(tmp_path, monkeypatch):

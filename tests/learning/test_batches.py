@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from decor.errors import InputError
-from decor.learning.batches import Batches
+from decor.learning.batches import Batches, secretly
 
 STEPS = 4000
 
@@ -223,3 +223,35 @@ def test_a_batch_larger_than_a_shard_names_the_user_and_the_way_out(sampling):
     ):
         Batches((8, 5, 4), 6, sampling, [0])
     Batches((8, 5, 4), 4, sampling, [0]).draw(0)
+
+
+def secret_batches(records, size, sampling, draws=STEPS):
+    """[draws, records]: what a real user takes, by bytes of its own; every weight is looked at on the way."""
+    random = np.random.default_rng(7).bytes
+    taken = np.zeros((draws, records), dtype=np.int64)
+    for k in range(draws):
+        batch = secretly(records, size, sampling, random)
+        (rows,) = batch.rows.tolist()
+        if rows == [records]:  # nobody: the row after the last, which weighs nothing
+            assert sampling == "poisson" and float(batch.weights) == 0.0
+            continue
+        assert batch.weights == 1 / size, "by the expected size, never the realised one"
+        np.add.at(taken[k], rows, 1)
+    return taken
+
+
+def test_a_real_users_poisson_batches_take_every_record_at_its_rate_independently():
+    taken = secret_batches(40, 3, "poisson")
+    assert taken.max() == 1 and rate_fits(taken, 3 / 40)
+    sizes = taken.sum(1)
+    assert flatly(np.bincount(sizes, minlength=12)[:12], STEPS * stats.binom.pmf(np.arange(12), 40, 3 / 40)) and sizes.min() == 0
+    assert abs(np.corrcoef(taken[1:].ravel(), taken[:-1].ravel())[0, 1]) < 5 / np.sqrt(taken.size)
+
+
+def test_a_real_users_fixed_batches_have_their_size_and_every_record_alike():
+    taken = secret_batches(9, 4, "fixed")
+    assert taken.max() == 1 and (taken.sum(1) == 4).all() and rate_fits(taken, 4 / 9)
+    chosen = np.array([sum(1 << int(r) for r in np.flatnonzero(row)) for row in taken])
+    subsets = [sum(1 << r for r in some) for some in combinations(range(9), 4)]
+    counts = np.array([(chosen == subset).sum() for subset in subsets])
+    assert flatly(counts, np.full(len(subsets), STEPS / len(subsets)))

@@ -48,6 +48,15 @@ def test_two_agreements_of_the_same_two_share_nothing():
     assert len(keys) == 2
 
 
+def test_the_secret_needs_the_exchange_and_not_only_what_was_said():
+    """Whoever has heard every word, and knows the identities too, lacks what the two ephemeral keys make of each other."""
+    a, b, edge = pair()
+    one, two, again = Agreement(a, edge), Agreement(b, edge), Agreement(a, edge)
+    again._public = one._public  # the same end once more, with the same words and another key behind them
+    real, guessed = one.accept(two.offer), again.accept(two.offer)
+    assert real._said == guessed._said and real.key(0) != guessed.key(0) and real.tag != guessed.tag
+
+
 def test_steps_only_go_forward_and_skipped_ones_are_lost():
     one, two = agreed()
     assert one.key(7) == [two.key(step) for step in range(8)][-1]

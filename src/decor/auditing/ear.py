@@ -16,11 +16,12 @@ from .wire import RATE, Wire
 
 Array = NDArray[Any]
 
-_LAW = 6_000
-"""Columns whose law is looked at."""
 _PARTS = 512
 """Users and edges up to which each one's noise is looked at by itself."""
-CHECKS = 7
+CHECKS = 8
+"""Of the law, twice at most; what is left is for those of records."""
+_WHOLE = 1 - 1e-9
+"""Of a planned deviation, but for rounding."""
 
 
 class Ear:
@@ -64,17 +65,21 @@ class Ear:
         return found
 
     def look(self, noise: Array, edges: Array | None) -> None:
-        self.law.see(noise[:, :_LAW])
+        self.law.see(noise)
         if self.parts is not None and edges is not None:
-            own = noise[:, :_LAW] - self.K @ edges[:, :_LAW]
-            self.parts.see(np.concatenate([own, edges[self.shared > 0, :_LAW]]))
+            self.parts.see(np.concatenate([noise - self.K @ edges, edges[self.shared > 0]]))
 
     def checks(self, error: float, problems: list[str]) -> tuple[Check, ...]:
-        """All of them; together they fail without cause with a probability of at most `error`."""
+        """All of them; with three more at most they fail without cause with a probability of at most `error`."""
         least = error / (2 * CHECKS)
         found = self.law.checks(least) if self.law.steps else []
         if self.parts is not None and self.parts.steps:
             found += [replace(c, name=f"parts: {c.name}") for c in self.parts.checks(least, users=False)]
+        enough = self.own >= self.plan.sigma_cdp * _WHOLE and bool((self.shared >= np.array(self.plan.sigma_cor) * _WHOLE).all())
         right = not problems and self.steps == self.plan.exposure.steps
         said = problems[0] if problems else f"{self.steps} messages of everybody for {self.plan.exposure.steps} steps"
-        return (*found, Check("messages", said, float(right), 0.5))
+        return (
+            *found,
+            Check("deviations", "nobody's noise is meant to be less than planned", float(enough), 0.5),
+            Check("messages", said, float(right), 0.5),
+        )

@@ -21,8 +21,10 @@ from decor.privacy.plan import NoisePlan
 from .adversaries import Foe, foes
 from .attack import Attack, errors, proven, upper
 from .canary import Inclusions
-from .ear import Ear
+from .claim import DELTAS, Claim
+from .ear import CHECKS, Ear
 from .findings import Wired
+from .law import Check, largest
 from .wire import Wire
 
 Array = NDArray[Any]
@@ -31,7 +33,6 @@ _AIM = 3.0
 """The mu that canaries are made for, about."""
 _TAKEN, _WIDE, _WIDEST = 4, 64, 8_000
 """Canaries of one run: so many that a few are taken in a step, and more come from more seeds; or all that can be, in one run."""
-_DELTAS = np.concatenate([np.geomspace(1e-3, 0.05, 5), np.linspace(0.1, 0.95, 18)])
 
 
 def attacked(wire: Wire, plan: NoisePlan, canaries: int, steps: int, error: float, seed: int) -> Wired:
@@ -50,7 +51,8 @@ def attacked(wire: Wire, plan: NoisePlan, canaries: int, steps: int, error: floa
     trained = rng.random(wide * len(seeds)) < 0.5
     each = error / 2 / (2 * len(against))
     attacks = [attack for k in range(len(against)) for attack in heard.attacks(k, trained, each)]
-    return Wired(wire.name, tuple(attacks), heard.ear.checks(error / 2, problems))
+    sampled = heard.sampled(error / 2 / (2 * CHECKS))
+    return Wired(wire.name, tuple(attacks), (*sampled, *heard.ear.checks(error / 2, problems)))
 
 
 def _loud(plan: NoisePlan, foe: Foe, wide: int, steps: int) -> NoisePlan:
@@ -77,6 +79,7 @@ class _Evidence:
         self.unit, self.rate = exposure.clip / exposure.batch_size, exposure.batch_size / exposure.records
         self.weights = [ear.weights(foe) for foe in against]
         self.ratios, self.sums = (np.zeros((len(against), len(self.amplitudes))) for _ in range(2))
+        self.squares, self.loudest = np.zeros(len(self.amplitudes)), 0.0
 
     def multiplier(self, foe: Foe) -> float:
         """Of the noise that is left against a foe, in clips of one record's share."""
@@ -97,6 +100,9 @@ class _Evidence:
             seen /= self.unit
             self.sums[k] += seen
             self.ratios[k] += self._ratio(seen, self.multiplier(foe))
+            if k == 0:
+                self.loudest = max(self.loudest, float(np.abs(seen).max()))
+                self.squares += np.square(self.amplitudes * seen - self.rate)
 
     def _ratio(self, seen: Array, z: float) -> Array:
         found: Array = np.log1p(self.rate * np.expm1((seen - 0.5) / z**2))
@@ -104,43 +110,48 @@ class _Evidence:
             found -= np.log1p(self.rate * np.expm1((-seen - 0.5) / z**2))
         return found
 
+    def sampled(self, least: float) -> list[Check]:
+        """What sampling owes to the claim: a record's share, its rate, a fresh draw in every step; in an eavesdropper's eyes."""
+        z, steps, there = self.multiplier(self.against[0]), self.ear.plan.exposure.steps, self.amplitudes != 0
+        count, variance = int(there.sum()), z**2 + self.rate * (1 - self.rate)
+        # every record that is there, less what is expected of it in all steps
+        excess = (self.amplitudes * self.sums[0])[there] - steps * self.rate
+        pairs = float((np.square(excess) - self.squares[there]).sum()) / 2
+        looks = 2 * steps * len(self.amplitudes)
+        loud = min(1.0, looks * float(stats.norm.sf((self.loudest - 1) / z)))
+        taken = np.array([excess.sum() / math.sqrt(steps * count * variance)])
+        again = np.array([pairs / (variance * math.sqrt(max(1, steps * (steps - 1) // 2) * count))])
+        return [
+            Check("share", "no record moves a message by more than its part of a batch", loud, least),
+            largest("rate", "records are taken at their rate", taken, least),
+            largest("draws", "who is taken in a step is not known from the others", again, least),
+        ]
+
     def attacks(self, k: int, trained: Array, error: float) -> list[Attack]:
         foe, exposure = self.against[k], self.ear.plan.exposure
-        allowed = _Allowed(self.multiplier(foe), self.rate, str(exposure.sampling), str(exposure.relation), exposure.steps)
+        exact = Claim(_epsilons(self.multiplier(foe), self.rate, str(exposure.sampling), str(exposure.relation), exposure.steps))
+        claims = exact, Claim.of(self.ear.plan, foe)
         present, first = (self.amplitudes > 0)[self.asked], trained[self.asked]
         found = []
         for kind, scores in (("optimal", self.ratios[k]), ("linear", self.sums[k])):
             score = scores[self.asked]
             cuts = np.quantile(score[first], np.linspace(0.02, 0.98, 25))
-            tried = [_measured(errors(score[first], present[first], cut), allowed, error) for cut in cuts]
+            tried = [_measured(errors(score[first], present[first], cut), claims, error) for cut in cuts]
             cut = cuts[int(np.argmax([measured / claimed for measured, _, claimed in tried]))]
             counted = errors(score[~first], present[~first], cut)
-            measured, estimated, claimed = _measured(counted, allowed, error)
+            measured, estimated, claimed = _measured(counted, claims, error)
             held = counted[1] + counted[3]
             found.append(Attack(foe.adversary, foe.coalition, foe.victim, "inclusion", kind, held, claimed, measured, estimated))
         return found
 
 
-class _Allowed:
-    """The errors that the accountant's epsilons allow an attack on one record."""
-
-    def __init__(self, multiplier: float, rate: float, sampling: str, relation: str, steps: int) -> None:
-        self.epsilons = _epsilons(multiplier, rate, sampling, relation, steps)
-
-    def mu(self, false_alarms: float) -> float:
-        """Of the Gaussian that misses as few, at so many false alarms, as the claim allows."""
-        grown, rest = np.exp(self.epsilons), 1 - _DELTAS
-        missed = max(0.0, float((rest - grown * false_alarms).max()), float(((rest - false_alarms) / grown).max()))
-        return float(-stats.norm.ppf(false_alarms) - stats.norm.ppf(missed)) if missed > 0 else math.inf
-
-
 @lru_cache(maxsize=256)
 def _epsilons(multiplier: float, rate: float, sampling: str, relation: str, steps: int) -> Array:
     step = subsampled.SubsampledStep(multiplier, rate, sampling, relation, steps)
-    return np.array([subsampled.epsilon([step], float(delta), fine=False)[0] for delta in _DELTAS])
+    return np.array([subsampled.epsilon([step], float(delta), fine=False)[0] for delta in DELTAS])
 
 
-def _measured(counted: tuple[int, int, int, int], allowed: _Allowed, error: float) -> tuple[float, float, float]:
+def _measured(counted: tuple[int, int, int, int], claims: tuple[Claim, ...], error: float) -> tuple[float, float, float]:
     """(lower bound of mu, estimate, what is allowed at as many false alarms)."""
     measured, estimated = proven(*counted, error)
-    return measured, estimated, allowed.mu(min(upper(counted[2], counted[3], error / 2), 1 - 1e-12))
+    return measured, estimated, min(claim.mu(upper(counted[2], counted[3], error / 2)) for claim in claims)

@@ -35,6 +35,10 @@ class Check:
         return self.probability >= self.least
 
 
+_LAW = 6_000
+"""Columns that are looked at one by one; repetitions are looked for in all of them."""
+
+
 class Law:
     """Looks at noise [parts, columns] step by step: columns independent, parts with the given covariance."""
 
@@ -44,11 +48,14 @@ class Law:
         self.steps = self.columns = 0
         size = len(covariance)
         self.moment, self.next, self.memory = (np.zeros((size, size)) for _ in range(3))
-        self.beside, self.across, self.weight = np.zeros(size), 0.0, 0.0
+        self.power: Array = np.zeros(0)
+        self.across, self.weight = 0.0, 0.0
         self.counts = np.zeros((size, len(_BINS) + 1))
         self.total = 0.0
 
     def see(self, noise: Array) -> None:
+        self._all(noise)
+        noise = noise[:, :_LAW]
         size, columns = noise.shape
         if not self.steps:
             self.sum, self.last, self.columns = np.zeros_like(noise), np.zeros_like(noise), columns
@@ -56,9 +63,6 @@ class Law:
         self.next += noise @ self.last.T
         self.memory += noise @ self.sum.T
         self.weight += self.steps
-        self.beside += np.einsum("ij,ij->i", noise[:, 1:], noise[:, :-1])
-        along = noise.sum(1)
-        self.across += float(along @ self.inverse @ along) / columns
         self.total += float(np.square(noise.sum(0)).sum())
         if self.counts[0].sum() < _SHAPED:
             white = self.inverse @ noise / np.sqrt(self.inverse.diagonal())[:, None]
@@ -69,16 +73,24 @@ class Law:
         self.last[:] = noise
         self.steps += 1
 
+    def _all(self, noise: Array) -> None:
+        """All columns, however many, for what they have to do with each other."""
+        along = noise.sum(1)
+        self.across += float(along @ self.inverse @ along) / noise.shape[1]
+        power = sum(np.square(np.abs(np.fft.rfft(row))) / C for row, C in zip(noise, self.covariance.diagonal(), strict=True))
+        self.power = power + (self.power if self.steps else 0.0)
+        self.wide = noise.shape[1]
+
     def checks(self, least: float, users: bool = True) -> list[Check]:
         """`least`: the probability below which a check fails. `users`: whether parts are users, whose sum means something."""
         C, seen = self.covariance, self.steps * self.columns
         scale = np.sqrt(np.multiply.outer(C.diagonal(), C.diagonal()))
         spread = np.sqrt((np.square(C) + np.square(scale)) / seen)
         found = [
-            _largest("covariance", "the noise has the planned covariance", (self.moment / seen - C) / spread, least),
-            _largest("next step", "a step knows nothing of the last", self._over(self.next, scale, self.steps - 1), least),
-            _largest("memory", "a step knows nothing of all before", self._over(self.memory, scale, self.weight), least),
-            _largest("coordinates", "a coordinate knows nothing of the next", self._beside(), least),
+            largest("covariance", "the noise has the planned covariance", (self.moment / seen - C) / spread, least),
+            largest("next step", "a step knows nothing of the last", self._over(self.next, scale, self.steps - 1), least),
+            largest("memory", "a step knows nothing of all before", self._over(self.memory, scale, self.weight), least),
+            largest("coordinates", "a coordinate knows nothing of another", self._apart(scale), least),
             self._square("all coordinates", "coordinates add up as independent ones", self.across, len(C) * self.steps, least),
             self._shape(least),
         ]
@@ -91,8 +103,10 @@ class Law:
     def _over(self, product: Array, scale: Array, pairs: float) -> Array:
         return product / (scale * math.sqrt(max(pairs, 1) * self.columns))
 
-    def _beside(self) -> Array:
-        return self.beside / (self.covariance.diagonal() * math.sqrt(self.steps * (self.columns - 1)))
+    def _apart(self, scale: Array) -> Array:
+        """What coordinates have in common with those so many places on, around the circle, by the spectrum of their power."""
+        found: Array = np.fft.irfft(self.power, self.wide)[1 : (self.wide + 1) // 2]
+        return found / math.sqrt(self.steps * self.wide * float(np.square(self.covariance / scale).sum()))
 
     @staticmethod
     def _square(name: str, said: str, value: float, freedom: int, least: float) -> Check:
@@ -106,6 +120,6 @@ class Law:
         return Check("shape", "the noise is Gaussian", min(1.0, probability), least)
 
 
-def _largest(name: str, said: str, z: Array, least: float) -> Check:
+def largest(name: str, said: str, z: Array, least: float) -> Check:
     """Of many standard normal numbers the most surprising, which counts as often as there are numbers."""
     return Check(name, said, min(1.0, float(2 * stats.norm.sf(np.abs(z).max()) * z.size)), least)

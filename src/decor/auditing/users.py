@@ -13,8 +13,9 @@ from decor import progress
 from decor.privacy.plan import NoisePlan
 
 from .adversaries import Foe, covariance, foes
-from .attack import Attack, errors, fitted, proven
+from .attack import Attack, errors, fitted, proven, upper
 from .canary import RHYTHMS, Signals
+from .claim import Claim
 from .ear import Ear
 from .findings import Wired
 from .wire import Wire
@@ -92,6 +93,7 @@ class _Sums:
         seen = self.noise - self.ear.known(foe, self.edges) if foe.coalition else self.noise.copy()
         seen[foe.victim] += steps * lengths * signs
         length = min(set(signals.length.tolist()), key=lambda length: abs(math.log(_mu(length, steps, foe) / _AIM)))
+        claim = Claim.of(replace(self.ear.plan, exposure=replace(self.ear.plan.exposure, clip=length)), foe)
         honest = np.setdiff1d(np.arange(len(seen)), foe.coalition)
         best = self.ear.weights(foe) @ seen
         found = []
@@ -103,7 +105,7 @@ class _Sums:
                 counted = errors(score[among], present[among], cut)
                 measured, estimated = proven(*counted, error)
                 held = counted[1] + counted[3]
-                claimed = _mu(length, steps, foe)
+                claimed = min(_mu(length, steps, foe), claim.mu(upper(counted[2], counted[3], error / 2)))
                 found.append(Attack(foe.adversary, foe.coalition, foe.victim, name, kind, held, claimed, measured, estimated))
         return found
 

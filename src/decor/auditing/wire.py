@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decor.engines.channel import Sparse, alike, by_edge
+from decor.engines.channel import Sparse, alike
 from decor.engines.engine import Recipe, Setting
 from decor.engines.mixer import DENSE, is_complete, mixer
 from decor.engines.process_group import ProcessGroup
@@ -33,6 +33,8 @@ Hear = Callable[[int, Array, Array | None], object]
 RECIPE = Recipe(evaluate_every=10**9)
 _SMALL, _LARGE = 8_000, 1_000_000
 """Canaries of a small model, and of a large one."""
+_UNHEARD = 2
+"""Steps that are taken once more without a listener."""
 RATE = 1.0
 """Step size: a message is the model less gradient and noise."""
 
@@ -95,17 +97,32 @@ class Simulated:
     widest: int = _LARGE
 
     def deviations(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
-        return plan.sigma_cdp, np.array(by_edge(plan))
+        return plan.sigma_cdp, np.broadcast_to(np.array(plan.sigma_cor), plan.topology.edge_count)
 
     def run(self, task: Task, plan: NoisePlan, seeds: Sequence[int], hear: Hear) -> list[str]:
         edges = _Edges(plan, seeds, task.parameters) if self.secrets else None
+        early: list[Array] = []
 
         def listen(step: int, messages: Tensor) -> None:
-            hear(step, messages.double().cpu().flatten(1).numpy(), None if edges is None else edges.noise(step))
+            heard = messages.double().cpu().flatten(1).numpy()
+            if step < min(_UNHEARD, plan.exposure.steps):
+                early.append(heard)
+            hear(step, heard, None if edges is None else edges.noise(step))
 
-        engine = replace(self.engine, on_messages=listen)
-        engine.run(task, [Setting(plan, RATE, seed) for seed in seeds], RECIPE)
-        return []
+        replace(self.engine, on_messages=listen).run(task, [Setting(plan, RATE, seed) for seed in seeds], RECIPE)
+        return self._unheard(task, plan, seeds, early)
+
+    def _unheard(self, task: Task, plan: NoisePlan, seeds: Sequence[int], early: list[Array]) -> list[str]:
+        """An engine that nobody listens to may take another way, such as noise and gossip in one kernel: to the same models."""
+        short = replace(plan, exposure=replace(plan.exposure, steps=min(_UNHEARD, plan.exposure.steps)))
+        runs = replace(self.engine, on_messages=None).run(task, [Setting(short, RATE, seed) for seed in seeds], RECIPE)
+        if not early:  # of several processes the first has heard everything
+            return []
+        models = np.concatenate([run.models["weights"].double().flatten(1).numpy() for run in runs], axis=1)
+        expected = plan.topology.mixing @ early[-1]
+        # the clock's numbers are the largest, and have roundings of their own
+        apart = np.abs(models - expected) > 1e-4 * (np.abs(expected) + early[-1].std())
+        return ["who is not listened to trains other models than the messages make"] if apart.any() else []
 
 
 class _Edges:

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo demo-peers test check docs bench reproduce clean
+.PHONY: demo demo-peers test check mutations docs bench reproduce clean
 
 demo: $(STAMP)
 	$(BIN)/decor compare --task breast-cancer --users 16 --epsilon 1,3,10,30 --topology ring,torus \
@@ -24,6 +24,10 @@ check: $(STAMP)-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# puts faults into copies of the source, and writes docs/mutations.md: who noticed them; half an hour on two cores
+mutations: $(STAMP)-test
+	$(BIN)/python tests/mutations/run.py
 
 # the site: pictures from real runs, then every page; about a minute and a half on two cores after installation
 docs: $(STAMP)-docs

@@ -30,6 +30,7 @@ NAVIGATION = {
         "guarantees": "Guarantees",
         "attacks": "Attacks",
         "audit": "Audit",
+        "mutations": "Mutations",
         "theory": "Theory",
         "noise": "Noise on a grid",
     },

@@ -1,0 +1,806 @@
+"""Faults put into a copy of the source on purpose, what each would cost, and what has to notice it.
+
+Most have happened in this field, some in the paper's own code (spec 6); the others are one slip away. `run.py` puts them in one
+after the other and sees who notices.
+"""
+
+from dataclasses import dataclass
+
+SEVERAL = "tests/mutations/pendant.edges"
+AUDITS = {
+    "small": "--users 8 --adversary curious --canaries 9000 --audit-steps 6",
+    "wide": "--users 8 --canaries 20000 --audit-steps 6",
+    "complete": "--topology complete --users 80 --canaries 3000 --audit-steps 4",
+    "uneven edges": "tests/mutations/uneven.json --canaries 9000 --audit-steps 6",
+    "pendant user": f"--graph {SEVERAL} --sigma-cdp 1 --sigma-cor 1 --canaries 9000 --audit-steps 4",
+    "two steps": "--users 4 --adversary curious --canaries 9000 --audit-steps 2",
+    "records": "--users 4 --unit example --batch-size 4 --records 40 --canaries 8000 --audit-steps 8",
+    "processes": "--engine process-group --processes 2 --users 8 --canaries 9000 --audit-steps 6",
+    "processes, complete": "--engine process-group --processes 2 --topology complete --users 80 --canaries 3000 --audit-steps 4",
+    "peers": "--engine peers --users 4 --canaries 20000 --audit-steps 5",
+    "peers, records": "--engine peers --users 4 --unit example --batch-size 4 --records 40 --canaries 4000 --audit-steps 8",
+}
+"""Options of `decor audit`: as few canaries and steps as the fault takes."""
+
+ISSUE = (
+    "noise reused over steps",
+    "scaled by W",
+    "variance used as deviation",
+    "one seed for all edges",
+    "same sign at both ends",
+    "no independent noise at one user",
+    "clip after averaging",
+    "division by realised batch size",
+    "T+1 steps",
+    "overlapping shards",
+    "stale secret after restart",
+    "message recomputed after a crash",
+)
+"""Those that have to be here, by the name that was given to them."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """`old` stands once in all files of the package that `files` names (a pattern), and becomes `new`."""
+
+    files: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`cost` is what it would do to people. `dash` says why no audit can see it, where none is named."""
+
+    name: str
+    cost: str
+    edits: tuple[Edit, ...]
+    tests: tuple[str, ...]
+    audit: str | None = None
+    dash: str = ""
+    issue: str | None = None
+
+    @property
+    def room(self) -> str:
+        return self.edits[0].files.partition("/")[0]
+
+
+CHANNEL, TRAJECTORY, BATCHES = (
+    "engines/test_channel.py::test_",
+    "engines/test_trajectory.py::test_",
+    "learning/test_batches.py::test_",
+)
+TRANSCRIPTS, CONTRACT, CRASHES = (f"federation/test_{name}.py::test_" for name in ("transcripts", "contract", "faults"))
+AGREEMENT, GRID, ROOT, STREAM = (f"noise/test_{name}.py::test_" for name in ("agreement", "grid", "root", "stream"))
+ACCOUNTANT, EXAMPLES, SUBSAMPLED = (f"privacy/test_{name}.py::test_" for name in ("accountant", "examples", "subsampled"))
+
+NO_CRASH = "an audit kills nobody"
+NO_LAW = "the noise's law is right, and the audit hears nothing but messages"
+
+FAULTS = (
+    # noise: numbers of the simulator
+    Fault(
+        "simulator: noise reused over steps",
+        "the difference of two steps is free of noise",
+        (Edit("noise/gaussians.py", "_u32(stream), _u32(step), high", "_u32(stream), _u32(0), high"),),
+        (CHANNEL + "noise_is_fresh_in_every_step",),
+        "small",
+        issue="noise reused over steps",
+    ),
+    Fault(
+        "simulator: every group of coordinates has the noise of the first",
+        "the difference of two coordinates is free of noise",
+        (
+            Edit(
+                "noise/gaussians.py",
+                "_bits(a, b, c, d, seed, stream, step, first + k)",
+                "_bits(a, b, c, d, seed, stream, step, first)",
+            ),
+        ),
+        (CHANNEL + "noise_is_independent_between_coordinates_and_between_layers[40-ring(10)]",),
+        "small",
+    ),
+    Fault(
+        "simulator: coordinates far apart share noise",
+        "the difference of two coordinates is free of noise, in large models alone",
+        (Edit("engines/rows.py", "places[k] * groups + first // GROUP", "places[k] * groups"),),
+        (CHANNEL + "large_models_on_small_rings_have_the_plans_sigmas_too",),
+        "wide",
+    ),
+    Fault(
+        "simulator: all layers have the noise of the first",
+        "the difference of two layers is free of noise",
+        (Edit("noise/gaussians.py", "_u32(stream), _u32(step), high", "_u32(0), _u32(step), high"),),
+        (CHANNEL + "noise_is_independent_between_coordinates_and_between_layers[12-ring(10)]",),
+        dash="canaries are one layer",
+    ),
+    Fault(
+        "simulator: all seeds of a grid have the noise of the first",
+        "two runs with different seeds reveal together what neither does alone",
+        (Edit("noise/gaussians.py", "fill(out[row, s], seeds[s], stream", "fill(out[row, s], seeds[0], stream"),),
+        (CHANNEL + "every_setting_of_a_sweep_has_its_own_law_and_every_seed_its_own_noise[ring(10)]",),
+        "records",
+    ),
+    Fault(
+        "simulator: 2 bits of noise after the point",
+        "what is not hidden by the noise's few values shows the gradient's low bits",
+        (
+            Edit(
+                "noise/gaussians.py",
+                "cosines[i], sines[i] = radius * x, radius * y",
+                "cosines[i], sines[i] = np.rint(radius * x * 4) / 4, np.rint(radius * y * 4) / 4",
+            ),
+        ),
+        ("noise/test_gaussians.py::test_every_gaussian_is_box_and_mullers_of_its_own_bits",),
+        "uneven edges",
+    ),
+    # noise: roots of the covariance
+    Fault(
+        "edges: one seed for all of them and for all users",
+        "whoever knows one edge's noise knows everybody's",
+        (Edit("noise/root.py", "values, np.arange(len(start) - 1))", "values, np.zeros(len(start) - 1, np.int64))"),),
+        (CHANNEL + "transmitted_noise_is_sigmas_on_large_graphs[torus(10, 10)-edges]",),
+        "small",
+        issue="one seed for all edges",
+    ),
+    Fault(
+        "edges: same sign at both ends",
+        "noise does not cancel, and the average model has that of all edges",
+        (Edit("noise/root.py", "np.stack([c, -c], 1)", "np.stack([c, c], 1)"),),
+        (ROOT + "every_root_times_its_transpose_is_sigma",),
+        "small",
+        issue="same sign at both ends",
+    ),
+    Fault(
+        "edges: no independent noise at one user",
+        "the sum of all messages gives more of everybody away, and of user 0 all against its neighbours",
+        (Edit("noise/root.py", "alone = np.arange(users) if s > 0", "alone = np.arange(1, users) if s > 0"),),
+        (ROOT + "every_root_times_its_transpose_is_sigma",),
+        "small",
+        issue="no independent noise at one user",
+    ),
+    Fault(
+        "edges: weak ones are dropped",
+        "users behind weak edges have less noise than was accounted",
+        (Edit("noise/root.py", "    kept = c > 0\n", "    kept = c > 0.1 * c.max(initial=0.0)\n"),),
+        (ROOT + "every_root_is_sigmas_on_any_graph_with_any_noise_on_its_edges",),
+        "uneven edges",
+    ),
+    Fault(
+        "edges: noise not multiplied by c",
+        "edges have a deviation of one, whatever was planned",
+        (Edit("noise/root.py", "np.stack([c, -c], 1)", "np.stack([c > 0, -1.0 * (c > 0)], 1)"),),
+        (ROOT + "every_root_times_its_transpose_is_sigma",),
+        "small",
+    ),
+    Fault(
+        "band: own deviation used as a variance",
+        "with sigma_cdp above one everybody has less noise of its own",
+        (Edit("noise/root.py", "lower[0] = s**2 + np.bincount", "lower[0] = s + np.bincount"),),
+        (ROOT + "every_root_times_its_transpose_is_sigma",),
+        "wide",
+        issue="variance used as deviation",
+    ),
+    # noise: secrets and the grid of real users
+    Fault(
+        "peers: an edge's key is the same in every step",
+        "the difference of two steps is free of the edge's noise",
+        (
+            Edit(
+                "noise/agreement.py",
+                '_keyed(self._chain, b"key" + struct.pack("<Q", step))',
+                '_keyed(self._confirmation, b"key")',
+            ),
+        ),
+        (AGREEMENT + "both_ends_have_the_same_key_in_every_step_and_another_in_each",),
+        "peers",
+        issue="noise reused over steps",
+    ),
+    Fault(
+        "peers: keys of past steps can be had again",
+        "whoever seizes a machine takes the noise off all earlier messages",
+        (Edit("noise/agreement.py", 'self._chain[:] = _keyed(self._chain, b"next")', "pass"),),
+        (AGREEMENT + "the_chain_after_a_step_does_not_hold_that_steps_key",),
+        dash=NO_LAW,
+    ),
+    Fault(
+        "peers: the secret is made from what both have said in public",
+        "whoever records the handshake has the edge's noise",
+        (Edit("noise/agreement.py", "info=_SECRET).derive(shared)", "info=_SECRET).derive(self.edge.federation)"),),
+        (AGREEMENT + "the_secret_needs_the_exchange_and_not_only_what_was_said",),
+        dash=NO_LAW,
+    ),
+    Fault(
+        "peers: an edge's key for the exchange is made from the identity",
+        "after a restart the same secret again: noise that has been used, and that whoever takes the identity can make",
+        (
+            Edit(
+                "noise/agreement.py",
+                "X25519PrivateKey.generate()",
+                "X25519PrivateKey.from_private_bytes(hashlib.sha256(identity.private_bytes_raw()).digest())",
+            ),
+        ),
+        (AGREEMENT + "two_agreements_of_the_same_two_share_nothing",),
+        dash=NO_CRASH,
+        issue="stale secret after restart",
+    ),
+    Fault(
+        "peers: one secret for all edges",
+        "every neighbour knows the noise of all",
+        (
+            Edit(
+                "noise/agreement.py",
+                "HKDF(SHA256(), 64, salt=said, info=_SECRET).derive(shared)",
+                "HKDF(SHA256(), 64, salt=None, info=_SECRET).derive(self.edge.federation)",
+            ),
+        ),
+        (TRANSCRIPTS + "the_noise_on_the_wire_has_no_memory",),
+        dash="a step with two equal keys is refused, so nothing is sent",
+        issue="one seed for all edges",
+    ),
+    Fault(
+        "peers: the stream begins again every 8,192 coordinates",
+        "the difference of two coordinates is free of noise, in large models alone",
+        (Edit("noise/stream.py", "        cipher.update_into(", "        _cipher(key, 0).update_into("),),
+        (STREAM + "known_answers",),
+        "peers",
+    ),
+    Fault(
+        "peers: edges' multiples one too small",
+        "every edge has a little less noise than planned",
+        (Edit("noise/grid.py", "return math.isqrt(square - 1) + 1 if square", "return math.isqrt(square - 1) if square"),),
+        (GRID + "an_edges_deviation_is_never_below_the_planned_and_by_less_than_a_multiple_above",),
+        "peers",
+    ),
+    Fault(
+        "peers: no dither",
+        "gradients round with a bias that depends on them: what is added is not what was clipped",
+        (
+            Edit(
+                "noise/grid.py", "(np.int64(np.rint(x if inside else 0.0)) + dither)", "(np.int64(np.rint(x if inside else 0.0)))"
+            ),
+        ),
+        (GRID + "gradients_round_at_random_without_bias_and_independently_of_the_noise",),
+        dash="a step of the grid is a 655,440th of the noise",
+    ),
+    Fault(
+        "peers: an edge's noise is not multiplied",
+        "edges have a small part of the noise that was planned",
+        (
+            Edit(
+                "noise/grid.py",
+                "_add(values, np.int64(multiple), some)",
+                "_add(values, np.int64(1 if multiple > 0 else -1), some)",
+            ),
+        ),
+        (GRID + "a_message_is_the_gradient_plus_own_noise_plus_signed_multiples_of_the_edges_noise",),
+        "peers",
+    ),
+    # engines
+    Fault(
+        "simulator: edges' noise scaled by W",
+        "a third of the correlated noise on a ring; the paper's code did this",
+        (
+            Edit(
+                "engines/channel.py",
+                "np.asarray(plan.sigma_cor, dtype=np.float64), plan",
+                "plan.sigma_cor * np.array([plan.topology.mixing[i, j] for i, j in plan.topology.edges]), plan",
+            ),
+        ),
+        (CHANNEL + "transmitted_noise_is_sigmas_on_small_graphs[ring(16)-float32]",),
+        "small",
+        issue="scaled by W",
+    ),
+    Fault(
+        "eigenvectors: variance used as deviation",
+        "where sigmas are below one there is less noise than planned",
+        (
+            Edit(
+                "engines/channel.py",
+                "scale = np.sqrt(s**2 + tops**2 * values[:, None])",
+                "scale = s**2 + tops**2 * values[:, None]",
+            ),
+        ),
+        (CHANNEL + "transmitted_noise_is_sigmas_on_small_graphs[ring(16)-float32]",),
+        "small",
+        issue="variance used as deviation",
+    ),
+    Fault(
+        "eigenvectors: everybody's noise is that of the same draw",
+        "whoever knows its own noise knows everybody's",
+        (
+            Edit(
+                "engines/channel.py",
+                "_fill(Z.numpy(), self.seeds, k, step, threads)",
+                "_fill(Z.numpy(), self.seeds, k, step, threads); Z.copy_(Z[:1].expand_as(Z))",
+            ),
+        ),
+        (CHANNEL + "transmitted_noise_is_sigmas_on_small_graphs[ring(16)-float32]",),
+        "small",
+    ),
+    Fault(
+        "complete graph: one edge's noise a user instead of all",
+        "a seventieth of the correlated variance among seventy users",
+        (Edit("engines/channel.py", "math.sqrt(users) * p.sigma_cor", "p.sigma_cor"),),
+        (CHANNEL + "transmitted_noise_is_sigmas_on_large_graphs[complete(80)-closed form]",),
+        "complete",
+    ),
+    Fault(
+        "simulator: gossip before noise, where nobody listens",
+        "what is averaged and given on has no noise on it; a listener hears another run than the one that is trained",
+        (
+            Edit(
+                "engines/channel.py",
+                "        self.noise(blocks, alpha, step, threads)\n        return self.mix(blocks, gossip, threads)",
+                "        blocks = self.mix(blocks, gossip, threads)\n"
+                "        self.noise(blocks, alpha, step, threads)\n        return blocks",
+            ),
+        ),
+        (CHANNEL + "one_round_of_gossip_leaves_of_the_correlated_noise_what_lemma_noisereduce_says",),
+        "small",
+    ),
+    Fault(
+        "simulator: clip after averaging",
+        "one record moves a message by as much as a whole batch may",
+        (Edit("engines/*.py", "add = self.gradients.add_records if self.by_record else", "add ="),),
+        (TRAJECTORY + "clipped_records_at_example_level_follow_the_reference",),
+        "records",
+        issue="clip after averaging",
+    ),
+    Fault(
+        "simulator: T+1 steps",
+        "one message more than was paid for",
+        (
+            Edit("engines/simulation.py", "plan.exposure.steps\n", "plan.exposure.steps + 1\n"),
+            Edit("engines/descent.py", "rates(s.learning_rate, exposure.steps)", "rates(s.learning_rate, exposure.steps + 1)"),
+        ),
+        (TRAJECTORY + "a_run_takes_exactly_its_steps_and_its_guarantee_is_the_plans",),
+        "small",
+        issue="T+1 steps",
+    ),
+    Fault(
+        "simulator: a resumed run begins with the first step's noise",
+        "two gradients under one noise: their difference is bare",
+        (Edit("engines/*.py", "self.taken, self.history[0] = resumed.start, ", "self.taken, self.history[0] = 0, "),),
+        (TRAJECTORY + "a_checkpoint_taken_on_the_way_resumes_to_the_same_end",),
+        dash="an audit resumes nothing",
+        issue="noise reused over steps",
+    ),
+    Fault(
+        "simulator: a resumed run makes its last message again",
+        "two gradients under one noise: their difference is bare",
+        (Edit("engines/*.py", "return cls(run.steps_taken,", "return cls(max(0, run.steps_taken - 1),"),),
+        (TRAJECTORY + "a_checkpoint_taken_on_the_way_resumes_to_the_same_end",),
+        dash="an audit resumes nothing",
+        issue="message recomputed after a crash",
+    ),
+    Fault(
+        "simulator: momentum of gradients without noise",
+        "what is hidden is a sum that is up to 1 / (1 - momentum) clips long",
+        (
+            Edit(
+                "engines/*.py",
+                "        self.channel.noise(to, one, step, threads)\n",
+                "        to = [block.clone() for block in to]\n        self.channel.noise(to, one, step, threads)\n",
+            ),
+        ),
+        (
+            CHANNEL + "with_momentum_every_step_still_adds_fresh_noise_of_sigma",
+            TRAJECTORY + "the_engines_own_noise_fed_to_the_reference_gives_the_same_models",
+        ),
+        dash="an audit trains without momentum",
+    ),
+    Fault(
+        "simulator: weight decay shrinks the noise and not the gradient",
+        "less noise than the clip was accounted with",
+        (
+            Edit(
+                "engines/*.py",
+                "self._add_clipped(self.models, -rate / shrink, rate, batches)",
+                "self._add_clipped(self.models, -rate / shrink**2, rate, batches)",
+            ),
+        ),
+        (TRAJECTORY + "the_engines_own_noise_fed_to_the_reference_gives_the_same_models",),
+        dash="an audit trains without weight decay",
+    ),
+    Fault(
+        "process group: an edge has another number at every process",
+        "noise at the borders does not cancel, and is that of other edges",
+        (Edit("noise/root.py", "self.values[row >= 0], self.places[kept])", "self.values[row >= 0], np.arange(len(kept)))"),),
+        ("engines/test_process_group.py::test_every_number_of_processes_gives_the_numbers_of_one[2]",),
+        "processes",
+    ),
+    Fault(
+        "process group: on a complete graph users are counted anew at every process",
+        "users at the same place of two processes have the same noise",
+        (Edit("engines/rows.py", "members[i] * groups", "i * groups"),),
+        ("engines/test_process_group.py::test_every_number_of_processes_gives_the_numbers_of_one[2]",),
+        "processes, complete",
+    ),
+    Fault(
+        "process group: the higher end of an edge leaves its noise out",
+        "users with higher numbers have their own noise alone",
+        (
+            Edit(
+                "engines/teammate.py",
+                "            return root.by_edges(users, *rest).within(",
+                "            found = root.by_edges(users, *rest)\n"
+                "            found.values[found.values < 0] = 0.0\n            return found.within(",
+            ),
+        ),
+        ("engines/test_process_group.py::test_every_number_of_processes_gives_the_numbers_of_one[2]",),
+        "processes",
+    ),
+    # learning
+    Fault(
+        "gradients are not clipped",
+        "one user's data move its message as far as they like",
+        (Edit("learning/clip.py", "shrunk = 1.0 if square <= limit * limit else limit / np.sqrt(square)", "shrunk = 1.0"),),
+        ("learning/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
+        "small",
+    ),
+    Fault(
+        "the norm is that of the first layer",
+        "with several layers a gradient is longer than its clip",
+        (
+            Edit(
+                "learning/clip.py",
+                "        _add_squares(g.contiguous()",
+                "        if g is gradients[0]:\n            _add_squares(g.contiguous()",
+            ),
+        ),
+        ("learning/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
+        dash="canaries are one layer",
+    ),
+    Fault(
+        "records are divided by the realised batch size",
+        "one record changes the weight of all others, and counts for more in a small batch",
+        (
+            Edit(
+                "learning/batches.py",
+                ".double() / self.size)",
+                ".double() / torch.from_numpy(np.maximum(self._counts[:, None], 1)))",
+            ),
+        ),
+        (BATCHES + "weights_are_one_over_the_expected_size_and_padding_weighs_nothing",),
+        "records",
+        issue="division by realised batch size",
+    ),
+    Fault(
+        "peers: records are divided by the realised batch size",
+        "one record changes the weight of all others, and counts for more in a small batch",
+        (
+            Edit(
+                "learning/batches.py",
+                "Batch(torch.from_numpy(taken).unsqueeze(0), 1.0 / size)",
+                "Batch(torch.from_numpy(taken).unsqueeze(0), 1.0 / len(taken))",
+            ),
+        ),
+        (BATCHES + "a_real_users_poisson_batches_take_every_record_at_its_rate_independently",),
+        dash="an audit of peers is one run with batches of hundreds, whose sizes differ by little",
+        issue="division by realised batch size",
+    ),
+    Fault(
+        "batches are the same in every step",
+        "who is taken is taken always: sampling hides nobody",
+        (Edit("learning/batches.py", "+ np.uint64(step)) + np.uint64(user))", "+ np.uint64(0)) + np.uint64(user))"),),
+        (BATCHES + "users_seeds_and_steps_draw_independently",),
+        "records",
+    ),
+    Fault(
+        "records are taken at the rate of the smallest shard",
+        "users with larger shards send more of each record than was accounted",
+        (
+            Edit(
+                "learning/batches.py",
+                "rates = self.size / self.records",
+                "rates = self.size / np.minimum(self.records, self.records.min())",
+            ),
+        ),
+        (BATCHES + "every_record_is_taken_at_its_users_rate",),
+        dash="an audit gives everybody as many records",
+    ),
+    Fault(
+        "records are taken twice as often",
+        "sampling hides half as well as was accounted",
+        (
+            Edit(
+                "learning/batches.py", "rates = self.size / self.records", "rates = np.minimum(1.0, 2 * self.size / self.records)"
+            ),
+        ),
+        (BATCHES + "every_record_is_taken_at_its_users_rate",),
+        "records",
+    ),
+    Fault(
+        "overlapping shards",
+        "one person's record is at two users, and its privacy is spent twice",
+        (
+            Edit(
+                "learning/shards.py",
+                "return tuple(np.split(",
+                "return tuple(np.unique(np.r_[part, order[:1]]) for part in np.split(",
+            ),
+        ),
+        ("learning/test_shards.py::test_every_record_has_exactly_one_owner",),
+        dash="an audit brings its own data",
+        issue="overlapping shards",
+    ),
+    # privacy: the accountant
+    Fault(
+        "accountant: T-1 steps",
+        "a step that nobody has paid for",
+        (
+            Edit(
+                "privacy/accountant.py",
+                "return step * step * segment.exposure.steps",
+                "return step * step * (segment.exposure.steps - 1)",
+            ),
+        ),
+        (ACCOUNTANT + "composition_over_steps_is_that_of_dp_accounting",),
+        "two steps",
+    ),
+    Fault(
+        "accountant: no composition",
+        "a run's epsilon is said to be that of one step; the paper's code did this at example level",
+        (Edit("privacy/accountant.py", "return step * step * segment.exposure.steps", "return step * step"),),
+        (ACCOUNTANT + "composition_over_steps_is_that_of_dp_accounting",),
+        "two steps",
+    ),
+    Fault(
+        "accountant: the square root of a leverage is forgotten",
+        "noise multipliers too large, and epsilons too small",
+        (
+            Edit(
+                "privacy/accountant.py",
+                "(exposure.clip * np.sqrt(leverage) * _ROUNDING)",
+                "(exposure.clip * leverage * _ROUNDING)",
+            ),
+        ),
+        (EXAMPLES + "an_epsilon_is_that_of_the_subsampled_gaussian_with_the_leverage_of_the_graph",),
+        "records",
+    ),
+    Fault(
+        "accountant: delta spent twice",
+        "an epsilon for half the delta that it needs",
+        (
+            Edit(
+                "privacy/accountant.py",
+                "    delta = checked_delta(delta)\n",
+                "    delta = min(2 * checked_delta(delta), 0.999)\n",
+            ),
+        ),
+        (ACCOUNTANT + "composition_over_steps_is_that_of_dp_accounting",),
+        "two steps",
+    ),
+    Fault(
+        "accountant: the mean over users instead of the worst",
+        "a user at the edge of the graph has more to lose than it is told",
+        (Edit("privacy/coalition.py", "return float(self.per_user.max())", "return float(self.per_user.mean())"),),
+        (ACCOUNTANT + "epsilon_of_every_user_is_reported",),
+        "pendant user",
+    ),
+    Fault(
+        "accountant: the leverage of the whole graph against a curious user",
+        "a neighbour who takes its own noise away learns more than is said",
+        (Edit("privacy/coalition.py", "    if colluders == 0:\n", "    if colluders in (0, 1):\n"),),
+        ("privacy/test_coalition.py::test_the_worst_coalition_is_the_one_found_by_trying_all",),
+        "pendant user",
+    ),
+    Fault(
+        "accountant: a user's data move its message by C and not by 2 C",
+        "half the noise",
+        (Edit("privacy/budget.py", "return 2 * self.clip", "return self.clip"),),
+        ("privacy/test_budget.py::test_how_far_one_protected_unit_moves_a_message",),
+        "two steps",
+    ),
+    Fault(
+        "accountant: the rate of the largest shard for everybody",
+        "users with few records are more exposed than they are told",
+        (
+            Edit(
+                "privacy/budget.py",
+                "tuple(self.batch_size / m for m in self.records)",
+                "tuple(self.batch_size / max(self.records) for m in self.records)",
+            ),
+        ),
+        (EXAMPLES + "the_smallest_shard_is_the_most_exposed",),
+        dash="an audit gives everybody as many records",
+    ),
+    Fault(
+        "accountant: fixed-size batches composed in one direction",
+        "a record that is put in is more exposed than one that is taken out",
+        (Edit("privacy/subsampled.py", '"fixed": ((0, 2), (2, 0))', '"fixed": ((2, 0), (2, 0))'),),
+        (SUBSAMPLED + "two_and_three_steps_are_above_the_integral_and_close",),
+        dash="no attack is known that attains what dominates both directions",
+    ),
+    Fault(
+        "accountant: Poisson batches composed for added records alone",
+        "a record that is taken out is more exposed than one that is put in",
+        (Edit("privacy/subsampled.py", "for way in ((1, 0), (0, 1))", "for way in ((0, 1),)"),),
+        (SUBSAMPLED + "poisson_agrees_with_dp_accounting",),
+        "records",
+    ),
+    Fault(
+        "accountant: a ratio of variances taken for one of deviations",
+        "graphs are said to protect better than they do, where sigma_cor is below sigma_cdp, and worse elsewhere",
+        (Edit("privacy/accountant.py", "return (c / self.sigma_cdp) ** 2 if", "return 2 * (c / self.sigma_cdp) if"),),
+        (ACCOUNTANT + "the_reported_epsilon_suffices_and_nothing_smaller_does",),
+        "pendant user",
+    ),
+    # federation: real users
+    Fault(
+        "peers: same sign at both ends",
+        "noise does not cancel, and the average model has that of all edges",
+        (Edit("federation/terms.py", "found[low] = -multiple", "found[low] = multiple"),),
+        (TRANSCRIPTS + "the_noise_on_the_wire_has_the_plans_covariance_and_not_two_thirds_or_three_halves_of_it",),
+        "peers",
+        issue="same sign at both ends",
+    ),
+    Fault(
+        "peers: a user's own key is the same in every step",
+        "the difference of two steps is free of its own noise",
+        (
+            Edit(
+                "federation/node.py",
+                "self.random(32), edges, factor",
+                "self.terms.digest[:31] + bytes([self.number]), edges, factor",
+            ),
+        ),
+        (TRANSCRIPTS + "the_noise_on_the_wire_has_no_memory",),
+        "peers",
+        issue="noise reused over steps",
+    ),
+    Fault(
+        "peers: all users have the same own noise",
+        "whoever is a user knows everybody's own noise",
+        (
+            Edit(
+                "federation/node.py",
+                "random: Callable[[int], bytes] = os.urandom",
+                "random: Callable[[int], bytes] = np.random.default_rng(0).bytes",
+            ),
+        ),
+        (TRANSCRIPTS + "a_users_own_randomness_is_the_operating_systems",),
+        "peers",
+    ),
+    Fault(
+        "peers: noise before the clip",
+        "noise is clipped with the gradient, to a small part of what was planned",
+        (
+            Edit(
+                "federation/node.py",
+                "        if recipe.momentum:\n",
+                "        noised *= min(1.0, self.terms.plan.exposure.clip / float(np.linalg.norm(noised)))\n"
+                "        if recipe.momentum:\n",
+            ),
+        ),
+        (TRANSCRIPTS + "the_noise_on_the_wire_has_the_plans_covariance_and_not_two_thirds_or_three_halves_of_it",),
+        "peers",
+    ),
+    Fault(
+        "peers: the message is the model without noise",
+        "everybody sends its gradient as it is",
+        (
+            Edit("federation/node.py", "edges, factor, over=True)", "edges, factor)"),
+            Edit(
+                "federation/node.py",
+                "message = moved(self.model, noised, rate,",
+                "message = moved(self.model, factor * gradient, rate,",
+            ),
+        ),
+        (TRANSCRIPTS + "the_noise_on_the_wire_has_the_plans_covariance_and_not_two_thirds_or_three_halves_of_it",),
+        "peers",
+    ),
+    Fault(
+        "peers: messages in float16",
+        "noise is rounded apart from the gradient at its other end: it does not cancel, and low bits tell of gradients",
+        (Edit("federation/vectors.py", "return out if _move(", "return out.astype(np.float16).astype(out.dtype) if _move("),),
+        (TRANSCRIPTS + "the_noise_on_the_wire_is_whole_steps_of_the_grid",),
+        dash="a law is measured to a percent",
+    ),
+    Fault(
+        "peers: no noise for the edge of an absent neighbour",
+        "whoever can keep two users apart strips the one of the other's noise",
+        (
+            Edit(
+                "federation/node.py", "order = list(self.multiples)", "order = [j for j in self.multiples if keys[j] is not None]"
+            ),
+        ),
+        (TRANSCRIPTS + "the_noise_of_an_absent_neighbours_edge_is_added_all_the_same",),
+        dash="in an audit nobody is absent",
+    ),
+    Fault(
+        "peers: clip after averaging",
+        "one record moves a message by as much as a whole batch may",
+        (Edit("federation/local.py", "self._gradients.add_records(", "self._gradients.add_means("),),
+        (CONTRACT + "peers_train_the_simulators_models_at_example_level[poisson]",),
+        "peers, records",
+        issue="clip after averaging",
+    ),
+    Fault(
+        "peers: the message is made again after a crash",
+        "two gradients under noise of one edge: their difference is bare",
+        (
+            Edit("federation/node.py", "made = peer.next_step > step", "made = False"),
+            Edit(
+                "net/ledger.py",
+                "            if last is not None and step <= last:\n",
+                "            if last is not None and step < last:\n",
+            ),
+            Edit("net/ledger.py", "INSERT INTO messages VALUES", "INSERT OR REPLACE INTO messages VALUES"),
+        ),
+        (CRASHES + "a_user_killed_anywhere_in_a_step_goes_on_with_the_message_it_had[after the last send]",),
+        dash=NO_CRASH,
+        issue="message recomputed after a crash",
+    ),
+    Fault(
+        "peers: the ledger is written after the message has left",
+        "after a crash the step is made again, with another message",
+        (
+            Edit("federation/node.py", "            self.ledger.record(self.run, step, _bytes(message))\n", ""),
+            Edit(
+                "federation/node.py",
+                "        if await self._gossiped(peer, gossip, tags):\n",
+                "        done = await self._gossiped(peer, gossip, tags)\n        if step < self.steps and not made:\n"
+                "            self.ledger.record(self.run, step, _bytes(message))\n        if done:\n",
+            ),
+        ),
+        (CRASHES + "a_user_killed_anywhere_in_a_step_goes_on_with_the_message_it_had[between two sends]",),
+        dash=NO_CRASH,
+    ),
+    Fault(
+        "peers: what the noise's tables take of delta is not counted",
+        "an epsilon for less delta than it needs",
+        (Edit("federation/released.py", "return planned + grid.slack(epsilon) <= delta", "return planned <= delta"),),
+        ("federation/test_federation.py",),
+        dash="too little to be measured",
+    ),
+    Fault(
+        "peers: only the dearest of several runs is counted",
+        "a user's data pay again in every federation",
+        (
+            Edit(
+                "federation/spending.py",
+                "return sum(g.epsilon for g in each), sum(",
+                "return max((g.epsilon for g in each), default=0.0), sum(",
+            ),
+        ),
+        ("federation/test_spending.py",),
+        dash="an audit is one run",
+    ),
+    # net
+    Fault(
+        "peers: the oldest secret is used for ever",
+        "after a restart one end has a secret that the other has lost: noise does not cancel",
+        (
+            Edit("net/link.py", "held[0] >= usable[-1][0]]", "held[0] >= usable[0][0]]"),
+            Edit("net/link.py", "return usable[-1][1].key(step)", "return usable[0][1].key(step)"),
+        ),
+        (CRASHES + "a_user_killed_anywhere_in_a_step_goes_on_with_the_message_it_had[after the last send]",),
+        dash=NO_CRASH,
+        issue="stale secret after restart",
+    ),
+    Fault(
+        "peers: exchanges are not numbered",
+        "an old exchange can stand for a new one",
+        (Edit("net/ledger.py", "new = (found[0] if found else 0) + 1", "new = 1"),),
+        ("net/test_ledger.py::test_epochs_only_grow_even_after_a_crash",),
+        dash=NO_CRASH,
+        issue="stale secret after restart",
+    ),
+    Fault(
+        "peers: the ledger takes a second message for a step",
+        "the last thing between a bug and two messages of one step is gone",
+        (
+            Edit(
+                "net/ledger.py",
+                "            if last is not None and step <= last:\n",
+                "            if last is not None and step < last:\n",
+            ),
+            Edit("net/ledger.py", "INSERT INTO messages VALUES", "INSERT OR REPLACE INTO messages VALUES"),
+        ),
+        ("net/test_ledger.py::test_no_step_has_a_second_message_nor_one_before_the_last",),
+        dash=NO_CRASH,
+        issue="message recomputed after a crash",
+    ),
+)

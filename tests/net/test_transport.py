@@ -141,3 +141,16 @@ def test_addresses_are_read(address, found):
 def test_a_user_without_neighbours_is_refused():
     with pytest.raises(InputError, match="no neighbour"):
         transport.context(Identity.new(), [], True)
+
+
+def test_a_connection_that_has_ended_can_be_cut():
+    """On Python 3.11.2 asyncio's own abort fails then, in the midst of hanging up."""
+
+    class Ended:
+        def abort(self):
+            raise AttributeError("'NoneType' object has no attribute '_abort'")
+
+    class Writer:
+        transport = Ended()
+
+    transport.cut(Writer())

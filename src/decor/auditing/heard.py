@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decor.engines.engine import Setting
-from decor.errors import InputError
+from decor.errors import DecorError, InputError
 from decor.federation import witness
 from decor.federation.peers import Peers, alone
 from decor.federation.released import grid_of
@@ -50,7 +50,10 @@ class OfPeers:
         terms = self.engine.terms(task, Setting(plan, RATE, 0), RECIPE, identities, 0.5)
         with tempfile.TemporaryDirectory(prefix="decor-audit-") as folder:
             together = Together(terms, identities, alone(task), Path(folder), witnessed=True)
-            together.trained()
+            try:
+                together.trained()
+            except DecorError as problem:  # whose log is gone with the folder
+                raise DecorError(str(problem).rpartition("; see ")[0] or str(problem)) from None
             heard = _Heard(plan, [seat.witness for seat in together.seats])
             return heard.told(hear, self.engine.dtype, terms.grid.unit, terms.grid.multiples)
 

@@ -16,8 +16,8 @@ from decor import progress
 from decor.errors import AuditFailed, FragileGraphWarning, InputError
 from decor.results.folder import replace_text
 
+from . import node, processes
 from . import options as opt
-from . import processes
 from .show import table, write_json
 
 _AUDIT = """examples:
@@ -54,6 +54,8 @@ def add_commands(commands: Any) -> None:
 
 def run_audit(options: argparse.Namespace) -> None:
     processes.enlist()
+    if options.engine == "peers" or str(options.what).endswith(".toml"):
+        node.installed()
     plan, name, folder = _target(options)
     name = options.engine or name
     if name == "process-group" and "WORLD_SIZE" not in os.environ:

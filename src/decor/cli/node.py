@@ -74,7 +74,7 @@ def add_commands(commands: Any) -> None:
 
 
 def run_node(options: argparse.Namespace) -> None:
-    _installed()
+    installed()
     from decor.federation.federation import Federation
     from decor.federation.node import Node
     from decor.federation.service import Logbook, attended
@@ -125,7 +125,7 @@ def run_node(options: argparse.Namespace) -> None:
 
 
 def run_up(options: argparse.Namespace) -> None:
-    _installed()
+    installed()
     from decor.federation.federation import Federation
 
     file = Path(options.file)
@@ -208,7 +208,7 @@ def run_status(options: argparse.Namespace) -> None:
 
 
 def run_ledger(options: argparse.Namespace) -> None:
-    _installed()
+    installed()
     from decor.federation.spending import name_of, paid, total
     from decor.net.ledger import Ledger
 
@@ -244,7 +244,7 @@ def run_ledger(options: argparse.Namespace) -> None:
     print(f"\nThis user's data has spent epsilon {epsilon:.4g} at delta {delta:.3g} in all, added up over the runs.")
 
 
-def _installed() -> None:
+def installed() -> None:
     """Without loading them: a slip in what was typed is told sooner."""
     for name in ("cryptography", "torch"):
         if find_spec(name) is None:

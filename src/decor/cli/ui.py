@@ -39,13 +39,17 @@ def run_ui(options: argparse.Namespace) -> None:
     from decor.ui.desk import Desk
     from decor.ui.server import Server
 
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, _ended)
     try:
         with Server(Desk(_watch(options.watch)), options.port) as server:
             _tell(server, options)
             _serve(server)
     except KeyboardInterrupt:  # how one ends it
         print("", file=sys.stderr)
+
+
+def _ended(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _tell(server: Any, options: argparse.Namespace) -> None:

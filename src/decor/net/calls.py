@@ -211,7 +211,7 @@ class Calls:
             line.close(why)
             await asyncio.wait([sender], timeout=LAST_WORD_SECONDS)
             sender.cancel()
-            writer.transport.abort()
+            transport.cut(writer)
             self._lines.discard(line)
             self._changed.set()
 

@@ -60,7 +60,7 @@ class Guarantee:
             what = "local DP"
         certainty = "" if self.exact else " This is a certified upper bound; the true value may be smaller."
         return (
-            f"({figure(self.epsilon)}, {self.delta!r})-{what} over {self.steps:,} steps, with {changed} {how}, "
+            f"({figure(self.epsilon)}, {figure(self.delta)})-{what} over {self.steps:,} steps, with {changed} {how}, "
             f"against {self.adversary.sentence}.{self._exposed()}{certainty}"
         )
 

@@ -11,6 +11,7 @@ from decor.auditing import adversaries
 from decor.engines import channel, rows
 from decor.errors import InputError
 from decor.learning import batches, modules
+from decor.privacy import gaussian
 
 FEW = 15_000
 
@@ -38,7 +39,7 @@ def test_of_a_right_run_more_than_nine_tenths_is_proven_and_never_more_than_all(
     shares = reached(found)
     assert {name for _, name in shares} == {"eavesdropper", "curious", "everyone"}
     assert all(0.9 < share <= 1 for share in shares.values()), shares
-    assert {attack.coalition for wire in found.wires for attack in wire.attacks} >= {(v,) for v in range(8)}
+    assert {attack.by.coalition for wire in found.wires for attack in wire.attacks} >= {(v,) for v in range(8)}
 
 
 def test_the_claim_of_the_audit_is_the_plans_own():
@@ -49,7 +50,7 @@ def test_the_claim_of_the_audit_is_the_plans_own():
         assert row.claimed == made.guarantee(adversary=decor.Adversary.parse(row.adversary)).epsilon
         assert 0.6 * row.claimed < row.measured <= row.claimed
     worst = next(row for row in found.rows if row.adversary == "colluding:2").best
-    assert worst.coalition == made.guarantee().worst_coalition and worst.victim == made.guarantee().worst_user
+    assert worst.by.coalition == made.guarantee().worst_coalition and worst.by.victim == made.guarantee().worst_user
     # every foe's leverage by plain inversion
     edges = made.topology.edges
     for foe in adversaries.foes(made, secrets=True):
@@ -114,7 +115,7 @@ def test_a_little_too_little_noise_of_the_users_own_is_proven(monkeypatch):
     found = decor.audit(plan(), engine=decor.Vectorised(noise="edges"), canaries=FEW, steps=8)
     assert "more of user" in said(found) and "adds up" in said(found)
     assert all(
-        not attack.passed for attack in found.wires[0].attacks if attack.adversary == "everyone" and attack.kind == "optimal"
+        not attack.passed for attack in found.wires[0].attacks if attack.by.adversary == "everyone" and attack.kind == "optimal"
     )
 
 
@@ -150,6 +151,38 @@ def test_records_drawn_more_often_than_accounted_are_found_out(monkeypatch):
     assert "inclusion canaries" in said(decor.audit(plan(decor.ring(4), **EXAMPLES), canaries=24_000, steps=32))
 
 
+@pytest.mark.parametrize("factor", [0.85, 1.15])
+def test_records_drawn_a_little_more_or_less_often_are_noticed(monkeypatch, factor):
+    draw = batches._poisson
+    monkeypatch.setattr(
+        batches, "_poisson", lambda rows, n, at, records, rates, *rest: draw(rows, n, at, records, factor * rates, *rest)
+    )
+    found = decor.audit(plan(decor.ring(4), **EXAMPLES), canaries=24_000, steps=32)
+    assert "at their rate" in said(found)
+
+
+def test_coordinates_at_the_end_without_noise_are_noticed(monkeypatch):
+    draw = channel._Dense.noise
+
+    def short(self, to, alpha, step, threads=1):
+        kept = [block[..., -3:].clone() for block in to]
+        draw(self, to, alpha, step, threads)
+        for block, before in zip(to, kept, strict=True):
+            block[..., -3:] = before
+
+    monkeypatch.setattr(channel._Dense, "noise", short)
+    assert "every coordinate has" in said(decor.audit(plan(), canaries=FEW, steps=8))
+
+
+def test_what_a_weak_coalition_proves_is_not_told_as_a_strong_ones():
+    """Everybody's epsilon is of the coalition that attacked: of the curious on a path some expose little."""
+    made = decor.NoisePlan(decor.path(7), decor.Exposure(clip=0.7, steps=200), decor.Adversary.curious(), 1.0, 4.0)
+    found = decor.audit(made, engine=decor.Vectorised(noise="edges"), canaries=3_000, steps=4)
+    curious = next(row for row in found.rows if row.adversary == "curious")
+    mus = [a.reached * 2 * 0.7 * (200 * a.by.leverage) ** 0.5 for a in found.wires[0].attacks if a.by.adversary == "curious"]
+    assert curious.measured == pytest.approx(gaussian.epsilon(max(mus), 1e-5))
+
+
 def test_one_message_too_many_is_noticed(monkeypatch):
     run = decor.Vectorised.run
 
@@ -169,6 +202,7 @@ def test_what_cannot_be_audited_is_refused_with_a_way_out():
     for wrong, hint in (
         ({"plan": central}, "plan of DECOR"),
         ({"plan": decor.NoisePlan(made.topology, made.exposure, made.adversary, 0.0, 1.0)}, "no noise"),
+        ({"plan": decor.NoisePlan(made.topology, made.exposure, made.adversary, 1.0, 1e8)}, "smaller ratio"),
         ({"plan": made, "canaries": 10}, "3,000"),
         ({"plan": made, "steps": 1}, "2 steps"),
         ({"plan": made, "confidence": 1.0}, "0.9999"),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from decor.auditing.law import Law
+from decor.auditing.law import Columns, Law
 
 USERS, COLUMNS, STEPS, LEAST = 5, 3000, 12, 1e-5
 S, C = 1.0, 4.0
@@ -30,6 +30,41 @@ def failed(make, seed=0):
 
 def right(rng, step=0, columns=COLUMNS):
     return S * rng.normal(size=(USERS, columns)) + K @ (C * rng.normal(size=(USERS, columns)))
+
+
+def test_few_numbers_are_not_called_another_shape_by_chance():
+    """With 1,500 numbers a tail of one in 10,000 has none or some, and no chi-square's law."""
+    rng, found = np.random.default_rng(3), []
+    for _ in range(4000):
+        law = Law(np.eye(2))
+        for _ in range(2):
+            law.see(rng.normal(size=(2, 750)))
+        found.append(law._shape(LEAST).probability)
+    assert sum(p < 1e-3 for p in found) <= 12  # 4 are expected at most; by chi-square's law alone there are some 40
+
+
+def test_what_is_not_a_number_never_passes():
+    def once(rng, step):
+        noise = right(rng)
+        noise[0, 7] = np.nan
+        return noise
+
+    assert failed(once) >= {"covariance", "memory", "coordinates", "all coordinates", "sum of users"}
+
+
+@pytest.mark.parametrize("fault", ["no noise", "no noise of their own"])
+def test_one_coordinate_without_noise_is_seen_among_many(fault):
+    def seen(wrong):
+        rng, every = np.random.default_rng(0), Columns(SIGMA, S)
+        for _ in range(STEPS):
+            own, edges = S * rng.normal(size=(USERS, COLUMNS)), K @ (C * rng.normal(size=(USERS, COLUMNS)))
+            if wrong:
+                own[:, -1] = 0
+                edges[:, -1] *= fault == "no noise of their own"
+            every.see(own + edges)
+        return every.check(LEAST).passed
+
+    assert seen(False) and not seen(True)
 
 
 def test_right_noise_passes_with_every_seed():

@@ -18,7 +18,7 @@ SMALL = ["--canaries", 6000, "--audit-steps", 4]
 
 def test_a_described_plan_is_audited(here, tmp_path):
     said = here("audit", "--users", 5, "--epsilon", 3, "--adversary", "curious", *SMALL, "--plot", "audit.svg").stdout
-    assert "PASS" in said and "eavesdropper" in said and "everyone" in said and "33 of 33 checks" in said
+    assert "PASS" in said and "eavesdropper" in said and "everyone" in said and "36 of 36 checks" in said
     assert (tmp_path / "audit.svg").read_text().startswith("<?xml")
 
 
@@ -50,7 +50,7 @@ def test_a_saved_plan_and_a_run_are_audited_and_the_run_keeps_the_outcome(here, 
     assert 'id="audit-title"' not in (tmp_path / "run" / "report.html").read_text()
     assert "wrote run/report.html" in here("audit", "run", *SMALL).stdout
     assert 'id="audit-title"' in (tmp_path / "run" / "report.html").read_text()
-    assert audited.saved(tmp_path / "run")["passed"]
+    assert audited.saved(tmp_path / "run", decor.NoisePlan.load(tmp_path / "plan.json"))["passed"]
     here("report", "run", "--output", "page.html")
     page = (tmp_path / "page.html").read_text()
     assert 'id="audit-title"' in page and "PASS" in page
@@ -104,5 +104,5 @@ def test_a_hostile_outcome_in_a_folder_becomes_text_or_a_sentence(here, tmp_path
     for broken in ("[]", "{", '{"adversaries": 3}', '{"adversaries": [{}]}'):
         path.write_text(broken)
         with pytest.raises(InputError, match="run decor audit again"):
-            audited.saved(tmp_path / "run")
+            audited.saved(tmp_path / "run", decor.Run.load(tmp_path / "run").plan)
         here("report", "run", "--output", "page.html", check=2)

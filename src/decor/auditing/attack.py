@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from .adversaries import Foe
+
 Array = NDArray[Any]
 
 
@@ -20,9 +22,7 @@ Array = NDArray[Any]
 class Attack:
     """Who attacked whom, how, and what was reached."""
 
-    adversary: str
-    coalition: tuple[int, ...]
-    victim: int
+    by: Foe
     canary: str
     kind: str
     canaries: int

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from decor import progress
 from decor.engines.process_group import ProcessGroup
 from decor.engines.vectorised import Vectorised
@@ -23,6 +25,8 @@ _ROOM = 12_000_000
 """Numbers of all users and edges: 100 megabytes, of which an audit holds some ten at a time."""
 _WORK = 30_000_000
 """Numbers on the wire that take some ten seconds: steps are as many as fit."""
+_WIDEST = 1e6
+"""Times everybody's own noise that an edge's may be, for single precision and for plain inverses."""
 _KEPT_STEPS = 16
 """Of real peers, whose messages are all kept until the end."""
 
@@ -87,6 +91,11 @@ def _check(plan: NoisePlan, steps: int | None, confidence: float) -> None:
         raise InputError("central DP trusts a server with the messages, so there is nothing to attack; audit a plan of DECOR")
     if not plan.sigma_cdp > 0:
         raise InputError("a plan without sigma_cdp promises nothing: the sum of all messages has no noise")
+    if np.max(plan.sigma_cor, initial=0.0) > _WIDEST * plan.sigma_cdp:
+        raise InputError(
+            f"the noise of an edge is more than {_WIDEST:,.0f} times everybody's own, which no message holds to enough digits to "
+            "be measured; plan with a smaller ratio"
+        )
     if not 0.5 <= confidence < 1:
         raise InputError(f"confidence must be from 0.5 to less than 1, such as 0.9999, not {confidence!r}")
     if steps is not None and steps < 2:

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from decor.privacy.plan import NoisePlan
 
 from .adversaries import Foe, covariance, incidence
-from .law import Check, Law
+from .law import Check, Columns, Law
 from .wire import RATE, Wire
 
 Array = NDArray[Any]
 
 _PARTS = 512
 """Users and edges up to which each one's noise is looked at by itself."""
-CHECKS = 8
-"""Of the law, twice at most; what is left is for those of records."""
+CHECKS = 18
+"""Eight of the noise at users, six of its parts, and what is left for records."""
 _WHOLE = 1 - 1e-9
 """Of a planned deviation, but for rounding."""
 
@@ -33,7 +33,7 @@ class Ear:
         self.own, self.shared = wire.deviations(plan, parameters)
         self.W, self.K = topology.mixing.toarray(), incidence(topology.users, topology.edges)
         self.model: Array | None = None
-        self.law = Law(self.seen_by(()))
+        self.law, self.every = Law(self.seen_by(()), self.own), Columns(self.seen_by(()), self.own)
         every = np.concatenate([np.full(topology.users, self.own), self.shared[self.shared > 0]])
         self.parts = Law(np.diag(np.square(every))) if wire.secrets and len(every) <= _PARTS else None
 
@@ -65,14 +65,15 @@ class Ear:
         return found
 
     def look(self, noise: Array, edges: Array | None) -> None:
+        self.every.see(noise)
         self.law.see(noise)
         if self.parts is not None and edges is not None:
             self.parts.see(np.concatenate([noise - self.K @ edges, edges[self.shared > 0]]))
 
     def checks(self, error: float, problems: list[str]) -> tuple[Check, ...]:
         """All of them; with three more at most they fail without cause with a probability of at most `error`."""
-        least = error / (2 * CHECKS)
-        found = self.law.checks(least) if self.law.steps else []
+        least = error / CHECKS
+        found = [*self.law.checks(least), self.every.check(least)] if self.law.steps else []
         if self.parts is not None and self.parts.steps:
             found += [replace(c, name=f"parts: {c.name}") for c in self.parts.checks(least, users=False)]
         enough = self.own >= self.plan.sigma_cdp * _WHOLE and bool((self.shared >= np.array(self.plan.sigma_cor) * _WHOLE).all())

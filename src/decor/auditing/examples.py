@@ -51,7 +51,7 @@ def attacked(wire: Wire, plan: NoisePlan, canaries: int, steps: int, error: floa
     trained = rng.random(wide * len(seeds)) < 0.5
     each = error / 2 / (2 * len(against))
     attacks = [attack for k in range(len(against)) for attack in heard.attacks(k, trained, each)]
-    sampled = heard.sampled(error / 2 / (2 * CHECKS))
+    sampled = heard.sampled(error / 2 / CHECKS)
     return Wired(wire.name, tuple(attacks), (*sampled, *heard.ear.checks(error / 2, problems)))
 
 
@@ -122,7 +122,7 @@ class _Evidence:
         taken = np.array([excess.sum() / math.sqrt(steps * count * variance)])
         again = np.array([pairs / (variance * math.sqrt(max(1, steps * (steps - 1) // 2) * count))])
         return [
-            Check("share", "no record moves a message by more than its part of a batch", loud, least),
+            Check.of("share", "no record moves a message by more than its part of a batch", loud, least),
             largest("rate", "records are taken at their rate", taken, least),
             largest("draws", "who is taken in a step is not known from the others", again, least),
         ]
@@ -141,7 +141,7 @@ class _Evidence:
             counted = errors(score[~first], present[~first], cut)
             measured, estimated, claimed = _measured(counted, claims, error)
             held = counted[1] + counted[3]
-            found.append(Attack(foe.adversary, foe.coalition, foe.victim, "inclusion", kind, held, claimed, measured, estimated))
+            found.append(Attack(foe, "inclusion", kind, held, claimed, measured, estimated))
         return found
 
 

@@ -11,6 +11,7 @@ from decor.privacy import gaussian
 from decor.privacy.adversary import Adversary
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
+from decor.results.audited import fingerprint
 
 from .attack import Attack
 from .law import Check
@@ -60,12 +61,12 @@ class Audit:
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """The strongest attack of every adversary."""
+        """The strongest attack of every adversary: one that proves too much, or else the most that any has proven."""
         found = []
         for wire in self.wires:
-            for adversary in dict.fromkeys(attack.adversary for attack in wire.attacks):
-                some = [attack for attack in wire.attacks if attack.adversary == adversary]
-                best = max(some, key=lambda attack: attack.reached)
+            for adversary in dict.fromkeys(attack.by.adversary for attack in wire.attacks):
+                some = [attack for attack in wire.attacks if attack.by.adversary == adversary]
+                best = max(some, key=lambda attack: (not attack.passed, attack.reached * math.sqrt(attack.by.leverage)))
                 claimed = self.guarantee(adversary).epsilon
                 passed = all(attack.passed for attack in some)
                 found.append(Row(wire.name, adversary, best, len(some), claimed, self._measured(best, claimed), passed))
@@ -75,11 +76,18 @@ class Audit:
         return self.plan.guarantee(self.delta, Adversary.parse(adversary))
 
     def _measured(self, best: Attack, claimed: float) -> float:
-        """The share of the claimed mu that was measured, as an epsilon of the whole plan."""
-        if not math.isfinite(best.reached):
-            return math.inf
-        allowed = gaussian.mu(claimed, self.delta) if claimed < math.inf else math.inf
-        return float(gaussian.epsilon(best.reached * allowed, self.delta)) if allowed < math.inf else math.inf
+        """The share of the claimed mu that was measured, as an epsilon of the whole plan.
+
+        The claim is the one against the very coalition that attacked, which may be weaker than the worst of its kind. At
+        example level, where the plan's claim is no Gaussian's, it is the Gaussian's with the same epsilon: no proof.
+        """
+        exposure = self.plan.exposure
+        if exposure.unit == "user":
+            allowed = 2 * exposure.clip * math.sqrt(exposure.steps * best.by.leverage)
+        else:
+            allowed = gaussian.mu(claimed, self.delta) if claimed < math.inf else math.inf
+        share = best.reached * allowed
+        return float(gaussian.epsilon(share, self.delta)) if share < math.inf else math.inf
 
     @property
     def failures(self) -> list[str]:
@@ -89,10 +97,10 @@ class Audit:
         for wire in self.wires:
             for attack in wire.attacks:
                 if not attack.passed:
-                    who = f" (users {', '.join(map(name, attack.coalition[:8]))})" if attack.coalition else ""
-                    how = f"{attack.canary} canaries, {attack.kind} attack"
+                    who = f" (users {', '.join(map(name, attack.by.coalition[:8]))})" if attack.by.coalition else ""
+                    how, victim = f"{attack.canary} canaries, {attack.kind} attack", name(attack.by.victim)
                     found.append(
-                        f"{wire.name}: {attack.adversary}{who} learns more of user {name(attack.victim)} than the plan allows: "
+                        f"{wire.name}: {attack.by.adversary}{who} learns more of user {victim} than the plan allows: "
                         f"mu {attack.measured:.3g} is proven, and {attack.claimed:.3g} was claimed ({how})"
                     )
             found += [
@@ -117,6 +125,7 @@ class Audit:
         found: dict[str, Any] = _plain(
             {
                 "passed": self.passed,
+                "plan": fingerprint(self.plan),
                 "statement": str(self),
                 "delta": self.delta,
                 "steps": self.steps,
@@ -128,11 +137,7 @@ class Audit:
                 "users": self.plan.topology.users,
                 "topology": self.plan.topology.description,
                 "adversaries": [_row(row) for row in self.rows],
-                "attacks": [
-                    {"engine": wire.name, **vars(attack), "reached": attack.reached, "passed": attack.passed}
-                    for wire in self.wires
-                    for attack in wire.attacks
-                ],
+                "attacks": [{"engine": wire.name, **_attack(attack)} for wire in self.wires for attack in wire.attacks],
                 "checks": [
                     {"engine": wire.name, **vars(check), "passed": check.passed} for wire in self.wires for check in wire.checks
                 ],
@@ -140,6 +145,11 @@ class Audit:
             }
         )
         return found
+
+
+def _attack(attack: Attack) -> dict[str, Any]:
+    told = vars(attack.by) | vars(attack) | {"reached": attack.reached, "passed": attack.passed}
+    return {name: value for name, value in told.items() if name != "by"}
 
 
 def _row(row: Row) -> dict[str, Any]:
@@ -152,8 +162,8 @@ def _row(row: Row) -> dict[str, Any]:
         "claimed_mu": best.claimed,
         "measured_mu": best.measured,
         "reached": best.reached,
-        "victim": best.victim,
-        "coalition": list(best.coalition),
+        "victim": best.by.victim,
+        "coalition": list(best.by.coalition),
         "canary": best.canary,
         "attack": best.kind,
         "attacks": row.attacks,

@@ -16,8 +16,12 @@ from scipy import stats
 
 Array = NDArray[Any]
 
+_LAW, _BESIDE = 6_000, 100
+"""Columns whose law is looked at, in runs of so many that are neighbours; repetitions are looked for in all of them."""
 _SHAPED = 200_000
 """Numbers of a user whose shape is looked at."""
+_MANY = 100
+"""Numbers in a tail from which a sum of squares over bins has chi-square's law, far out too."""
 _BINS = np.concatenate([[1e-4, 1e-3, 1e-2], np.arange(0.05, 1.0, 0.05), [0.99, 0.999, 0.9999]])
 
 
@@ -30,20 +34,22 @@ class Check:
     probability: float
     least: float
 
+    @staticmethod
+    def of(name: str, said: str, probability: float, least: float) -> Check:
+        """What is not a number is no chance: numbers that are not finite have passed by."""
+        return Check(name, said, 0.0 if math.isnan(probability) else min(1.0, float(probability)), least)
+
     @property
     def passed(self) -> bool:
         return self.probability >= self.least
 
 
-_LAW = 6_000
-"""Columns that are looked at one by one; repetitions are looked for in all of them."""
-
-
 class Law:
     """Looks at noise [parts, columns] step by step: columns independent, parts with the given covariance."""
 
-    def __init__(self, covariance: Array) -> None:
-        self.covariance = covariance
+    def __init__(self, covariance: Array, own: float = 1.0) -> None:
+        """`own`: the deviation of one user's own noise, of which alone everybody's sum is made."""
+        self.covariance, self.own = covariance, own
         self.inverse = np.linalg.inv(covariance)
         self.steps = self.columns = 0
         size = len(covariance)
@@ -55,7 +61,7 @@ class Law:
 
     def see(self, noise: Array) -> None:
         self._all(noise)
-        noise = noise[:, :_LAW]
+        noise = noise[:, _spread(noise.shape[1])]
         size, columns = noise.shape
         if not self.steps:
             self.sum, self.last, self.columns = np.zeros_like(noise), np.zeros_like(noise), columns
@@ -95,7 +101,7 @@ class Law:
             self._shape(least),
         ]
         if users:
-            variance = float(C.sum())
+            variance = len(C) * self.own**2
             said = "everybody's noise adds up to everybody's own alone"
             found.append(self._square("sum of users", said, self.total / variance, seen, least))
         return found
@@ -110,16 +116,55 @@ class Law:
 
     @staticmethod
     def _square(name: str, said: str, value: float, freedom: int, least: float) -> Check:
-        law = stats.chi2(freedom)
-        return Check(name, said, min(1.0, 2 * float(min(law.cdf(value), law.sf(value)))), least)
+        return Check.of(name, said, float(_two_sided(stats.chi2(freedom), value)), least)
 
     def _shape(self, least: float) -> Check:
-        expected = np.diff(np.concatenate([[0.0], _BINS, [1.0]])) * self.counts.sum(1, keepdims=True)
-        surprise = (np.square(self.counts - expected) / expected).sum(1)
-        probability = float(stats.chi2(len(_BINS)).sf(surprise.max())) * len(surprise)
-        return Check("shape", "the noise is Gaussian", min(1.0, probability), least)
+        """Every bin by itself, whose count is binomial however rare it is; and together those that are not rare."""
+        parts, seen = len(self.counts), self.counts[0].sum()
+        bins = stats.binom(seen, np.diff([0.0, *_BINS, 1.0]))
+        alone = 2 * np.minimum(bins.cdf(self.counts), bins.sf(self.counts - 1)).min() * self.counts.size
+        cuts = np.flatnonzero(np.minimum(_BINS, 1 - _BINS) * seen >= _MANY)
+        expected = np.diff([0.0, *_BINS[cuts], 1.0]) * seen
+        counted = np.add.reduceat(self.counts, [0, *(cuts + 1)], axis=1)
+        surprise = (np.square(counted - expected) / expected).sum(1).max()
+        together = stats.chi2(len(cuts)).sf(surprise) * parts if len(cuts) else 1.0
+        return Check.of("shape", "the noise is Gaussian", 2 * min(alone, together), least)
+
+
+class Columns:
+    """Every coordinate by itself, so that a few without noise among very many are seen."""
+
+    def __init__(self, covariance: Array, own: float) -> None:
+        self.inverse, self.own, self.steps = np.linalg.inv(covariance), own, 0
+
+    def see(self, noise: Array) -> None:
+        if not self.steps:
+            self.white, self.total = np.zeros((2, noise.shape[1]))
+        self.white += np.einsum("ij,ij->j", noise, self.inverse @ noise)
+        self.total += np.square(noise.sum(0))
+        self.steps += 1
+
+    def check(self, least: float) -> Check:
+        users = len(self.inverse)
+        all_users = _two_sided(stats.chi2(users * self.steps), self.white)
+        summed = _two_sided(stats.chi2(self.steps), self.total / (users * self.own**2))
+        probability = 2 * np.minimum(all_users, summed).min() * len(self.white)
+        return Check.of("every coordinate", "every coordinate has the planned noise", probability, least)
+
+
+def _spread(count: int) -> Array:
+    """Runs of columns from the first to the last, or all: what is wrong may be at the end."""
+    if count <= _LAW:
+        return np.arange(count)
+    first = np.linspace(0, count - _BESIDE, _LAW // _BESIDE).astype(int)
+    found: Array = (first[:, None] + np.arange(_BESIDE)).ravel()
+    return found
+
+
+def _two_sided(law: Any, value: Any) -> Any:
+    return 2 * np.minimum(law.cdf(value), law.sf(value))
 
 
 def largest(name: str, said: str, z: Array, least: float) -> Check:
     """Of many standard normal numbers the most surprising, which counts as often as there are numbers."""
-    return Check(name, said, min(1.0, float(2 * stats.norm.sf(np.abs(z).max()) * z.size)), least)
+    return Check.of(name, said, 2 * stats.norm.sf(np.abs(z).max()) * z.size, least)

@@ -106,7 +106,7 @@ class _Sums:
                 measured, estimated = proven(*counted, error)
                 held = counted[1] + counted[3]
                 claimed = min(_mu(length, steps, foe), claim.mu(upper(counted[2], counted[3], error / 2)))
-                found.append(Attack(foe.adversary, foe.coalition, foe.victim, name, kind, held, claimed, measured, estimated))
+                found.append(Attack(foe, name, kind, held, claimed, measured, estimated))
         return found
 
 

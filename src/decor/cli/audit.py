@@ -123,10 +123,18 @@ def _target(options: argparse.Namespace) -> tuple[decor.NoisePlan, str, Path | N
         plan, engine, folder = Federation.read(path).plan, "peers", None
     elif path.is_dir():
         run = decor.Run.load(path)
-        plan, engine, folder = run.plan, str(run.manifest.get("engine", {}).get("name", "vectorised")), path
+        plan, engine, folder = run.plan, options.engine or _engine_of(run), path
     else:
         plan, engine, folder = decor.NoisePlan.load(path), "vectorised", None
     return (plan if options.adversary is None else replace(plan, adversary=opt.adversary_of(options))), engine, folder
+
+
+def _engine_of(run: decor.Run) -> str:
+    told = run.manifest.get("engine")
+    name = told.get("name") if isinstance(told, dict) else told
+    if name not in ENGINES:
+        raise InputError(f"the run's manifest names the engine {name!r}; say --engine, with one of {', '.join(ENGINES)}")
+    return str(name)
 
 
 def _described(options: argparse.Namespace) -> decor.NoisePlan:

@@ -104,13 +104,16 @@ def run_report(options: argparse.Namespace) -> None:
             data = json.loads(saved.read_text(encoding="utf-8"))
         except (OSError, ValueError) as problem:
             raise InputError(f"{str(saved)!r} cannot be read: {problem}") from None
+        if isinstance(data, dict):
+            data.pop("audits", None)  # comparisons have none
         _show(data, {"report": str(_page(data, options.output))}, options.json)
         return
     runs = [(Path(path).name, decor.Run.load(path)) for path in options.runs]
     if len({name for name, _ in runs}) < len(runs):
         runs = [(str(path), run) for path, (_, run) in zip(options.runs, runs, strict=True)]
     data = outcomes.of_runs(runs, typed())
-    data["audits"] = [(name, found) for (name, _), path in zip(runs, options.runs, strict=True) if (found := audited.saved(path))]
+    audits = [(name, audited.saved(path, run.plan)) for (name, run), path in zip(runs, options.runs, strict=True)]
+    data["audits"] = [(name, found) for name, found in audits if found]
     _show(data, {"report": str(_page(data, options.output))}, options.json)
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
+from dataclasses import replace
+from hashlib import sha256
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from decor.errors import InputError
+from decor.privacy.adversary import Adversary
 from decor.privacy.guarantee import figure
+from decor.privacy.plan import NoisePlan
 
 Data = dict[str, Any]
 
@@ -17,13 +22,17 @@ HEADER = ("engine", "adversary", "claimed epsilon", "measured", "reached", "")
 
 
 def lines(audit: Data) -> list[list[str]]:
-    """One row for every adversary; what is claimed is rounded up, and what is measured down."""
+    """One row for every adversary; what is claimed is rounded up, and what is measured down.
+
+    Of records the epsilon that was measured is a comparison, and no bound.
+    """
+    sign = "about" if audit.get("unit") == "example" else ">="
     return [
         [
             str(row["engine"]),
             str(row["adversary"]),
             figure(float(row["claimed_epsilon"])),
-            f">= {down(float(row['measured_epsilon']))}",
+            f"{sign} {down(float(row['measured_epsilon']))}",
             f"{math.floor(1000 * float(row['reached'])) / 10:g} %" if math.isfinite(float(row["reached"])) else "inf",
             "pass" if row["passed"] is True else "FAIL",
         ]
@@ -39,17 +48,25 @@ def down(value: float) -> str:
     return f"{math.floor(value / unit * (1 + 1e-12)) * unit:.3g}"
 
 
-def saved(folder: str | Path) -> Data | None:
-    """The outcome of `decor audit FOLDER`, if there is one."""
+def fingerprint(plan: NoisePlan) -> str:
+    """Of what an audit is about: graph, noise and what is exposed; whomever the plan is made against."""
+    return sha256(replace(plan, adversary=Adversary.eavesdropper(), budget=None).to_json().encode()).hexdigest()
+
+
+def saved(folder: str | Path, plan: NoisePlan) -> Data | None:
+    """The outcome of `decor audit FOLDER`, if there is one, and if it is this plan's: the run may be another since."""
     path = Path(folder) / "audit.json"
     if not path.is_file():
         return None
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        lines(found), found["statement"], [check["said"] for check in found["checks"]]
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+        section([("", found)])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as problem:
         raise InputError(f"{str(path)!r} cannot be read as an audit ({problem}); run decor audit again") from None
-    return found if isinstance(found, dict) else None
+    if found.get("plan") == fingerprint(plan):
+        return dict(found)
+    warnings.warn(f"{str(path)!r} is the audit of another plan, and left out; run decor audit again", stacklevel=2)
+    return None
 
 
 def section(audits: list[tuple[str, Data]]) -> str:

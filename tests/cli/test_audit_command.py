@@ -106,3 +106,29 @@ def test_a_hostile_outcome_in_a_folder_becomes_text_or_a_sentence(here, tmp_path
         with pytest.raises(InputError, match="run decor audit again"):
             audited.saved(tmp_path / "run", decor.Run.load(tmp_path / "run").plan)
         here("report", "run", "--output", "page.html", check=2)
+
+
+@pytest.fixture
+def run(here, tmp_path):
+    arguments = ["--task", "least-squares", "--users", 4, "--steps", 4, "--learning-rate", 0.1, "--epsilon", 3]
+    here("train", *arguments, "--output", "run")
+    return tmp_path / "run"
+
+
+@pytest.mark.filterwarnings("default:.*another plan")
+def test_an_audit_is_beside_its_run_and_not_beside_the_next(run, here, tmp_path):
+    for _ in range(2):
+        here("audit", "run", "--canaries", 3000, "--audit-steps", 2)
+    here("report", "run", "--output", "page.html")
+    assert "Audit</h2>" in (tmp_path / "page.html").read_text()
+    decor.Run.load(run).plan.scaled(0.01).save(run / "plan.json")
+    assert "another plan" in here("report", "run", "--output", "page.html").stderr
+    assert "Audit</h2>" not in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize("engine", ["x", {"name": "banana"}, None, 3])
+def test_a_run_of_an_unknown_engine_is_refused_unless_one_is_said(run, here, engine):
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | {"engine": engine}))
+    assert "--engine" in here("audit", "run", "--canaries", 3000, "--audit-steps", 2, check=2).stderr
+    here("audit", "run", "--engine", "vectorised", "--canaries", 3000, "--audit-steps", 2)

@@ -118,7 +118,8 @@ class Audit:
         if not self.passed:
             return f"FAIL: {self.failures[0]}"
         if row.best.reached < _LITTLE:
-            return f"PASS, and little was measured: {100 * row.best.reached:.0f} % of the claimed mu at most; take more canaries or steps"
+            most = f"{100 * row.best.reached:.0f} % of the claimed mu at most"
+            return f"PASS, and little was measured: {most}; take more canaries or steps"
         return (
             f"PASS: of the claimed mu up to {100 * row.best.reached:.0f} % was measured and nowhere more than 100 %, by "
             f"{sum(row.attacks for row in self.rows)} attacks of {len(self.rows)} kinds of adversary; the noise is as planned "

@@ -42,6 +42,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/peers.py | tee benchmarks/peers.jsonl
 	$(BIN)/python benchmarks/process_group.py | tee benchmarks/process_group.jsonl
 	$(BIN)/python benchmarks/beside.py | tee benchmarks/beside.jsonl
+	$(BIN)/python benchmarks/audit.py | tee benchmarks/audit.jsonl
 	$(BIN)/python benchmarks/ui.py | tee benchmarks/ui.jsonl
 
 # everything in docs/reproduction.md: an hour and a half on two cores; DECOR_DATA names the folder of a9a and mnist

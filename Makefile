@@ -29,7 +29,7 @@ check: $(STAMP)-test
 mutations: $(STAMP)-test
 	$(BIN)/python tests/mutations/run.py
 
-# the site: pictures from real runs, then every page; about a minute and a half on two cores after installation
+# the site: pictures from real runs, then every page; a minute on two cores after installation
 docs: $(STAMP)-docs
 	$(BIN)/python docs/make_figures.py
 	$(BIN)/python -m sphinx -b html -W --keep-going -q -E -d build/doctrees docs site

@@ -82,6 +82,7 @@ def test_a_federation_is_audited_with_real_peers_and_a_group_with_real_processes
         (["--processes", 2], "process-group"),
         (["--engine", "process-group", "--processes", 99], "from 1 to the 16 users"),
         (["--confidence", 2], "confidence"),
+        (["--delta", 0], "delta must lie strictly between 0 and 1"),
         (["--adversary", "average-only"], "no adversary of DECOR"),
     ],
 )

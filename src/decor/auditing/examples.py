@@ -101,7 +101,7 @@ class _Evidence:
             self.sums[k] += seen
             self.ratios[k] += self._ratio(seen, self.multiplier(foe))
             if k == 0:
-                self.loudest = max(self.loudest, float(np.abs(seen).max()))
+                self.loudest = float(np.maximum(self.loudest, np.abs(seen).max()))  # what is no number stays
                 self.squares += np.square(self.amplitudes * seen - self.rate)
 
     def _ratio(self, seen: Array, z: float) -> Array:
@@ -118,7 +118,7 @@ class _Evidence:
         excess = (self.amplitudes * self.sums[0])[there] - steps * self.rate
         pairs = float((np.square(excess) - self.squares[there]).sum()) / 2
         looks = 2 * steps * len(self.amplitudes)
-        loud = min(1.0, looks * float(stats.norm.sf((self.loudest - 1) / z)))
+        loud = looks * float(stats.norm.sf((self.loudest - 1) / z))
         taken = np.array([excess.sum() / math.sqrt(steps * count * variance)])
         again = np.array([pairs / (variance * math.sqrt(max(1, steps * (steps - 1) // 2) * count))])
         return [

@@ -143,7 +143,9 @@ def _described(options: argparse.Namespace) -> decor.NoisePlan:
         if options.epsilon is not None or options.sigma_cdp is None or options.sigma_cor is None:
             raise InputError("give --epsilon, or both --sigma-cdp and --sigma-cor (0 for none)")
         return decor.NoisePlan(topology, exposure, adversary, options.sigma_cdp, options.sigma_cor)
-    budget = decor.Budget(3.0 if options.epsilon is None else options.epsilon, options.delta or opt.DELTA)
+    budget = decor.Budget(
+        3.0 if options.epsilon is None else options.epsilon, opt.DELTA if options.delta is None else options.delta
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FragileGraphWarning)  # the audit shows what it means
         return decor.calibrate(topology, exposure, adversary, budget)

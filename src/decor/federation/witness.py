@@ -19,7 +19,7 @@ class Witness:
     """Appends to a file; after a crash it goes on with the same."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("ab", buffering=0)
+        self._file = path.open("ab")
 
     def heard(self, sender: int, step: int, round_: int, values: Values) -> None:
         self._write(sender, step, round_, values)
@@ -30,8 +30,8 @@ class Witness:
             self._write(neighbour, step, -1, key)
 
     def _write(self, other: int, step: int, round_: int, values: Values) -> None:
-        # in one call: a process that is killed leaves whole entries
         self._file.write(_HEADER.pack(other, step, round_, len(memoryview(values).cast("B"))) + bytes(values))
+        self._file.flush()  # a process that is killed leaves whole entries, and a full disk is an error
 
 
 def read(path: Path) -> Iterator[tuple[int, int, int, bytes]]:

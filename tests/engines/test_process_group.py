@@ -78,7 +78,9 @@ def in_a_team(tmp_path, script, *words):
     """Two processes run these lines; what they say, and how it ended."""
     file = tmp_path / "script.py"
     head = f"import os, sys; sys.path.insert(0, {os.path.dirname(team_of.__file__)!r})\nimport decor, team_of\n"
-    file.write_text(head + "FIRST = os.environ['RANK'] == '0'\n" + script)
+    head += "FIRST = os.environ['RANK'] == '0'\n"
+    head += "def say(line): os.write(1, f'{line}\\n'.encode())  # in one piece: both write into one pipe\n"
+    file.write_text(head + script)
     command = [*TORCHRUN, "--nproc-per-node", "2", file, *words]
     return subprocess.run(command, env=QUIET, capture_output=True, text=True, timeout=120, cwd=tmp_path)
 
@@ -97,7 +99,7 @@ for what in (
     try:
         team_of.trained(engine, *what)
     except decor.InputError as problem:
-        print(problem)
+        say(problem)
 team_of.trained(engine, given, made, options)
 """
     ended = in_a_team(tmp_path, script)
@@ -121,25 +123,25 @@ if FIRST:
     try:
         seen[0].run()
     except decor.InputError as problem:
-        print("too late:", problem)
+        say(f"too late: {problem}")
 try:
     team_of.trained(engine, given, made, options | {"callbacks": [broken] if FIRST else []})
 except (ValueError, decor.DecorError) as problem:
-    print("ended:", problem)
+    say(f"ended: {problem}")
 try:
     team_of.trained(engine, given, made, options | {"batch_size": 1000})
 except decor.InputError as problem:
-    print("refused:", problem)
+    say(f"refused: {problem}")
 secret = decor.ProcessGroup(seed=None)
 for resume, restarts in ((run if FIRST else None, "0"), (None, "0" if FIRST else "1")):
     os.environ["TORCHELASTIC_RESTART_COUNT"] = restarts
     try:
         team_of.trained(secret, given, made, options | {"resume": resume})
     except decor.InputError as problem:
-        print("refused:", problem)
+        say(f"refused: {problem}")
 from decor.engines.process_group import _agreed
 from decor.engines.team import Team
-print(f"agreed on: {_agreed(5 if FIRST else 6, Team.of_environment('cpu'))}")  # in one piece
+say(f"agreed on: {_agreed(5 if FIRST else 6, Team.of_environment('cpu'))}")
 """
     ended = in_a_team(tmp_path, script)
     assert ended.returncode == 0, ended.stderr[-2000:]

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import decor
-from decor.auditing import adversaries
+from decor.auditing import adversaries, examples
 from decor.engines import channel, rows
 from decor.errors import InputError
-from decor.learning import batches, modules
+from decor.learning import batches, layers, linear, modules
 from decor.privacy import gaussian
 
 FEW = 15_000
@@ -67,6 +67,21 @@ def test_records_are_found_as_often_as_the_claim_allows_and_no_more(relation):
     assert all(0.8 < share <= 1 for share in reached(found).values()), reached(found)
 
 
+def test_records_are_attacked_on_every_path_that_an_engine_takes_to_their_gradients(monkeypatch):
+    """Whoever trains a linear model or a network does not train on the path of any module."""
+    seen = {}
+    for path in (modules.Modules, linear.Linear, layers.Layers):
+
+        def counted(self, to, *rest, own=path.add_records):
+            seen.setdefault(type(self).__name__, set()).update(tuple(block.shape[3:]) for block in to)
+            own(self, to, *rest)
+
+        monkeypatch.setattr(path, "add_records", counted)
+    found = decor.audit(plan(decor.ring(4), **EXAMPLES), canaries=6_000, steps=4)
+    assert found.passed, found.failures
+    assert seen.keys() == {"Modules", "Linear", "Layers"} and len(seen["Layers"]) == 2
+
+
 def test_batches_of_a_fixed_size_are_attacked_too():
     found = decor.audit(plan(decor.ring(4), **EXAMPLES, sampling="fixed"), canaries=12_000, steps=32)
     assert found.passed and all(share > 0.4 for share in reached(found).values()), reached(found)
@@ -83,6 +98,13 @@ def test_real_peers_records_are_attacked():
     found = decor.audit(plan(decor.ring(3), **EXAMPLES), engine=decor.Peers(), canaries=8_000, steps=24)
     assert found.passed, found.failures
     assert all(share > 0.3 for share in reached(found).values()), reached(found)
+
+
+def test_runs_of_real_peers_are_repeated_until_there_are_as_many_records(monkeypatch):
+    monkeypatch.setattr(examples, "_WIDEST", 1_000)
+    found = decor.audit(plan(decor.ring(3), **EXAMPLES), engine=decor.Peers(), canaries=3_000, steps=4)
+    assert found.passed, found.failures
+    assert {attack.canaries for attack in found.wires[0].attacks if attack.kind == "optimal"} == {3 * 750}
 
 
 def test_one_process_of_a_group_is_attacked():

@@ -112,7 +112,7 @@ FAULTS = (
         "the difference of two layers is free of noise",
         (Edit("noise/gaussians.py", "_u32(stream), _u32(step), high", "_u32(0), _u32(step), high"),),
         (CHANNEL + "noise_is_independent_between_coordinates_and_between_layers[12-ring(10)]",),
-        dash="canaries are one layer",
+        "records",
     ),
     Fault(
         "simulator: all seeds of a grid have the noise of the first",
@@ -450,7 +450,21 @@ FAULTS = (
             ),
         ),
         ("learning/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
-        dash="canaries are one layer",
+        dash="canaries of whole users are one layer",
+    ),
+    Fault(
+        "linear models: a record may be twice as long as its clip",
+        "one record moves a message by more than was accounted, on the path of logistic regression alone",
+        (Edit("learning/linear.py", "torch.minimum(e.abs(), limit / size)", "torch.minimum(e.abs(), 2 * limit / size)"),),
+        ("learning/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
+        "records",
+    ),
+    Fault(
+        "networks: a record's norm is that of its first layer",
+        "a record whose gradient is in the other layers is not clipped, on the path of dense networks alone",
+        (Edit("learning/layers.py", "for k in range(1, len(back)):", "for k in range(1, 1):"),),
+        ("learning/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
+        "records",
     ),
     Fault(
         "records are divided by the realised batch size",

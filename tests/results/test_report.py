@@ -241,7 +241,7 @@ WRONG = [
     (("repeat", "options"), ["x"], "repeat.options"),
     (("repeat",), "decor compare", "repeat"),
     (("notes",), "a note", "notes"),
-    (("notes",), [object()], "JSON"),
+    (("notes",), [{1}], "JSON"),
 ]
 
 

@@ -15,14 +15,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from decor.learning.task import Task
+from decor.learning import losses
+from decor.learning.task import Loss, Task
 
 Array = NDArray[Any]
 
 RHYTHMS = ("constant", "alternating", "random")
 """Signs over steps. Noise that is used again in another step hides a constant canary, and none of the others."""
+PATHS = ("module", "linear", "network")
+"""How engines take records' gradients: of any module, or written out by hand for linear models and for dense layers."""
 _OVER = 8.0
 """Gradients are so many times longer than the clip: an engine that does not clip is loud."""
+_FAR, _FIRM = 1e6, 1e3
+"""Times as far as models come: targets, so that residuals keep their signs, and the one weight that must hardly change."""
+_FIRST = 8
+"""One of so many numbers of a network is in its first layer, where noise is seen alone."""
 _BEAT = 40.0
 """The clock moves so many times as far in a step as noise may move it in all of them."""
 
@@ -104,29 +111,58 @@ class Inclusions:
     coordinates are silent: nobody's gradient is there, and noise is seen alone.
     """
 
+    path: str
+    """Of PATHS."""
     amplitudes: Array
     """[canaries]: 1 for a record that is there; one that is not has 0, or -1 where it was replaced by its contrary."""
     silent: Array
     users: int
     victim: int
     clip: float
-    replaced: bool
+    reach: float
+    """Models stay within."""
 
     @staticmethod
-    def of(users: int, victim: int, count: int, clip: float, replaced: bool, rng: np.random.Generator) -> Inclusions:
-        silent = np.arange(count) % 4 == 3
+    def of(
+        path: str, users: int, victim: int, count: int, clip: float, reach: float, replaced: bool, rng: np.random.Generator
+    ) -> Inclusions:
+        silent, first = np.zeros(count, bool), count // _FIRST if path == "network" else 0
+        silent[:first] = True
+        silent[np.linspace(first, count - 1, count // 4 - first).astype(int)] = True  # everywhere as many
         present = rng.random(count) < 0.5
         amplitudes = np.where(silent, 0.0, np.where(present, 1.0, -1.0 if replaced else 0.0))
-        return Inclusions(amplitudes, silent, users, victim, clip, replaced)
+        return Inclusions(path, amplitudes, silent, users, victim, clip, reach)
+
+    @property
+    def initial(self) -> Array:
+        """The model that everybody begins with, as it is sent."""
+        found = np.zeros(len(self.amplitudes))
+        if self.path == "network":
+            found[0] = _FIRM * self.reach
+        return found
 
     def task(self) -> Task:
-        count, shards = len(self.amplitudes), []
-        for user in range(self.users):
-            X = np.zeros((count, 2))
-            if user == self.victim:
-                X = np.stack([np.arange(count), self.amplitudes], 1)
-            shards.append((torch.from_numpy(X).float(), torch.zeros(count)))
-        return Task(_Inclusion(count, self.clip), _mean, shards, name="inclusion canaries")
+        model, loss, X, y = self._module() if self.path == "module" else self._dense()
+        torch.nn.utils.vector_to_parameters(torch.from_numpy(self.initial).float(), model.parameters())
+        own, null = ((torch.from_numpy(X).float(), torch.from_numpy(y).float()) for X, y in ((X, y), (0 * X, 0 * y)))
+        shards = [own if user == self.victim else null for user in range(self.users)]
+        return Task(model, loss, shards, name="inclusion canaries")
+
+    def _module(self) -> tuple[nn.Module, Loss, Array, Array]:
+        places = np.arange(len(self.amplitudes))
+        return _Inclusion(len(places), self.clip), _mean, np.stack([places, self.amplitudes], 1), 0.0 * places
+
+    def _dense(self) -> tuple[nn.Module, Loss, Array, Array]:
+        """A record's residual is far, at one output; what has no record has no input."""
+        there, far, count = np.abs(self.amplitudes), np.diag(-_FAR * self.reach * self.amplitudes), len(self.amplitudes)
+        if self.path == "linear":
+            return nn.Linear(count, 1, bias=False), losses.squared, np.diag(there), far.sum(1)
+        # the first of many inputs, through a weight so large that it seems not to move, makes the hidden unit one
+        inputs = count // _FIRST
+        model = nn.Sequential(nn.Linear(inputs, 1, bias=False), nn.ReLU(), nn.Linear(1, count - inputs, bias=False))
+        X = np.zeros((count, inputs))
+        X[:, 0] = there / (_FIRM * self.reach)
+        return model, losses.squared, X, far[:, inputs:]
 
 
 class _Inclusion(nn.Module):
@@ -135,13 +171,11 @@ class _Inclusion(nn.Module):
     def __init__(self, count: int, clip: float) -> None:
         super().__init__()
         self.weights = nn.Parameter(torch.zeros(count))
-        self.places: Tensor
-        self.register_buffer("places", torch.arange(count).float())
         self.clip = clip
 
     def forward(self, X: Tensor) -> Tensor:
-        here = (X[:, :1] == self.places).to(X.dtype)
-        return _flat(_OVER * self.clip * X[:, 1] * (here * self.weights).sum(-1))
+        here = nn.functional.embedding(X[:, 0].long(), self.weights.unsqueeze(-1))[:, 0]
+        return _flat(_OVER * self.clip * X[:, 1] * here)
 
 
 def _flat(output: Tensor) -> Tensor:

@@ -25,14 +25,14 @@ _WHOLE = 1 - 1e-9
 
 
 class Ear:
-    """One run's: `deviations` are those of everybody's own noise, and of every edge's, that this wire should have."""
+    """Of one run or several: `own` and `shared` are the deviations of everybody's noise that this wire should have."""
 
-    def __init__(self, wire: Wire, plan: NoisePlan, parameters: int) -> None:
+    def __init__(self, wire: Wire, plan: NoisePlan, parameters: int, runs: int = 1) -> None:
         topology = plan.topology
-        self.plan, self.steps = plan, 0
+        self.plan, self.steps, self.expected = plan, 0, runs * plan.exposure.steps
         self.own, self.shared = wire.deviations(plan, parameters)
         self.W, self.K = topology.mixing.toarray(), incidence(topology.users, topology.edges)
-        self.model: Array | None = None
+        self.model = np.zeros(1)
         self.law, self.every = Law(self.seen_by(()), self.own), Columns(self.seen_by(()), self.own)
         every = np.concatenate([np.full(topology.users, self.own), self.shared[self.shared > 0]])
         self.parts = Law(np.diag(np.square(every))) if wire.secrets and len(every) <= _PARTS else None
@@ -42,10 +42,13 @@ class Ear:
         topology = self.plan.topology
         return covariance(topology.users, topology.edges, self.own, self.shared, coalition)
 
+    def begin(self, model: Array) -> None:
+        """A run in which everybody begins with this model."""
+        self.model = model
+
     def noised(self, messages: Array) -> Array:
         """Everybody's gradient with noise: the local step backwards. Then gossip forwards, for the next."""
-        before = np.zeros_like(messages) if self.model is None else self.model
-        self.model = self.W @ messages
+        before, self.model = self.model, self.W @ messages
         self.steps += 1
         found: Array = (before - messages) / RATE
         return found
@@ -77,8 +80,8 @@ class Ear:
         if self.parts is not None and self.parts.steps:
             found += [replace(c, name=f"parts: {c.name}") for c in self.parts.checks(least, users=False)]
         enough = self.own >= self.plan.sigma_cdp * _WHOLE and bool((self.shared >= np.array(self.plan.sigma_cor) * _WHOLE).all())
-        right = not problems and self.steps == self.plan.exposure.steps
-        said = problems[0] if problems else f"{self.steps} messages of everybody for {self.plan.exposure.steps} steps"
+        right = not problems and self.steps == self.expected
+        said = problems[0] if problems else f"{self.steps} messages of everybody for {self.expected} steps"
         return (
             *found,
             Check("deviations", "nobody's noise is meant to be less than planned", float(enough), 0.5),

@@ -18,9 +18,9 @@ from decor import progress
 from decor.privacy import subsampled
 from decor.privacy.plan import NoisePlan
 
-from .adversaries import Foe, foes
+from .adversaries import Foe, covariance, foes
 from .attack import Attack, errors, proven, upper
-from .canary import Inclusions
+from .canary import PATHS, Inclusions
 from .claim import DELTAS, Claim
 from .ear import CHECKS, Ear
 from .findings import Wired
@@ -33,6 +33,12 @@ _AIM = 3.0
 """The mu that canaries are made for, about."""
 _TAKEN, _WIDE, _WIDEST = 4, 64, 8_000
 """Canaries of one run: so many that a few are taken in a step, and more come from more seeds; or all that can be, in one run."""
+_REPEATED = 8
+"""Runs of real peers, of which each has one seed alone."""
+_DENSE = 1_000
+"""Canaries of one run up to which records may be one-hot."""
+_REHEARSED = 10_000
+"""Canaries by which the optimal attack chooses its threshold, before it sees any: so that all that it sees are evidence."""
 
 
 def attacked(wire: Wire, plan: NoisePlan, canaries: int, steps: int, error: float, seed: int) -> Wired:
@@ -42,17 +48,32 @@ def attacked(wire: Wire, plan: NoisePlan, canaries: int, steps: int, error: floa
     few = math.ceil(_TAKEN / min(exposure.rates(users)))
     wide = min(canaries, max(_WIDE, min(few, _WIDEST)) if wire.widest else _WIDEST)
     loud = _loud(plan, against[0], wide, steps)
-    inclusions = Inclusions.of(users, victim, wide, loud.exposure.clip, exposure.relation == "replace", rng)
-    seeds = [seed + k for k in range(max(1, canaries // wide) if wire.widest else 1)]
-    heard = _Evidence(Ear(wire, loud, wide), inclusions, against, len(seeds), wire.name)
-    problems = wire.run(inclusions.task(), loud, seeds, heard.hear)
+    runs = max(1, canaries // wide)
+    paths: tuple[str, ...] = PATHS if runs >= len(PATHS) and wide <= _DENSE else PATHS[:1]
+    if wire.widest is None:
+        paths = PATHS[:1] * min(runs, _REPEATED)
+    replaced = exposure.relation == "replace"
+    parts = [Inclusions.of(path, users, victim, wide, loud.exposure.clip, _reach(loud), replaced, rng) for path in paths]
+    each, problems = runs // len(parts) if wire.widest else 1, []
+    heard = _Evidence(Ear(wire, loud, wide, len(parts)), parts, against, each, wire.name)
+    for k, part in enumerate(parts):
+        heard.begin(k)
+        with progress.share(k / len(parts), (k + 1) / len(parts)):
+            problems += wire.run(part.task(), loud, range(seed + k * each, seed + (k + 1) * each), heard.hear)
     if not progress.speaks():  # of several processes the first has heard everything
         return Wired(wire.name, (), ())
-    trained = rng.random(wide * len(seeds)) < 0.5
-    each = error / 2 / (2 * len(against))
-    attacks = [attack for k in range(len(against)) for attack in heard.attacks(k, trained, each)]
+    trained = rng.random(len(heard.amplitudes)) < 0.5
+    allowed = error / 2 / (2 * len(against))
+    attacks = [attack for k in range(len(against)) for attack in heard.attacks(k, trained, allowed)]
     sampled = heard.sampled(error / 2 / CHECKS)
     return Wired(wire.name, tuple(attacks), (*sampled, *heard.ear.checks(error / 2, problems)))
+
+
+def _reach(plan: NoisePlan) -> float:
+    """How far models come: noise and gradients of all steps."""
+    topology, steps = plan.topology, plan.exposure.steps
+    noise = covariance(topology.users, topology.edges, plan.sigma_cdp, np.broadcast_to(plan.sigma_cor, topology.edge_count))
+    return steps * plan.exposure.clip + 8 * math.sqrt(steps * float(noise.diagonal().max()))
 
 
 def _loud(plan: NoisePlan, foe: Foe, wide: int, steps: int) -> NoisePlan:
@@ -68,18 +89,26 @@ def _loud(plan: NoisePlan, foe: Foe, wide: int, steps: int) -> NoisePlan:
 class _Evidence:
     """Every canary's likelihood ratio, and its plain sum, as each foe sees them."""
 
-    def __init__(self, ear: Ear, inclusions: Inclusions, against: list[Foe], runs: int, name: str) -> None:
-        self.ear, self.against, self.name = ear, against, name
-        self.amplitudes = np.tile(inclusions.amplitudes, runs)
-        self.silent = np.flatnonzero(np.tile(inclusions.silent, runs))
-        self.asked = np.tile(~inclusions.silent, runs)
-        self.replaced = inclusions.replaced
+    def __init__(self, ear: Ear, parts: list[Inclusions], against: list[Foe], runs: int, name: str) -> None:
+        """Of as many runs of every part."""
+        self.ear, self.parts, self.against, self.runs, self.name = ear, parts, against, runs, name
+        self.amplitudes, self.silent = (
+            np.concatenate([np.tile(each, runs) for each in those])
+            for those in ([part.amplitudes for part in parts], [part.silent for part in parts])
+        )
         exposure = ear.plan.exposure
+        self.replaced = exposure.relation == "replace"
         assert exposure.batch_size is not None and isinstance(exposure.records, int)
         self.unit, self.rate = exposure.clip / exposure.batch_size, exposure.batch_size / exposure.records
         self.weights = [ear.weights(foe) for foe in against]
         self.ratios, self.sums = (np.zeros((len(against), len(self.amplitudes))) for _ in range(2))
         self.squares, self.loudest = np.zeros(len(self.amplitudes)), 0.0
+
+    def begin(self, k: int) -> None:
+        """What is heard next are the runs of this part."""
+        wide = len(self.amplitudes) // len(self.parts)
+        self.columns = slice(k * wide, (k + 1) * wide)
+        self.ear.begin(np.tile(self.parts[k].initial, self.runs))
 
     def multiplier(self, foe: Foe) -> float:
         """Of the noise that is left against a foe, in clips of one record's share."""
@@ -91,18 +120,19 @@ class _Evidence:
         noised = self.ear.noised(messages)
         if step >= steps:
             return  # one too many, which the checks will say
-        self.ear.look(noised[:, self.silent], None if edges is None else edges[:, self.silent])
+        here, silent = self.columns, np.flatnonzero(self.silent[self.columns])
+        self.ear.look(noised[:, silent], None if edges is None else edges[:, silent])
         for k, foe in enumerate(self.against):
             seen = self.weights[k] @ noised
             if foe.coalition:
                 assert edges is not None
                 seen -= self.weights[k] @ self.ear.known(foe, edges)
             seen /= self.unit
-            self.sums[k] += seen
-            self.ratios[k] += self._ratio(seen, self.multiplier(foe))
+            self.sums[k, here] += seen
+            self.ratios[k, here] += self._ratio(seen, self.multiplier(foe))
             if k == 0:
                 self.loudest = float(np.maximum(self.loudest, np.abs(seen).max()))  # what is no number stays
-                self.squares += np.square(self.amplitudes * seen - self.rate)
+                self.squares[here] += np.square(self.amplitudes[here] * seen - self.rate)
 
     def _ratio(self, seen: Array, z: float) -> Array:
         found: Array = np.log1p(self.rate * np.expm1((seen - 0.5) / z**2))
@@ -131,18 +161,31 @@ class _Evidence:
         foe, exposure = self.against[k], self.ear.plan.exposure
         exact = Claim(_epsilons(self.multiplier(foe), self.rate, str(exposure.sampling), str(exposure.relation), exposure.steps))
         claims = exact, Claim.of(self.ear.plan, foe)
-        present, first = (self.amplitudes > 0)[self.asked], trained[self.asked]
+        present, first, ratios, sums = (
+            each[~self.silent] for each in (self.amplitudes > 0, trained, self.ratios[k], self.sums[k])
+        )
         found = []
-        for kind, scores in (("optimal", self.ratios[k]), ("linear", self.sums[k])):
-            score = scores[self.asked]
-            cuts = np.quantile(score[first], np.linspace(0.02, 0.98, 25))
-            tried = [_measured(errors(score[first], present[first], cut), claims, error) for cut in cuts]
-            cut = cuts[int(np.argmax([measured / claimed for measured, _, claimed in tried]))]
-            counted = errors(score[~first], present[~first], cut)
-            measured, estimated, claimed = _measured(counted, claims, error)
-            held = counted[1] + counted[3]
-            found.append(Attack(foe, "inclusion", kind, held, claimed, measured, estimated))
+        for kind, (tried, kinds), (held, secret) in (
+            ("optimal", self._rehearsed(self.multiplier(foe)), (ratios, present)),
+            ("linear", (sums[first], present[first]), (sums[~first], present[~first])),
+        ):
+            cuts = np.quantile(tried, np.linspace(0.02, 0.98, 25))
+            likely = [_measured(errors(tried, kinds, cut), claims, error) for cut in cuts]
+            best = int(np.argmax([measured / claimed for measured, _, claimed in likely]))
+            measured, estimated, claimed = _measured(errors(held, secret, cuts[best]), claims, error)
+            found.append(Attack(foe, "inclusion", kind, len(held), claimed, measured, estimated))
         return found
+
+    def _rehearsed(self, z: float) -> tuple[Array, Array]:
+        """What a run as it should be would give: likelihood ratios, and whose record was there. They say where to cut."""
+        rng, steps = np.random.default_rng(0), self.ear.plan.exposure.steps
+        present = np.arange(_REHEARSED) % 2 == 0
+        ratios = np.zeros(_REHEARSED)
+        for _ in range(steps):
+            drawn = rng.random(_REHEARSED) < self.rate
+            amplitudes = np.where(present, 1.0, -1.0 if self.replaced else 0.0)
+            ratios += self._ratio(amplitudes * drawn + z * rng.standard_normal(_REHEARSED), z)
+        return ratios, present
 
 
 @lru_cache(maxsize=256)

@@ -100,7 +100,8 @@ class Simulated:
         return plan.sigma_cdp, np.broadcast_to(np.array(plan.sigma_cor), plan.topology.edge_count)
 
     def run(self, task: Task, plan: NoisePlan, seeds: Sequence[int], hear: Hear) -> list[str]:
-        edges = _Edges(plan, seeds, task.parameters) if self.secrets else None
+        sizes = [weights.numel() for weights in task.model.parameters()]
+        edges = _Edges(plan, seeds, sizes) if self.secrets else None
         early: list[Array] = []
 
         def listen(step: int, messages: Tensor) -> None:
@@ -118,25 +119,30 @@ class Simulated:
         runs = replace(self.engine, on_messages=None).run(task, [Setting(short, RATE, seed) for seed in seeds], RECIPE)
         if not early:  # of several processes the first has heard everything
             return []
-        models = np.concatenate([run.models["weights"].double().flatten(1).numpy() for run in runs], axis=1)
+        models = torch.cat([_as_sent(weights) for run in runs for weights in run.models.values()], 1).numpy()
         expected = plan.topology.mixing @ early[-1]
         # the clock's numbers are the largest, and have roundings of their own
         apart = np.abs(models - expected) > 1e-4 * (np.abs(expected) + early[-1].std())
         return ["who is not listened to trains other models than the messages make"] if apart.any() else []
 
 
+def _as_sent(weights: Tensor) -> Tensor:
+    """Layers [users, outputs, inputs] are sent input by input."""
+    return (weights.transpose(1, 2) if weights.dim() == 3 else weights).double().flatten(1)
+
+
 class _Edges:
     """Every edge's noise, as both of its ends draw it."""
 
-    def __init__(self, plan: NoisePlan, seeds: Sequence[int], parameters: int) -> None:
-        self.shape = plan.topology.edge_count, len(seeds), 1, parameters
+    def __init__(self, plan: NoisePlan, seeds: Sequence[int], sizes: Sequence[int]) -> None:
+        self.shapes = [(plan.topology.edge_count, len(seeds), 1, size) for size in sizes]
         mixing = mixer(plan.topology, False, torch.float64)
         self.channel = Sparse(mixing, [plan], seeds, _rows_of_edges, plan.topology.edge_count)
 
     def noise(self, step: int) -> Array:
-        found = torch.zeros(self.shape, dtype=torch.float64)
-        self.channel.noise([found], torch.ones(self.shape[1], 1, dtype=torch.float64), step)
-        edges: Array = found.flatten(1).numpy()
+        found = [torch.zeros(shape, dtype=torch.float64) for shape in self.shapes]
+        self.channel.noise(found, torch.ones(self.shapes[0][1], 1, dtype=torch.float64), step)
+        edges: Array = torch.cat(found, -1).flatten(1).numpy()
         return edges
 
 

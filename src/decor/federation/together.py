@@ -23,6 +23,7 @@ from decor.net.identity import Identity
 from decor.net.ledger import Ledger
 from decor.results.run import Run
 
+from .local import Local
 from .node import Node
 from .service import Logbook, attended, told
 from .terms import Terms
@@ -118,6 +119,7 @@ class Together:
         """What every user would have to load or find out is here before they part; what is refused is refused once."""
         self.terms.grid.noised(np.zeros(1), bytes(32), [])
         self.terms.spent(1)
+        Local(self.tasks[0], self.terms.plan.exposure, self.terms.recipe, self.terms.dtype, os.urandom)
 
     def _watch(self, crash: dict[int, int]) -> None:
         said = self.statuses()

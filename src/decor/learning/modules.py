@@ -42,6 +42,7 @@ class Modules:
         self._weighted: Callable[..., Any] = _over(_over(grad(self._weighted_cost), (0, None, None, None)), 0)
         record = _over(grad(self._record_cost), (None, 0, 0))
         self._records: Callable[..., Any] = _over(_over(record, (0, None, None)), 0)
+        _over(grad(torch.sin), 0)(torch.zeros(1))  # torch loads what this needs, for seconds, when it is first used: here
 
     def initial(self) -> Blocks:
         return [torch.cat([p.detach().flatten() for p in self.trained.values()]).to(self.device, self.dtype)]

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ from scipy.fft import irfft, next_fast_len, rfft
 
 from decor.errors import BudgetError, CannotBound
 
+from . import gaussian
 from .loss_law import ROUNDING, Law, Pair, Repeated
 
 Floats = NDArray[np.float64]
@@ -38,6 +40,7 @@ _COARSE_ERROR = 2e-3, 1e-6  # of epsilon that the first grid aims at: relative, 
 _COARSE_POINTS, _MOST_POINTS = 2**17, 2**21
 _LEAST_DELTA = 1e-250  # below, tails underflow
 _LEAST_MULTIPLIER, _MOST_MULTIPLIER = 0.01, 1e9
+_STRIDE = math.log(4)  # of a search that has not yet seen both sides
 
 
 @dataclass(frozen=True)
@@ -92,14 +95,13 @@ def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int, samp
     if not 0 < epsilon < math.inf:
         raise BudgetError(f"epsilon must be a positive number, not {epsilon!r}")
 
-    def holds(multiplier: float, fine: bool) -> bool:
-        return _epsilon([SubsampledStep(multiplier, rate, sampling, relation, steps)], delta, fine)[0] <= epsilon
+    def accounted(fine: bool) -> Callable[[float], float]:
+        return lambda z: _epsilon([SubsampledStep(z, rate, sampling, relation, steps)], delta, fine)[0]
 
-    near = _least(lambda z: holds(z, False), 1.0, factor=2.0, precision=0.02)
-    result = _rounded_up(_least(lambda z: holds(z, True), near, factor=1.02, precision=0.0005))
-    while not holds(result, True):
-        result = _rounded_up(1.0001 * result)
-    return result
+    # the central limit of many steps, for a start
+    guess = 1 / math.sqrt(math.log1p((gaussian.mu(epsilon, delta) / rate) ** 2 / steps))
+    _, near, slope = _least(accounted(False), epsilon, guess if relation == "add-remove" else 2 * guess, -1.0, precision=0.05)
+    return _least(accounted(True), epsilon, near, slope, precision=0.0005)[0]
 
 
 def _check(delta: float) -> None:
@@ -109,22 +111,41 @@ def _check(delta: float) -> None:
         raise CannotBound(f"delta = {delta!r} is beyond double precision here: ask for {_LEAST_DELTA:g} or more")
 
 
-def _least(holds: Callable[[float], bool], guess: float, factor: float, precision: float) -> float:
-    """The least multiplier, to a relative precision, that holds, if all above it do."""
-    high = guess
-    while not holds(high):
-        high *= factor
-        if high > _MOST_MULTIPLIER:
+def _least(
+    accounted: Callable[[float], float], epsilon: float, guess: float, slope: float, precision: float
+) -> tuple[float, float, float]:
+    """The least multiplier seen to hold, a relative precision above one seen not to; the likely least, and the slope there.
+
+    Logarithms of epsilon over those of multipliers are nearly a line. Next is tried where it meets the budget, and a little
+    farther on the side about which less is known: so that both close in.
+    """
+    goal, beyond, low, high = math.log(epsilon), precision / 3, -math.inf, math.inf
+    below = above = goal
+    z = least = guess
+    for tried in count(1):
+        z = _rounded_up(max(z, _LEAST_MULTIPLIER))
+        if z > _MOST_MULTIPLIER:
             raise CannotBound(f"no noise multiplier up to {_MOST_MULTIPLIER:g} is enough: allow a larger epsilon or delta")
-    low = max(high / factor, _LEAST_MULTIPLIER)
-    while holds(low):
-        if low == _LEAST_MULTIPLIER:
-            return low
-        low, high = max(low / factor, _LEAST_MULTIPLIER), low
-    while high > low * (1 + precision):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
+        x, y = math.log(z), math.log(max(accounted(z), 1e-300))
+        if y <= goal:
+            least, high, above = z, x, y
+        else:
+            low, below = x, y
+        if math.isfinite(high - low):
+            slope = min((above - below) / (high - low), -0.1)  # rough grids may order two neighbours falsely
+            x = low + (goal - below) / slope
+            if high - low <= precision:
+                break
+            if tried % 5 == 0:  # a line that is bent
+                x = (low + high) / 2
+            else:
+                x += beyond if high - x > x - low else -beyond
+        elif z == least == _LEAST_MULTIPLIER:
+            break
+        else:
+            x += min(max((goal - y) / slope, -_STRIDE), _STRIDE) + (beyond if y > goal else -beyond)
+        z = math.exp(x)
+    return least, math.exp(x), slope
 
 
 def _rounded_up(value: float) -> float:

@@ -26,7 +26,7 @@ PATHS = ("module", "linear", "network")
 """How engines take records' gradients: of any module, or written out by hand for linear models and for dense layers."""
 _OVER = 8.0
 """Gradients are so many times longer than the clip: an engine that does not clip is loud."""
-_FAR, _FIRM = 1e6, 1e3
+_FAR, _FIRM = 1e6, 100.0
 """Times as far as models come: targets, so that residuals keep their signs, and the one weight that must hardly change."""
 _FIRST = 8
 """One of so many numbers of a network is in its first layer, where noise is seen alone."""
@@ -120,7 +120,7 @@ class Inclusions:
     victim: int
     clip: float
     reach: float
-    """Models stay within."""
+    """Coordinates stay within."""
 
     @staticmethod
     def of(

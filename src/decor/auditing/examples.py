@@ -34,7 +34,7 @@ _AIM = 3.0
 _TAKEN, _WIDE, _WIDEST = 4, 64, 8_000
 """Canaries of one run: so many that a few are taken in a step, and more come from more seeds; or all that can be, in one run."""
 _REPEATED = 8
-"""Runs of real peers, of which each has one seed alone."""
+"""Runs of real peers at most, each of which has one seed."""
 _DENSE = 1_000
 """Canaries of one run up to which records may be one-hot."""
 _REHEARSED = 10_000
@@ -48,13 +48,9 @@ def attacked(wire: Wire, plan: NoisePlan, canaries: int, steps: int, error: floa
     few = math.ceil(_TAKEN / min(exposure.rates(users)))
     wide = min(canaries, max(_WIDE, min(few, _WIDEST)) if wire.widest else _WIDEST)
     loud = _loud(plan, against[0], wide, steps)
-    runs = max(1, canaries // wide)
-    paths: tuple[str, ...] = PATHS if runs >= len(PATHS) and wide <= _DENSE else PATHS[:1]
-    if wire.widest is None:
-        paths = PATHS[:1] * min(runs, _REPEATED)
-    replaced = exposure.relation == "replace"
+    paths, each = _shared_out(max(1, canaries // wide), wide, wire)
+    replaced, problems = exposure.relation == "replace", []
     parts = [Inclusions.of(path, users, victim, wide, loud.exposure.clip, _reach(loud), replaced, rng) for path in paths]
-    each, problems = runs // len(parts) if wire.widest else 1, []
     heard = _Evidence(Ear(wire, loud, wide, len(parts)), parts, against, each, wire.name)
     for k, part in enumerate(parts):
         heard.begin(k)
@@ -69,11 +65,20 @@ def attacked(wire: Wire, plan: NoisePlan, canaries: int, steps: int, error: floa
     return Wired(wire.name, tuple(attacks), (*sampled, *heard.ear.checks(error / 2, problems)))
 
 
+def _shared_out(runs: int, wide: int, wire: Wire) -> tuple[tuple[str, ...], int]:
+    """The paths that are taken one after the other, and the seeds of each."""
+    if wire.widest is None:
+        return PATHS[:1] * min(runs, _REPEATED), 1
+    paths = PATHS if runs >= len(PATHS) and wide <= _DENSE else PATHS[:1]
+    return paths, runs // len(paths)
+
+
 def _reach(plan: NoisePlan) -> float:
-    """How far models come: noise and gradients of all steps."""
+    """How far a coordinate comes: its noise, and its record in all steps."""
     topology, steps = plan.topology, plan.exposure.steps
+    assert plan.exposure.batch_size is not None
     noise = covariance(topology.users, topology.edges, plan.sigma_cdp, np.broadcast_to(plan.sigma_cor, topology.edge_count))
-    return steps * plan.exposure.clip + 8 * math.sqrt(steps * float(noise.diagonal().max()))
+    return steps * plan.exposure.clip / plan.exposure.batch_size + 8 * math.sqrt(steps * float(noise.diagonal().max()))
 
 
 def _loud(plan: NoisePlan, foe: Foe, wide: int, steps: int) -> NoisePlan:

@@ -52,7 +52,7 @@ class Wire(Protocol):
 
     @property
     def widest(self) -> int | None:
-        """Canaries of one run at most; more come from more seeds. None: one run has them all, for it cannot be repeated."""
+        """Canaries of one run at most; more come from more seeds in it. None: it has one, and as many canaries as can be."""
         ...
 
     def deviations(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:

@@ -6,10 +6,13 @@ import shlex
 import signal
 import subprocess
 import sys
+import tomllib
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+import decor
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -19,6 +22,10 @@ def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.M | re.S)
 
 
+MARK = "=== block"
+"""Stands in a session's output before what a block prints."""
+CUT = "…"
+"""Stands on a page for lines of the output that it leaves out."""
 SESSIONS = [page for page in PAGES if blocks(page, "bash")]
 """Pages whose bash is one session in one folder, and whose Python goes on there."""
 
@@ -32,6 +39,10 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatc
     printed = capsys.readouterr().out
     for expected in blocks(page, "text"):
         assert expected in printed, f"{page.name} shows what its code does not print:\n{printed}"
+
+
+AT_AN_END = "learning rate of the grid"
+"""What decor compare warns of: the best of its rates was the smallest or the largest."""
 
 
 def decor_lines(block):
@@ -52,6 +63,7 @@ def test_the_commands_of_a_page_work(page, lines, tmp_path, reproduced):
             continue
         done = subprocess.run([sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
+        assert AT_AN_END not in done.stdout, "a page shows a search that did not search far enough"
 
 
 TORCHRUN = [line for line in (ROOT / "docs" / "distributed.md").read_text().splitlines() if line.startswith("torchrun ")]
@@ -77,7 +89,7 @@ def test_what_torchrun_starts_works_on_as_many_machines_as_the_page_says(line, t
 def on_one_machine(page, ports):
     """A page about several machines as one script: hosts are this one, and nodes run side by side until something else comes."""
     script = ["set -eu; trap 'kill -9 0' ERR", f'decor() {{ "{sys.executable}" -m decor "$@"; }}', "nodes="]
-    for language, block in re.findall(r"^```(bash|python)\n(.*?)^```", page.read_text(), flags=re.M | re.S):
+    for number, (language, block) in enumerate(re.findall(r"^```(bash|python)\n(.*?)^```", page.read_text(), flags=re.M | re.S)):
         block = re.sub(r"(\w+)\.example\.org:7400", lambda found: f"127.0.0.1:{ports[found[1]]}", block)
         if language == "bash" and block.startswith("decor node"):
             script.append(f'{block.strip()} &\nnodes="$nodes $!"')
@@ -85,14 +97,31 @@ def on_one_machine(page, ports):
             socket = block.split()[-1].replace(".ledger", ".ledger.socket")
             script += [f"for _ in $(seq 300); do decor status {socket} 2>&1 | grep -q ': here' && break; sleep 0.1; done", block]
         else:
-            script.append("for node in $nodes; do wait -n; done; nodes=")
+            script.append(f"for node in $nodes; do wait -n; done; nodes=; echo {MARK} {number}")
             script.append(block if language == "bash" else f"\"{sys.executable}\" - <<'PYTHON'\n{block}PYTHON")
     return "\n".join(script)
 
 
 def without_numbers(text):
-    """Lines in which words with a digit are all alike: what differs from run to run."""
-    return {" ".join(re.sub(r"\S*\d\S*", "#", line).split()) for line in text.splitlines()}
+    """Lines in which words with a digit, and rules of any length, are alike: they differ from run to run."""
+    return [" ".join(re.sub(r"\S*\d\S*", "#", re.sub(r"-{2,}", "--", line)).split()) for line in text.splitlines()]
+
+
+def is_shown(expected, printed):
+    """Whether a page shows what was printed, from the first line to the last, with a mark wherever it leaves some out."""
+    some = r"(?:.*\n)+?"
+    wanted = "".join(some if line == CUT else re.escape(line) + r"\n" for line in without_numbers(expected))
+    return re.fullmatch(wanted, "".join(f"{line}\n" for line in without_numbers(printed.strip("\n")))) is not None
+
+
+def outputs(page):
+    """(number of the block that printed it, what the page shows of it)."""
+    number, found = -1, []
+    for language, block in re.findall(r"^```(bash|python|text)\n(.*?)^```", page.read_text(), flags=re.M | re.S):
+        number += language != "text"
+        if language == "text":
+            found.append((number, block))
+    return found
 
 
 @pytest.mark.parametrize("page", SESSIONS, ids=lambda p: p.name)
@@ -115,10 +144,32 @@ def test_the_session_of_a_page_goes_from_its_first_line_to_its_last(page, tmp_pa
         finally:
             with suppress(ProcessLookupError):  # nodes whose session has ended would wait for ever
                 os.killpg(session.pid, signal.SIGKILL)
-    assert session.returncode == 0, printed
-    for expected in blocks(page, "text"):
-        missing = without_numbers(expected) - without_numbers(printed)
-        assert not missing, f"{page.name} shows what its session does not print: {missing}\n{printed}"
+    assert session.returncode == 0 and AT_AN_END not in printed, printed
+    _, *parts = re.split(rf"^{MARK} (\d+)\n", printed, flags=re.M)
+    by_block = dict(zip(map(int, parts[::2]), parts[1::2], strict=True))
+    for number, expected in outputs(page):
+        if any(block.startswith("decor node") for block in blocks(page, "bash")):  # several speak at once
+            missing = {*without_numbers(expected)} - {CUT, *without_numbers(printed)}
+            assert not missing, f"{page.name} shows what its session does not print: {missing}\n{printed}"
+        else:
+            assert is_shown(expected, by_block[number]), f"{page.name} shows\n{expected}\nof\n{by_block[number]}"
+
+
+def test_what_a_page_leaves_out_must_be_marked():
+    printed = "\na table\n---  ----\n12  ulm\n3  bonn\nthe end\n"
+    for whole in (printed.lstrip(), "a table\n-- --\n7 ulm\n…\nthe end\n", "…\n7 ulm\n8 bonn\n…\n"):
+        assert is_shown(whole, printed)
+    for cut in ("a table\n-- --\n7 ulm\nthe end\n", "-- --\n1 ulm\n1 bonn\nthe end\n", "a table\n…\n1 bonn\n", "…\n2 kiel\n…\n"):
+        assert not is_shown(cut, printed)
+
+
+def test_every_hint_of_what_to_install_is_true_for_a_reader_with_a_clone():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    source = [path for path in (ROOT / "src").rglob("*.py") if "decor-dp" in path.read_text()]
+    assert not source, "the package is on no index"
+    hints = [hint for page in PAGES for hint in re.findall(r"pip install '([^']*)'", page.read_text())]
+    assert len(hints) > 1 and all(hint in {f".[{extra}]" for extra in extras} for hint in hints), hints
+    assert "pip install '.[train]' in a clone" in str(decor.MissingExtra.told("this needs torch", "train", "torch"))
 
 
 def test_pages_show_commands_and_code_at_all():
@@ -140,8 +191,6 @@ def test_links_to_a_heading_lead_to_one(page):
 
 
 def test_every_public_name_is_in_the_notation_or_the_readme_or_explains_itself():
-    import decor
-
     for name in decor.__all__:
         thing = getattr(decor, name)
         assert thing.__doc__, f"{name} has no docstring"

@@ -91,7 +91,7 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as problem:
         extra = {"torch": "train", "safetensors": "train", "cryptography": "all"}.get(str(problem.name).partition(".")[0])
         if extra is not None:
-            raise MissingExtra(f"decor.{name} needs {problem.name}: pip install 'decor-dp[{extra}]'", name=problem.name) from None
+            raise MissingExtra.told(f"decor.{name} needs {problem.name}", extra, problem.name) from None
         raise
     globals()[name] = found
     return found

@@ -1,5 +1,7 @@
 """Every error a person can meet. Each message says what is wrong, the value, and the way out."""
 
+from __future__ import annotations
+
 
 class DecorError(Exception):
     """Base of all errors raised on purpose by DECOR; anything else that escapes is a bug of ours."""
@@ -19,6 +21,11 @@ class BudgetError(InputError):
 
 class MissingExtra(DecorError, ImportError):
     """Something that is installed on request only, such as torch; the message says how."""
+
+    @classmethod
+    def told(cls, what: str, extra: str, name: str | None) -> MissingExtra:
+        """`what` needs the library `name`, which an extra of this package brings; it is installed from a clone."""
+        return cls(f"{what}: pip install '.[{extra}]' in a clone of DECOR", name=name)
 
 
 class AuditFailed(DecorError):

@@ -9,7 +9,7 @@ import pytest
 
 import decor
 from decor.engines import channel
-from decor.errors import InputError
+from decor.errors import AuditFailed, InputError
 from decor.results import audited
 
 COMMAND = [str(Path(sys.executable).parent / "decor")]
@@ -133,3 +133,70 @@ def test_a_run_of_an_unknown_engine_is_refused_unless_one_is_said(run, here, eng
     (run / "manifest.json").write_text(json.dumps(manifest | {"engine": engine}))
     assert "--engine" in here("audit", "run", "--canaries", 3000, "--audit-steps", 2, check=2).stderr
     here("audit", "run", "--engine", "vectorised", "--canaries", 3000, "--audit-steps", 2)
+
+
+@pytest.fixture
+def engines(monkeypatch):
+    """The engines that audits are asked of, each of which finds nothing."""
+    asked = []
+
+    def audit(plan, *, engine, **_):
+        asked.append(engine)
+        raise AuditFailed("asked")
+
+    monkeypatch.setattr(decor, "audit", audit)
+    return asked
+
+
+def test_a_run_is_audited_with_its_own_numbers(run, here, tmp_path, engines):
+    manifest = json.loads((run / "manifest.json").read_text())
+    for name in ("vectorised", "process-group", "peers"):
+        for dtype in ("float32", "float64"):
+            told = manifest | {"engine": {"name": name, "dtype": dtype}}
+            (run / "manifest.json").write_text(json.dumps(told))
+            # of processes each is asked by itself
+            words = ["--engine", "vectorised"] if name == "process-group" else []
+            here("audit", "run", *words, check=1)
+            assert engines[-1].dtype == dtype and type(engines[-1]).__name__ == ("Peers" if name == "peers" else "Vectorised")
+    (run / "manifest.json").write_text(json.dumps(manifest | {"engine": {"name": "vectorised", "dtype": "float8"}}))
+    assert "has the dtype 'float8'" in here("audit", "run", check=2).stderr
+    words = "--task breast-cancer --users 3 --epsilon 10 --steps 6 --dtype float64 --output trial".split()
+    here("federation", "new", *words)
+    here("audit", "trial/federation.toml", check=1)
+    assert engines[-1] == decor.Peers(dtype="float64")
+
+
+@pytest.mark.filterwarnings("default:.*audited on cpu")
+def test_a_run_of_a_card_is_audited_on_one_or_says_that_there_is_none(run, here, monkeypatch, engines):
+    from decor.engines import vectorised
+
+    manifest = json.loads((run / "manifest.json").read_text())
+    engine = manifest["engine"] | {"device": "cuda", "tf32": True}
+    (run / "manifest.json").write_text(json.dumps(manifest | {"engine": engine}))
+
+    def absent(device):
+        if device != "cpu":
+            raise InputError(f"device {device!r} needs an NVIDIA card")
+
+    monkeypatch.setattr(vectorised, "check_device", absent)
+    said = here("audit", "run", check=1).stderr
+    assert "the run was trained on cuda, and is audited on cpu: device 'cuda' needs an NVIDIA card" in said
+    assert "warning" not in here("audit", "run", "--device", "cpu", check=1).stderr
+    assert [(each.device, each.tf32) for each in engines] == [("cpu", False)] * 2
+    monkeypatch.setattr(vectorised, "check_device", lambda device: None)
+    here("audit", "run", check=1)
+    here("audit", "run", "--device", "cpu", check=1)
+    assert [(each.device, each.tf32) for each in engines[2:]] == [("cuda", True), ("cpu", False)]
+
+
+def test_numbers_of_double_precision_are_attacked_too(here, tmp_path):
+    task = decor.tasks.least_squares(users=4)
+    plan = decor.calibrate(decor.ring(4), decor.Exposure(1.0, 4), decor.Adversary.curious(), decor.Budget(3.0, 1e-5))
+    decor.train(task, plan, learning_rate=0.1, engine=decor.Vectorised(dtype="float64")).save(tmp_path / "run")
+    assert "PASS" in here("audit", "run", "--canaries", 3000, "--audit-steps", 2).stdout
+
+
+@pytest.mark.parametrize("name", ["audit.docx", "audit", "audit.pgf"])
+def test_a_picture_that_cannot_be_drawn_is_refused_before_the_audit(here, engines, name):
+    said = here("audit", "--users", 5, "--plot", name, check=2).stderr
+    assert f"{name!r} cannot be written: its name must end in one of " in said and ".pdf, .png, " in said and engines == []

@@ -13,6 +13,7 @@ import decor
 from decor.federation.federation import Federation
 from decor.learning import own_data
 from decor.net.identity import Identity, public_of
+from decor.net.ledger import Ledger
 
 COMMAND = [str(Path(sys.executable).parent / "decor")]
 
@@ -42,7 +43,7 @@ def test_keygen_keeps_the_key_and_prints_the_line(tmp_path):
 def test_without_cryptography_keygen_says_what_to_install(tmp_path):
     code = "import sys; sys.modules['cryptography'] = None; from decor.cli.main import main; sys.exit(main(sys.argv[1:]))"
     done = run("keygen", "bonn", check=2, command=[sys.executable, "-c", code], cwd=tmp_path)
-    assert "pip install 'decor-dp[peer]'" in done.stderr and not list(tmp_path.iterdir())
+    assert "pip install '.[peer]'" in done.stderr and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("heavy", ["torch", "cryptography", "networkx"])
@@ -78,8 +79,29 @@ def test_a_federation_of_real_users_is_written_once_and_checked(here, tmp_path, 
     checked = here("federation", "check", file).stdout
     assert out == f"wrote {file}\n{checked}"
     before = file.read_bytes()
-    assert "nothing is overwritten" in here(*ask, "--features", 30, *users(lines), check=2).stderr
-    assert file.read_bytes() == before
+    said = here(*ask, "--features", 30, *users(lines), check=2).stderr
+    assert "--overwrite, or name another file by --output" in said and file.read_bytes() == before
+
+
+def test_a_federation_is_replaced_on_demand_unless_it_has_run(here, tmp_path, lines):
+    file = tmp_path / "heart.toml"
+    ask = ["federation", "new", "--output", file, "--name", "heart", "--features", 30, *users(lines), "--overwrite", "--epsilon"]
+    here(*ask, 3)
+    here(*ask, 4)
+    federation = Federation.read(file)
+    assert federation.privacy.epsilon == 4
+    with Ledger(tmp_path / "bonn.ledger") as ledger:
+        ledger.record(ledger.begin(bytes(32), "of another federation"), 0, b"message")
+        assert "bonn.ledger' is open" in here(*ask, 5, check=2).stderr
+    here(*ask, 5)
+    with Ledger(tmp_path / "bonn.ledger") as ledger:
+        ledger.record(ledger.begin(Federation.read(file).digest, "of this one"), 0, b"message")
+    before = file.read_bytes()
+    assert "has run" in here(*ask, 6, check=2).stderr and file.read_bytes() == before
+    (tmp_path / "thesis.toml").write_text("precious = true")
+    ask[3] = tmp_path / "thesis.toml"
+    assert "no federation that could be overwritten" in here(*ask, 3, check=2).stderr
+    assert (tmp_path / "thesis.toml").read_text() == "precious = true"
 
 
 def test_check_answers_as_the_library_does(tmp_path, lines):
@@ -193,10 +215,50 @@ def test_a_trial_has_everybodys_key_and_data(here, trial):
         assert federation.task((X, y)).parameters == federation.parameters == 31
     with np.load(folder / "test.npz") as test:
         assert (test["X"] == task.test[0].numpy()).all() and (test["y"] == task.test[1].numpy()).all()
-    assert (
-        "nothing is overwritten"
-        in here("federation", "new", "--task", "breast-cancer", "--epsilon", 10, "--output", folder, check=2).stderr
-    )
+    said = here("federation", "new", "--task", "breast-cancer", "--epsilon", 10, "--output", folder, check=2).stderr
+    assert "--overwrite, or name another folder by --output" in said
+
+
+def test_a_trial_is_replaced_on_demand_and_what_else_is_there_stays(here, tmp_path):
+    folder = tmp_path / "trial"
+    ask = ["federation", "new", "--task", "breast-cancer", "--epsilon", 10, "--overwrite", "--output", folder, "--users"]
+    here(*ask, 5)
+    keys = {path.name: path.read_bytes() for path in (folder / "keys").iterdir()}
+    (folder / "notes.txt").write_text("mine")
+    (folder / "keys" / "other.key").write_text("mine")
+    here(*ask, 4)
+    federation = Federation.read(folder / "federation.toml")
+    assert len(federation.members) == 4 and (folder / "notes.txt").read_text() == "mine"
+    assert {path.name for path in (folder / "keys").iterdir()} == {"other.key", *(f"{m.name}.key" for m in federation.members)}
+    assert {path.name for path in (folder / "data").iterdir()} == {f"{m.name}.npz" for m in federation.members}
+    for k, member in enumerate(federation.members):
+        identity = Identity.load(folder / "keys" / f"{member.name}.key")
+        assert federation.number_of(identity.public) == k and keys[f"{member.name}.key"] != identity.line
+
+
+@pytest.mark.parametrize("where", ["run", "keys"])
+def test_a_trial_that_runs_or_has_run_is_never_overwritten(here, tmp_path, where):
+    folder = tmp_path / "trial"
+    ask = ["federation", "new", "--task", "breast-cancer", "--epsilon", 10, "--overwrite", "--output", folder, "--users", 3]
+    here(*ask)
+    (folder / where).mkdir(exist_ok=True)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with Ledger(folder / where / "ulm.ledger") as ledger:
+        run_ = ledger.begin(Federation.read(folder / "federation.toml").digest, "plan")
+        assert "is open" in here(*ask, check=2).stderr
+        ledger.record(run_, 0, b"message")
+    said = here(*ask, check=2).stderr
+    assert "has run" in said and "ulm.ledger' says what its data has paid for 1 messages" in said and "remove it by hand" in said
+    assert all(path.read_bytes() == held for path, held in before.items())
+
+
+def test_what_is_no_trial_is_never_overwritten(here, tmp_path):
+    folder = tmp_path / "mine"
+    (folder / "keys").mkdir(parents=True)
+    (folder / "keys" / "bonn.key").write_text("precious")
+    ask = ["federation", "new", "--task", "breast-cancer", "--epsilon", 10, "--overwrite", "--output", folder]
+    assert "no federation that could be overwritten" in here(*ask, check=2).stderr
+    assert (folder / "keys" / "bonn.key").read_text() == "precious" and len(list(folder.rglob("*"))) == 2
 
 
 def test_a_trial_learns(trial):

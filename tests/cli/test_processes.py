@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,10 @@ class Started:
         with self.err.open("wb") as err:
             command = [sys.executable, "-m", "decor", *words, "--output", folder, "--checkpoint-every", "0"]
             before = ignored and signal.signal(ignored, signal.SIG_IGN)
-            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=err, process_group=0)
+            self.scratch = folder.with_name(folder.name + "-tmp")
+            self.scratch.mkdir()
+            own = {**os.environ, "TMPDIR": str(self.scratch)}
+            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=err, process_group=0, env=own)
             if ignored:
                 signal.signal(ignored, before)
         self.team = soon(
@@ -91,6 +95,7 @@ class Started:
         """The exit code, when the last of its processes is gone."""
         code = self.process.wait(timeout=30)
         soon(lambda: not any(map(is_alive, self.team)), "processes are left")
+        assert not [left for left in self.scratch.iterdir() if left.name.startswith("torchelastic")], "folders are left"
         return code
 
 
@@ -149,6 +154,18 @@ def test_ctrl_c_before_the_processes_have_met_ends_them_without_a_word_of_theirs
     begun.process.send_signal(signal.SIGINT)
     os.kill(late, signal.SIGCONT)
     assert begun.ended() == 130 and begun.said == "decor: interrupted\n"
+
+
+def test_a_run_that_finishes_or_fails_leaves_no_folder_in_tmp(start):
+    finished, failed = start(*TRAIN, *TEAM, "--steps", "4"), start(*RUN)
+    assert finished.ended() == 0 and list(finished.scratch.iterdir()) == []
+    soon(failed.is_training, "it does not train")
+    while failed.process.poll() is None:  # each time it begins again, up to three times
+        for each in children(failed.process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+        time.sleep(0.05)
+    assert failed.ended() == 2 and "one of the 2 processes failed (code -9)" in failed.said
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,31 @@ def test_a_folder_is_never_overwritten_by_accident(here, tmp_path):
         here(*command, "--output", tmp_path / "mine", "--overwrite", check=2)
     assert (tmp_path / "mine" / "runs" / "thesis.txt").exists() and "web app" in (tmp_path / "mine" / "manifest.json").read_text()
     assert "nothing to resume" in here(*TRAIN, "--output", tmp_path / "none", "--resume", check=2)[1]
+
+
+def test_a_learning_rate_at_an_end_of_the_grid_is_warned_of_in_the_terminal_and_in_the_report(here, tmp_path):
+    ask = ["compare", "--epsilon", 30, "--topology", "ring", "--steps", 10, "--seeds", 2, "--output", tmp_path / "c"]
+    out = here(*ask, "--learning-rate", "0.001,0.002")[0]
+    said = "no privacy took the largest learning rate of the grid, 0.002; a wider --learning-rate may serve it better."
+    assert f"- {said}" in out and said in (tmp_path / "c" / "report.html").read_text()
+    assert "took the" not in here(*ask, "--learning-rate", 0.001, "--overwrite")[0], "of one rate none is at an end"
+
+
+def test_the_usual_rates_go_on_beyond_their_ends_where_the_best_is_there(tmp_path, monkeypatch):
+    from decor.engines import comparison
+
+    monkeypatch.setattr(comparison, "RATES", (0.01, 0.05))
+    monkeypatch.setattr(comparison, "BEYOND", {"smallest": (0.0001, 0.001), "largest": (0.2, 1.0, 1e4)})
+    task, graphs = decor.tasks.breast_cancer(users=4), (("ring", decor.ring(4)),)
+    design = comparison.Design(graphs, (0.5,), decor.Exposure(1.0, 10), learning_rates=(0.01, 0.05), seeds=(0, 1))
+    data = comparison.Comparison(task, design, tmp_path / "usual").run()
+    rates = {entry["method"]: entry["learning_rate"] for entry in data["outcomes"]}
+    assert rates["no privacy"] == 1.0 and rates["local DP ring"] in (0.0001, 0.001), rates
+    ends = [note for note in data["notes"] if "took the" in note]
+    assert all("took the smallest" in note and "0.0001" in note for note in ends), "1 has 10,000 above it"
+    assert data["tuning"]["grid"]["learning rate, if the best is the largest"] == [0.2, 1.0, 1e4]
+    chosen = comparison.Comparison(task, replace(design, learning_rates=(0.01, 0.02)), tmp_path / "chosen").run()
+    assert {entry["learning_rate"] for entry in chosen["outcomes"]} <= {0.01, 0.02}, "a grid that somebody chose is kept"
 
 
 def test_report_shows_saved_runs_beside_each_other(here, tmp_path):

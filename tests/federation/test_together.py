@@ -3,14 +3,25 @@
 import json
 import os
 import re
+import shutil
+import sqlite3
 import subprocess
 import sys
+import time
+import warnings
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import decor
+from decor.cli.main import main
+from decor.engines.engine import Recipe, Setting
+from decor.federation.peers import alone
+from decor.federation.together import Together
+from decor.net.identity import Identity
+from decor.net.ledger import Ledger
 
 
 def run(*words, cwd, code=0):
@@ -54,6 +65,129 @@ def test_every_user_leaves_a_run_a_ledger_and_a_log(trial):
     shown = run("ledger", "trial/run/ulm.ledger", "--json", cwd=folder)
     (entry,) = json.loads(shown.stdout)["runs"]
     assert entry["name"] == "breast-cancer" and entry["why"] == "finished" and 9 < entry["epsilon"] <= 10
+
+
+def test_the_status_of_a_finished_run_says_so_and_where_the_models_are(trial):
+    folder, said, _ = trial
+    done = run("status", "trial/run", cwd=folder)
+    lines = done.stdout.splitlines()
+    for user in said["users"]:
+        name = user["name"]
+        at = lines.index(f"{name} in breast-cancer: step 40 of 40, finished")
+        assert f"{user['messages']} messages, {user['missed']} steps missed" in lines[at + 1]
+        assert lines[at + 2] == f"  its model and run: trial/run/{name}"
+    assert lines[-1] == "Finished: all 4 users are done, and nothing is running."
+    (told,) = json.loads(run("status", "trial/run/ulm.ledger", "--json", cwd=folder).stdout)["nodes"]
+    assert told["finished"] and not told["running"] and told["result"] == "trial/run/ulm" and told["steps"] == 40
+    assert 9 < told["epsilon"] <= 10 and told["delta"] == 1e-5
+    assert "Finished: this user is done" in run("status", "trial/run/ulm.ledger.socket", cwd=folder).stdout
+    assert "name the folder 'trial/run'" in run("status", "trial", cwd=folder, code=2).stderr
+    assert "start one with decor" in run("status", "trial/keys", cwd=folder, code=2).stderr
+
+
+def test_the_status_of_a_user_who_did_not_finish_is_no_success(trial, tmp_path):
+    folder, _, _ = trial
+    for name in ("bonn", "ulm"):
+        shutil.copy(folder / "trial" / "run" / f"{name}.ledger", tmp_path)
+    with closing(sqlite3.connect(tmp_path / "ulm.ledger")) as db:
+        db.execute("UPDATE runs SET ended = NULL, why = NULL")
+        db.execute("DELETE FROM messages WHERE step > 12")
+        db.commit()
+    said = run("status", ".", cwd=tmp_path, code=2).stderr
+    assert "ulm stopped at step 12 of 40" in said and "bonn" not in said and "to go on" in said
+    with Ledger(tmp_path / "ulm.ledger"):
+        assert "ulm does not answer: it is starting or ending" in run("status", ".", cwd=tmp_path, code=2).stderr
+    assert "in the folder that decor node was given" in run("status", "bonn.ledger", cwd=tmp_path).stdout
+    (tmp_path / "ulm.ledger").write_bytes(b"not a ledger" * 1000)
+    assert "cannot be read as a ledger" in run("status", "ulm.ledger", cwd=tmp_path, code=2).stderr
+    assert "no node is running behind" in run("status", "rome.ledger", cwd=tmp_path, code=2).stderr
+
+
+@pytest.fixture
+def up(tmp_path, monkeypatch, capsys):
+    """`decor up` of a federation of three, within this process: what is patched here is so in those that it forks."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command replaces it
+    assert main("federation new --task breast-cancer --users 3 --epsilon 10 --steps 5 --output trial".split()) == 0
+    capsys.readouterr()
+
+    def run_up(*words, code=0):
+        assert main(["up", "trial/federation.toml", *words]) == code
+        return capsys.readouterr()
+
+    return run_up
+
+
+@pytest.fixture
+def late(monkeypatch):
+    """From now on one user's process fails when all its work is done."""
+    from decor.federation import together
+
+    attended = together.attended
+
+    async def failing(node, *more):
+        found = await attended(node, *more)
+        if node.number == 1:
+            raise decor.DecorError("the disk is full")
+        return found
+
+    monkeypatch.setattr(together, "attended", failing)
+
+
+def test_a_failure_after_the_last_work_is_told_and_is_none_of_the_run(late, up):
+    done = up()
+    assert "ulm had finished its work when its process ended with code 2; see trial/run/ulm.log" in done.err
+    assert (
+        "The average of all models is right on" in done.out and 'why="the disk is full"' in Path("trial/run/ulm.log").read_text()
+    )
+    assert "budget is spent" in up(code=2).err, "what an earlier run has left is no success of this one"
+
+
+def test_who_fails_before_its_end_fails_the_run_and_who_has_finished_is_named(tmp_path, monkeypatch):
+    from decor.federation.node import Node
+
+    ends = Node.outcome
+
+    def broken(self):
+        if self.number == 2 and self.step > self.steps:
+            while not all((tmp_path / name / "manifest.json").exists() for name in ("user-0", "user-1")):
+                time.sleep(0.01)
+            raise decor.DecorError("the model cannot be measured")
+        return ends(self)
+
+    monkeypatch.setattr(Node, "outcome", broken)
+    with pytest.raises(
+        decor.DecorError, match="user-2 stopped early: .*cannot be measured.*; finished all the same: user-0, user-1;"
+    ):
+        task = decor.tasks.breast_cancer(users=3, seed=0)
+        decor.train(task, planned(), learning_rate=1.0, engine=decor.Peers(folder=tmp_path, timeout=5.0))
+
+
+def test_an_average_that_cannot_be_measured_does_not_undo_the_training(up, monkeypatch):
+    from decor.federation import peers
+
+    def broken(*_):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(peers, "joined", broken)
+    done = up("--json")
+    assert "everybody has finished, but the average of all models could not be measured: out of memory" in done.err
+    said = json.loads(done.out)
+    assert said["metrics"] == {} and said["epsilon"] <= 10 and len(said["users"]) == 3
+
+
+def test_a_user_to_be_killed_who_has_finished_is_not_started_again(tmp_path):
+    task, plan = decor.tasks.breast_cancer(users=3, seed=0), planned()
+    identities = [Identity.new() for _ in range(3)]
+    terms = decor.Peers().terms(task, Setting(plan, 1.0, 0), Recipe(), identities, 1e-5)
+    told = []
+    together = Together(terms, identities, alone(task), tmp_path, tell=told.append)
+    (tmp_path / "user-1").mkdir()
+    manifest = {"federation": terms.digest.hex(), "stopped": None}
+    (tmp_path / "user-1" / "manifest.json").write_text(json.dumps(manifest))
+    together.pids[1] = os.posix_spawnp("sleep", ["sleep", "60"], os.environ)
+    together._crashed(1, 5)
+    assert together.pids == {} and told[-1] == "user-1 had finished its work, and is not started again"
 
 
 def test_a_spent_budget_is_refused_to_the_whole_federation(trial):

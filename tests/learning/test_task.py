@@ -306,7 +306,7 @@ def test_without_torch_training_names_what_to_install_and_the_rest_works(block):
         "        getattr(decor, name)\n"
         "    except decor.MissingExtra as problem:\n"
         "        assert f'decor.{name} needs torch' in str(problem), problem\n"
-        "        assert \"pip install 'decor-dp[train]'\" in str(problem), problem\n"
+        "        assert \"pip install '.[train]'\" in str(problem), problem\n"
         "    else:\n"
         "        raise SystemExit(f'{name} came without torch')\n"
         "decor.calibrate(decor.ring(4), decor.Exposure(1.0, 5), decor.Adversary.eavesdropper(), decor.Budget(3.0, 1e-5))\n"
@@ -325,7 +325,7 @@ TRAIN = "train --task breast-cancer --users 4 --epsilon 3 --steps 2 --learning-r
 def test_without_torch_the_command_train_says_so_in_a_sentence(block, tmp_path):
     found = python(block + f"from decor.cli.main import main\nsys.exit(main({[*TRAIN, str(tmp_path / 'run')]!r}))")
     assert found.returncode == 2, found.stderr
-    assert "pip install 'decor-dp[train]'" in found.stderr and "Traceback" not in found.stderr
+    assert "pip install '.[train]'" in found.stderr and "Traceback" not in found.stderr
     assert len(found.stderr.strip().splitlines()) == 1
 
 
@@ -335,7 +335,7 @@ def test_without_safetensors_a_run_names_what_to_install():
         "try:\n"
         "    decor.Run.load('somewhere')\n"
         "except decor.MissingExtra as problem:\n"
-        "    assert \"pip install 'decor-dp[train]'\" in str(problem)\n"
+        "    assert \"pip install '.[train]'\" in str(problem)\n"
     )
     found = python(code)
     assert found.returncode == 0, found.stderr

@@ -7,11 +7,12 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
 
 from decor.errors import LedgerError
-from decor.net.ledger import Ledger
+from decor.net.ledger import Ledger, left_behind
 
 FEDERATION = bytes(range(32))
 
@@ -111,7 +112,7 @@ def test_a_full_disk_is_told_and_the_ledger_stays_whole(ledger):
 
 WRITER = """
 import sys
-from decor.net.ledger import Ledger
+from decor.net.ledger import Ledger, left_behind
 ledger = Ledger(sys.argv[1])
 run = ledger.entries()[0].run if ledger.entries() else ledger.begin(bytes(32), "{}")
 step = ledger.next_step(run)
@@ -154,3 +155,26 @@ def test_a_database_of_somebody_else_is_left_as_it_is(tmp_path):
     with pytest.raises(LedgerError, match="of somebody else, and no ledger"):
         Ledger(path)
     assert path.read_bytes() == held
+
+
+def test_a_closed_ledger_is_read_without_a_lock_and_an_open_one_is_left_alone(tmp_path, monkeypatch):
+    path = tmp_path / "a ledger?#%41"
+    with Ledger(path) as ledger:
+        ledger.record(ledger.begin(FEDERATION, "{}"), 0, b"first")
+        assert left_behind(path) is None
+        held = ledger.entries()
+    files = {file: file.read_bytes() for file in tmp_path.iterdir()}
+
+    class Meanwhile(closing):
+        def __exit__(self, *more):
+            with Ledger(path) as ledger:  # a node starts before the question is over
+                assert ledger.entries() == held
+            super().__exit__(*more)
+
+    monkeypatch.setattr("decor.net.ledger.closing", Meanwhile)
+    assert left_behind(path) == held and held[0].steps == 1
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == files
+    monkeypatch.undo()
+    path.write_bytes(b"no ledger" * 1000)
+    with pytest.raises(LedgerError, match="cannot be read as a ledger"):
+        left_behind(path)

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 import decor
-from decor.results import outcomes, report_data
+from decor.results import outcomes, report, report_data
+from decor.results.report_view import view
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +73,51 @@ def test_runs_of_different_tasks_are_not_drawn_together(runs):
     other = replace(runs[0], manifest=runs[0].manifest | {"task": {"name": "digits"}})
     with pytest.raises(decor.InputError, match="different tasks .breast-cancer, digits."):
         outcomes.of_runs([("a", runs[0]), ("b", other)], "")
+
+
+def by_peers(run, topology=None):
+    """A run as a node of a federation leaves it: no seed, and nothing measured on private data."""
+    manifest = {name: value for name, value in run.manifest.items() if name != "seed"} | {"engine": {"name": "peers"}}
+    history = {name: values[-1:] for name, values in run.history.items() if name in ("step", "accuracy", "test_loss")}
+    plan = run.plan if topology is None else replace(run.plan, topology=topology)
+    return replace(run, manifest=manifest, history=history, plan=plan)
+
+
+def test_a_report_of_real_peers_speaks_of_their_secrets_and_of_no_seed(runs):
+    own = decor.from_edges(4, [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)])
+    data = outcomes.of_runs([("bonn", by_peers(runs[0], own)), ("ulm", by_peers(runs[1], own))], "decor report bonn ulm")
+    page = report.page(data)
+    assert (
+        data["graphs"][0]["name"] == "the federation's graph"
+        and "on the federation's graph, and" in data["methods"][0]["sentence"]
+    )
+    assert sum("drew from its own operating system" in note for note in data["notes"]) == 1
+    assert not any("seed of a simulation" in note or "training loss" in note for note in data["notes"])
+    assert ">seeds</th>" not in page and "over seeds" not in page.partition("<script")[0] and "by real peers" in page
+    shown = view(data)
+    assert shown["single"] == "one run of real peers" == shown["outcomes"][0]["runs"]
+
+
+def test_a_report_of_a_simulation_speaks_of_its_seed_and_names_its_graph(runs):
+    data = outcomes.of_runs([("run", runs[0])], "")
+    assert any("seed of a simulation" in note for note in data["notes"]) and any(
+        "training loss" in note for note in data["notes"]
+    )
+    assert "on the graph 'ring(4)', and" in data["methods"][0]["sentence"] and "real peers" not in report.page(data)
+    assert view(data)["outcomes"][0]["runs"] == "1 seed" and ">seeds</th>" in report.page(data)
+    own = replace(runs[0], plan=replace(runs[0].plan, topology=decor.from_edges(4, [(0, 1), (1, 2), (2, 3), (3, 0)])))
+    assert "on its own graph, and" in outcomes.of_runs([("run", own)], "")["methods"][0]["sentence"]
+    secret = replace(runs[0], manifest=runs[0].manifest | {"seed": "secret"})
+    kept = outcomes.of_runs([("run", secret)], "")
+    assert not any("seed of a simulation" in note for note in kept["notes"]) and ">secret</td>" in report.page(kept)
+    assert view(kept)["outcomes"][0]["runs"] == "1 secret seed"
+
+
+def test_a_report_of_both_says_which_is_which(runs):
+    data = outcomes.of_runs([("simulated", runs[0]), ("deployed", by_peers(runs[1]))], "")
+    assert sum("seed" in note for note in data["notes"]) == 2
+    page = report.page(data)
+    assert ">0</td>" in page and ">none: real peers</td>" in page
+    data["outcomes"][0]["noise"] = "dice"
+    with pytest.raises(decor.InputError, match="outcomes.0..noise: 'dice' where 'seed' or"):
+        report_data.check(data)

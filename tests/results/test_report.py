@@ -131,6 +131,38 @@ def test_means_and_spreads_are_the_textbook_ones():
     assert Spread.of_seeds([0.5], 100).error is None and spread_text(Spread.of_seeds([0.5], 100), 1) == "50.0"
 
 
+@pytest.mark.parametrize(
+    ("mean", "error", "digits", "shown"),
+    [
+        (98.2, 0.4, 1, "98.2 ± 0.4"),
+        (98.2, 0.04, 1, "98.20 ± 0.04"),
+        (0.0684, 0.0041, 1, "0.068 ± 0.004"),
+        (3.14e-17, 8e-18, 4, "3.1e-17 ± 0.8e-17"),
+        (3.1e-6, 2e-8, 4, "3.10e-06 ± 0.02e-06"),
+        (0.0, 0.0, 4, "0 ± 0"),
+        (98.2, 1e-14, 1, "98.2 ± 0"),
+        (98.2301, 2e-6, 1, "98.2 ± 0"),
+        (98.2301, 2e-3, 1, "98.230 ± 0.002"),
+        (3.1e-17, 1e-24, 4, "3.1e-17 ± 0"),
+        (1e-9, 0.003, 3, "0.000 ± 0.003"),
+        (1.5e7, 2e5, 1, "1.50e+07 ± 0.02e+07"),
+        (3e-17, None, 4, "3e-17"),
+        (0.0456, None, 4, "0.0456"),
+        (0.0, None, 4, "0"),
+    ],
+)
+def test_a_number_keeps_digits_that_say_something_and_a_spread_ends_where_its_mean_does(mean, error, digits, shown):
+    assert spread_text(Spread(mean, error, mean, mean, 4, 4), digits) == shown
+
+
+def test_no_value_of_a_table_is_rounded_to_nothing():
+    data = sample.comparison()
+    for outcome in data["outcomes"]:
+        outcome["final"]["loss"] = [1e-9 * value for value in outcome["final"]["loss"]]
+    for text in (row[-1] for row in summary_rows(data)):
+        assert all(float(part) > 0 for part in text.split(" ± ")), text
+
+
 def test_a_diverged_outcome_has_no_number_and_says_why():
     data = sample.diverged()
     rows = {(row[0], row[1]): row for row in summary_rows(data)}

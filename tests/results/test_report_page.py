@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from importlib import resources
 
 import browser
 import pytest
@@ -17,6 +18,7 @@ from selenium.webdriver.support.ui import Select
 from decor.privacy.guarantee import figure
 from decor.results import report
 from decor.results.report_view import view
+from decor.results.summary import Spread, spread_text
 
 pytestmark = browser.NEEDED
 
@@ -198,6 +200,20 @@ def test_marks_and_bars_lie_where_their_values_are(show):
         places = [(shown["outcomes"][k]["epsilon"], x) for k, _, _, x, _ in found if shown["outcomes"][k]["method"] == method]
         (a, x), (b, y), (c, z), _ = sorted(places)
         assert (y - x) / (z - y) == pytest.approx(math.log(b / a) / math.log(c / b), abs=0.02)
+
+
+def test_the_script_writes_numbers_as_the_table_does(show):
+    page = show(sample.comparison())
+    rng = random.Random(3)
+    sizes = [0.0, *(rng.uniform(1, 10) * 10.0 ** rng.randint(-20, 8) for _ in range(60))]
+    cases = [
+        (mean, error, digits) for mean in sizes for error in (*rng.sample(sizes, 8), mean / 70, None) for digits in (1, 2, 4)
+    ]
+    source = resources.files("decor.results").joinpath("page/format.js").read_text("utf-8")
+    code = source + "return arguments[0].map(([mean, error, decimals]) => withSpread({decimals}, mean, error))"
+    found = page.execute_script(code, cases)
+    for (mean, error, digits), text_ in zip(cases, found, strict=True):
+        assert text_ == spread_text(Spread(mean, error, mean, mean, 4, 4), digits)
 
 
 def test_clicking_a_column_chooses_its_epsilon(show):

@@ -36,7 +36,7 @@ def add_commands(commands: Any) -> None:
     audit.add_argument("what", nargs="?", metavar="WHAT", help=said)
     audit.add_argument("--engine", choices=ENGINES, metavar="NAME", help=f"whose messages: {', '.join(ENGINES)}")
     audit.add_argument("--processes", type=opt.whole, metavar="N", help="of process-group (default: one for every core)")
-    audit.add_argument("--device", default="cpu", help="of the simulator: cpu (default) or cuda")
+    audit.add_argument("--device", help="of the simulator: cpu or cuda (default: cpu, or where the run was trained)")
     audit.add_argument("--canaries", type=opt.whole, metavar="N", help="more prove more (default: 120,000, or 80,000 records)")
     audit.add_argument("--audit-steps", type=opt.whole, metavar="T", help="steps to run (default: what takes some seconds)")
     sure = "of a failure not being chance (default: 0.9999)"
@@ -56,14 +56,13 @@ def run_audit(options: argparse.Namespace) -> None:
     processes.enlist()
     if options.engine == "peers" or str(options.what).endswith(".toml"):
         node.installed()
-    plan, name, folder = _target(options)
-    name = options.engine or name
-    if name == "process-group" and "WORLD_SIZE" not in os.environ:
+    plan, told, folder = _target(options)
+    if told["name"] == "process-group" and "WORLD_SIZE" not in os.environ:
         data = _by_processes(plan, options)
     else:
         if options.processes is not None and "WORLD_SIZE" not in os.environ:
             raise InputError("--processes are those of --engine process-group; say both, or neither")
-        data = _audited(plan, name, options)
+        data = _audited(plan, told, options)
     if not progress.speaks():
         return
     if options.hand_over is not None:
@@ -74,10 +73,10 @@ def run_audit(options: argparse.Namespace) -> None:
         raise AuditFailed(data["failures"][0])
 
 
-def _audited(plan: decor.NoisePlan, name: str, options: argparse.Namespace) -> dict[str, Any]:
+def _audited(plan: decor.NoisePlan, told: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     found = decor.audit(
         plan,
-        engine=_engine(name, options),
+        engine=_engine(told, options),
         delta=options.delta,
         canaries=options.canaries,
         steps=options.audit_steps,
@@ -100,18 +99,33 @@ def _by_processes(plan: decor.NoisePlan, options: argparse.Namespace) -> dict[st
         return found
 
 
-def _engine(name: str, options: argparse.Namespace) -> Any:
-    if name == "peers":
-        return decor.Peers()
-    if name == "process-group":
-        return decor.ProcessGroup(seed=options.seed, device=options.device)
-    return decor.Vectorised(seed=options.seed, device=options.device)
+def _engine(told: dict[str, Any], options: argparse.Namespace) -> Any:
+    """The engine of which a manifest tells this: its numbers are as long, and made on the same kind of device."""
+    dtype = told.get("dtype", "float32")
+    if told["name"] == "peers":
+        return decor.Peers(dtype=dtype)
+    device = _device(told.get("device", "cpu")) if options.device is None else options.device
+    tf32 = device != "cpu" and dtype == "float32" and told.get("tf32") is True
+    kind = decor.ProcessGroup if told["name"] == "process-group" else decor.Vectorised
+    return kind(seed=options.seed, device=device, dtype=dtype, tf32=tf32)
 
 
-def _target(options: argparse.Namespace) -> tuple[decor.NoisePlan, str, Path | None]:
-    """(the plan, the engine it is for, the folder that the outcome belongs to)."""
+def _device(trained: str) -> str:
+    """Where the run was trained, if this machine has it."""
+    from decor.engines.vectorised import check_device
+
+    try:
+        check_device(trained)
+    except InputError as problem:
+        warnings.warn(f"the run was trained on {trained}, and is audited on cpu: {problem}", stacklevel=2)
+        return "cpu"
+    return trained
+
+
+def _target(options: argparse.Namespace) -> tuple[decor.NoisePlan, dict[str, Any], Path | None]:
+    """(the plan, the engine it is for as a manifest tells of it, the folder that the outcome belongs to)."""
     if options.what is None:
-        return _described(options), "vectorised", None
+        return _described(options), {"name": options.engine or "vectorised"}, None
     for name in ("epsilon", "sigma_cdp", "sigma_cor"):
         if getattr(options, name) is not None:
             raise InputError(f"{options.what} already says the noise; drop --{name.replace('_', '-')}")
@@ -120,21 +134,30 @@ def _target(options: argparse.Namespace) -> tuple[decor.NoisePlan, str, Path | N
     if path.suffix == ".toml":
         from decor.federation.federation import Federation
 
-        plan, engine, folder = Federation.read(path).plan, "peers", None
+        federation = Federation.read(path)
+        plan, told, folder = federation.plan, {"name": "peers", "dtype": federation.dtype}, None
     elif path.is_dir():
         run = decor.Run.load(path)
-        plan, engine, folder = run.plan, options.engine or _engine_of(run), path
+        plan, told, folder = run.plan, _engine_of(run, options), path
     else:
-        plan, engine, folder = decor.NoisePlan.load(path), "vectorised", None
-    return (plan if options.adversary is None else replace(plan, adversary=opt.adversary_of(options))), engine, folder
+        plan, told, folder = decor.NoisePlan.load(path), {"name": "vectorised"}, None
+    if options.engine is not None:
+        told |= {"name": options.engine}
+    return (plan if options.adversary is None else replace(plan, adversary=opt.adversary_of(options))), told, folder
 
 
-def _engine_of(run: decor.Run) -> str:
-    told = run.manifest.get("engine")
-    name = told.get("name") if isinstance(told, dict) else told
-    if name not in ENGINES:
+def _engine_of(run: decor.Run, options: argparse.Namespace) -> dict[str, Any]:
+    held = run.manifest.get("engine")
+    told: dict[str, Any] = dict(held) if isinstance(held, dict) else {"name": held}
+    if options.engine is None and (name := told.get("name")) not in ENGINES:
         raise InputError(f"the run's manifest names the engine {name!r}; say --engine, with one of {', '.join(ENGINES)}")
-    return str(name)
+    for name, kinds in (("dtype", ("float32", "float64")), ("device", ("cpu", "cuda"))):
+        if told.get(name, kinds[0]) not in kinds:
+            needed = " or ".join(kinds)
+            raise InputError(
+                f"the run's manifest has the {name} {told[name]!r} where {needed} is needed; audit its plan.json instead"
+            )
+    return told
 
 
 def _described(options: argparse.Namespace) -> decor.NoisePlan:

@@ -11,7 +11,7 @@ from typing import Any
 import decor
 from decor import progress
 from decor.errors import InputError
-from decor.results.folder import replace_text
+from decor.results.folder import clear, replace_text
 
 from . import learn
 from . import options as opt
@@ -21,6 +21,13 @@ _COMPARE = """example:
   decor compare --task breast-cancer --users 16 --epsilon 1,3,10,30 --topology ring,torus --output comparison"""
 _REPORT = """example:
   decor report run-a run-b --output report.html"""
+
+
+_OURS = (
+    *("manifest.json", "report.html", "report.json", "outcomes/*.json", "metrics/*.jsonl", "figures/*.png", "figures/*.svg"),
+    *(f"runs/*/{name}" for name in ("manifest.json", "plan.json", "metrics.jsonl", "models-*.safetensors")),
+)
+"""What a comparison writes into its folder."""
 
 
 def add_commands(commands: Any) -> None:
@@ -37,7 +44,7 @@ def add_commands(commands: Any) -> None:
     opt.add_graph(compare, "ring,torus")
     opt.add_exposure(compare, steps=100, several_clips=True)
     learn.add_training(compare)
-    rates = "to choose from, by the training loss (default: twelve from 0.001 to 5)"
+    rates = "to choose from, by the training loss (default: twelve from 0.001 to 5, and beyond for whom an end is best)"
     compare.add_argument("--learning-rate", type=opt.numbers, metavar="R,...", help=rates)
     compare.add_argument("--seeds", type=opt.whole, default=4, metavar="N", help="runs of every setting (default: 4)")
     compare.add_argument("--output", default="comparison", metavar="DIR", help="folder for everything (default: comparison)")
@@ -177,10 +184,4 @@ def _remove(folder: Path, wanted: str) -> None:
         manifest = None
     if not isinstance(manifest, dict) or manifest.get("format") != wanted:
         raise InputError(f"{str(folder)!r} is no comparison that could be overwritten; name another folder by --output")
-    ours = [folder / name for name in ("manifest.json", "report.html", "report.json")]
-    ours += [path for room, kind in (("outcomes", "json"), ("metrics", "jsonl")) for path in (folder / room).glob(f"*.{kind}")]
-    ours += [path for kind in ("png", "svg") for path in (folder / "figures").glob(f"*.{kind}")]
-    names = ("manifest.json", "plan.json", "metrics.jsonl", "models-*.safetensors")
-    ours += [path for name in names for path in (folder / "runs").glob(f"*/{name}")]
-    for path in ours:
-        path.unlink(missing_ok=True)
+    clear(folder, _OURS)

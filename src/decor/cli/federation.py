@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import decor
 from decor.errors import InputError
 from decor.graph import named
+from decor.results.folder import clear, replace_text
 
 from . import options as opt
+from . import replaced
 from .federation_report import report
 from .show import write_json
 
@@ -62,6 +64,7 @@ def add_commands(commands: Any) -> None:
 
 def _add_new(new: argparse.ArgumentParser) -> None:
     new.add_argument("--output", required=True, metavar="PATH", help="the file to write; with --task a folder")
+    new.add_argument("--overwrite", action="store_true", help="replace the federation there, if it has never run")
     new.add_argument("--name", help="of the federation (default: the task's)")
     new.add_argument("--user", action="append", metavar="NAME,ADDRESS,KEY[,RECORDS]", help="a user; ADDRESS may be empty")
     trial = new.add_argument_group("to try it out on one machine, instead of --user")
@@ -146,7 +149,7 @@ def run_new(options: argparse.Namespace) -> None:
     if options.code is None:
         usual["model"] = {"kind": "logistic"}
     federation = _federation(options, users, usual)
-    _write_new(Path(options.output), federation.to_toml())
+    _write_new(Path(options.output), federation.to_toml(), options.overwrite)
     report(federation, options.json, {"file": options.output}, f"wrote {options.output}\n")
 
 
@@ -226,8 +229,7 @@ def _new_trial(options: argparse.Namespace) -> None:
     if name not in _TRIALS:
         raise InputError(f"there is no trial of task {options.task!r}; there are {', '.join(_TRIALS)}")
     folder, identity = Path(options.output), peer_room("identity").Identity
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{options.output!r} exists and is not empty; nothing is overwritten, so name another folder")
+    replaced.of_trial(folder, options.overwrite)  # what is refused is refused before anything is made
     count = 8 if options.users is None else options.users
     task = decor.tasks.make(name, users=count, seed=options.data_seed)
     towns = [TOWNS[k % len(TOWNS)] + (f"-{k // len(TOWNS) + 1}" if k >= len(TOWNS) else "") for k in range(count)]
@@ -241,6 +243,7 @@ def _new_trial(options: argparse.Namespace) -> None:
     options.steps = _TRIAL_STEPS if options.steps is None else options.steps
     privacy = {"ratio": steady_ratio(count, options.steps)}
     federation = _federation(options, users, {"privacy": privacy, "training": _TRIAL_TRAINING, "model": _TRIALS[name]})
+    clear(folder, replaced.of_trial(folder, options.overwrite))
     for part in ("keys", "data"):
         _folder(folder / part)
     for town, (X, y) in zip(towns, task.shards, strict=True):
@@ -248,7 +251,7 @@ def _new_trial(options: argparse.Namespace) -> None:
         np.savez(folder / "data" / f"{town}.npz", X=X.numpy(), y=y.numpy())
     assert task.test is not None
     np.savez(folder / "test.npz", X=task.test[0].numpy(), y=task.test[1].numpy())
-    _write_new(folder / "federation.toml", federation.to_toml())
+    _write_new(folder / "federation.toml", federation.to_toml(), False)
     wrote = {"file": str(folder / "federation.toml"), "keys": str(folder / "keys"), "data": str(folder / "data")}
     wrote |= {"test": str(folder / "test.npz")}
     report(federation, options.json, wrote, f"wrote {', '.join(wrote.values())}\n")
@@ -262,11 +265,18 @@ def _folder(path: Path) -> Path:
     return path
 
 
-def _write_new(path: Path, text: str) -> None:
+def _write_new(path: Path, text: str, overwrite: bool) -> None:
+    if overwrite and path.exists():
+        replaced.check_file(path)
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+        if overwrite:
+            replace_text(path, text)
+        else:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
     except FileExistsError:
-        raise InputError(f"{str(path)!r} exists; nothing is overwritten, so name another file") from None
+        raise InputError(
+            f"{str(path)!r} exists; replace a federation that has never run by --overwrite, or name another file by --output"
+        ) from None
     except OSError as problem:
         raise InputError(f"{str(path)!r} cannot be written: {problem.strerror}") from None

@@ -1,4 +1,4 @@
-"""`decor node`, `up`, `status` and `ledger`: one user at work, a federation on one machine, and what they say of themselves."""
+"""`decor node`, `up` and `ledger`: one user at work, a federation on one machine, and what their data has paid."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import errno
 import json
 import os
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,9 +29,6 @@ _UP = """examples:
   decor federation new --task breast-cancer --users 8 --epsilon 10 --output trial
   decor up trial/federation.toml
   decor up trial/federation.toml --output again --crash ulm@20    # kills ulm after its 20th message, and starts it again"""
-_STATUS = """examples:
-  decor status bonn.ledger
-  decor status trial/run         # everybody whom decor up has started"""
 _LEDGER = """example:
   decor ledger bonn.ledger"""
 
@@ -61,11 +57,6 @@ def add_commands(commands: Any) -> None:
     up.add_argument("--output", metavar="DIR", help="folder for ledgers, logs and runs (default: run, beside the file)")
     up.add_argument("--crash", action="append", default=[], metavar="NAME@STEP", help="kill a user there, and start it again")
     opt.add_json(up)
-
-    status = commands.add_parser("status", help="ask a running node", epilog=_STATUS, formatter_class=raw)
-    status.set_defaults(run=run_status)
-    status.add_argument("path", metavar="PATH", help="a node's ledger, or a folder of them")
-    opt.add_json(status)
 
     ledger = commands.add_parser("ledger", help="what a user's data has paid", epilog=_LEDGER, formatter_class=raw)
     ledger.set_defaults(run=run_ledger)
@@ -97,7 +88,7 @@ def run_node(options: argparse.Namespace) -> None:
         node = Node(Terms.of(federation), number, identity, task, ledger, Logbook(name, stream), options.allow, options.listen)
         node.on_step = lambda step: progress.report(f"{name}: training {federation.name}", min(step, node.steps), node.steps)
         node.keep = lambda run: run.save(output, overwrite=True)
-        run = asyncio.run(attended(node, _socket(path), options.metrics))
+        run = asyncio.run(attended(node, socket_of(path), options.metrics))
         guarantee, missed = node.guarantee(), node.skipped
     progress.report("")
     if options.json:
@@ -134,7 +125,6 @@ def run_up(options: argparse.Namespace) -> None:
     steps, users = federation.exposure.steps, len(federation.members)
     output = Path(options.output or file.parent / "run")
 
-    from decor.federation.peers import joined
     from decor.federation.terms import Terms
     from decor.federation.together import Together
 
@@ -148,14 +138,13 @@ def run_up(options: argparse.Namespace) -> None:
 
     runs = Together(terms, identities, tasks, output, crashes, _tell, shown).trained()
     progress.report("")
-    every = replace(tasks[0], shards=[task.shards[0] for task in tasks])
-    whole = joined(every, federation.plan, runs, runs[0].manifest | {"task": {"name": federation.name, "users": users}})
-    guarantee = terms.spent(whole.steps_taken)
+    metrics = _measured(federation, tasks, runs)
+    guarantee = terms.spent(max(run.steps_taken for run in runs))
     if options.json:
         write_json(
             {
                 "users": [_outcome(m.name, run) for m, run in zip(federation.members, runs, strict=True)],
-                "metrics": whole.metrics,
+                "metrics": metrics,
                 "epsilon": guarantee.epsilon,
                 "delta": guarantee.delta,
                 "adversary": str(guarantee.adversary),
@@ -167,9 +156,22 @@ def run_up(options: argparse.Namespace) -> None:
     rows = [_row(m.name, run) for m, run in zip(federation.members, runs, strict=True)]
     print(f"{federation.name}: {users} users, {steps} steps on {federation.topology.description}")
     print(table(["user", "messages", "steps missed", "test accuracy"], rows))
-    if "accuracy" in whole.metrics:
-        print(f"\nThe average of all models is right on {whole.metrics['accuracy']:.1%} of the public test records.")
+    if "accuracy" in metrics:
+        print(f"\nThe average of all models is right on {metrics['accuracy']:.1%} of the public test records.")
     print(f"{guarantee}\n\nwrote {output}: a folder, a ledger and a log of every user")
+
+
+def _measured(federation: Federation, tasks: list[decor.Task], runs: list[decor.Run]) -> dict[str, float]:
+    """What the average of all models is worth. It is nothing that was promised: if it fails, the training has not."""
+    from decor.federation.peers import joined
+
+    every = replace(tasks[0], shards=[task.shards[0] for task in tasks])
+    about = runs[0].manifest | {"task": {"name": federation.name, "users": len(runs)}}
+    try:
+        return dict(joined(every, federation.plan, runs, about).metrics)
+    except (decor.DecorError, RuntimeError, MemoryError) as problem:
+        _tell(f"everybody has finished, but the average of all models could not be measured: {problem}")
+        return {}
 
 
 def _everybody(federation: Federation, folder: Path) -> tuple[list[Any], list[decor.Task]]:
@@ -181,30 +183,6 @@ def _everybody(federation: Federation, folder: Path) -> tuple[list[Any], list[de
     test = own_data.read(folder / "test.npz") if (folder / "test.npz").exists() else None
     shards = [own_data.read(folder / "data" / f"{m.name}.npz") for m in federation.members]
     return identities, [federation.task(shard, test, user=k) for k, shard in enumerate(shards)]
-
-
-def run_status(options: argparse.Namespace) -> None:
-    from decor.net import status
-
-    path = Path(options.path)
-    said = [status.asked(path if path.suffix == ".socket" else _socket(path))] if not path.is_dir() else []
-    for socket in sorted(path.glob("*.socket")) if path.is_dir() else ():
-        with suppress(InputError):  # of a node that was killed
-            said.append(status.asked(socket))
-    if not said:
-        raise InputError(f"no node is running in {str(path)!r}; start one with decor node or decor up")
-    if options.json:
-        write_json({"nodes": said})
-        return
-    for each in said:
-        where = f"paused: {each['paused']}" if each["paused"] else "at work"
-        print(f"{each['user']} in {each['federation']}: step {each['step']} of {each['steps']}, {where}")
-        print(
-            f"  epsilon spent {each['epsilon']:.4g} (delta {each['delta']:g}), {each['messages']} messages, "
-            f"{each['missed']} steps missed"
-        )
-        for other in each["neighbours"]:
-            print(f"  {other['name']}: {'here' if other['here'] else 'done' if other['done'] else other['problem']}")
 
 
 def run_ledger(options: argparse.Namespace) -> None:
@@ -248,7 +226,7 @@ def installed() -> None:
     """Without loading them: a slip in what was typed is told sooner."""
     for name in ("cryptography", "torch"):
         if find_spec(name) is None:
-            raise MissingExtra(f"nodes need {name}: pip install 'decor-dp[all]'", name=name)
+            raise MissingExtra.told(f"nodes need {name}", "all", name)
 
 
 def _prepare(output: Path, digest: bytes) -> None:
@@ -264,7 +242,8 @@ def _prepare(output: Path, digest: bytes) -> None:
         raise InputError(f"{str(output)!r} holds another run; name another folder with --output")
 
 
-def _socket(ledger: Path) -> Path:
+def socket_of(ledger: Path) -> Path:
+    """Where the node answers that writes this ledger."""
     return ledger.with_name(ledger.name + ".socket")
 
 

@@ -40,6 +40,19 @@ def numbers(text: str) -> tuple[float, ...]:
     return tuple(number(part) for part in text.split(",") if part.strip())
 
 
+def picture(text: str) -> str:
+    """A file that a picture can be written to: said before anything is computed for it."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    path, known = Path(text), sorted({*FigureCanvasBase.get_supported_filetypes()} - {"pgf"})  # which needs LaTeX
+    if path.suffix.lower().removeprefix(".") not in known:
+        endings = ", ".join(f".{ending}" for ending in known)
+        raise argparse.ArgumentTypeError(f"the picture {text!r} cannot be written: its name must end in one of {endings}")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"the picture {text!r} cannot be written: make the folder {str(path.parent)!r} first")
+    return text
+
+
 def add_graph(parser: argparse.ArgumentParser, default: str = "ring") -> None:
     group = parser.add_argument_group("graph")
     several = ", or several with commas" if "," in default else ""
@@ -84,7 +97,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
-    parser.add_argument("--plot", metavar="FILE", help="draw the answer: .png, .svg or .pdf")
+    parser.add_argument("--plot", type=picture, metavar="FILE", help="draw the answer: .png, .svg or .pdf")
 
 
 def adversary_of(options: argparse.Namespace) -> decor.Adversary:

@@ -32,7 +32,7 @@ def start(count: int, words: Sequence[str]) -> None:
     Ctrl-C goes on to them, and then is raised here; a second one ends them at once. Another signal ends them, and then this
     process.
     """
-    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -40,6 +40,8 @@ def start(count: int, words: Sequence[str]) -> None:
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=count,
+        # by default a folder of logs is made in /tmp, stays empty, and is never removed
+        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
         run_id=uuid.uuid4().hex,
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,18 @@ from decor.results.run import Run
 
 from .engine import Engine
 from .manifest import fingerprint, versions
-from .sweep import NOT_FREE, Sweep, sweep
+from .sweep import NOT_FREE, Sweep, Tuned, sweep
 
 FORMAT = "decor-comparison-1"
 RATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+BEYOND: dict[str, tuple[float, ...]] = {"smallest": (0.0001, 0.0002, 0.0005), "largest": (10.0, 20.0, 50.0)}
+"""Tried too by whoever is best at that end of RATES: for everybody they would cost nearly half as much again."""
 
 
 @dataclass(frozen=True)
 class Design:
-    """What is compared. Every method takes the best of `learning_rates` x `clips`, at every epsilon, by the training loss.
+    """What is compared. Every method takes the best of `learning_rates` x `clips`, at every epsilon, by the training loss;
+    from the usual rates it also goes beyond their ends, where the best is there.
 
     DECOR also chooses its couple, as the paper does: the default's ratio of noises times each of `couples`. What is chosen with
     some seeds is shown with others (`seeds`), or luck would look like merit.
@@ -73,6 +77,11 @@ class Design:
         plain["adversary"] = str(self.adversary)
         plain["schedule"] = repr(self.schedule)
         return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
+
+    @property
+    def beyond(self) -> dict[str, tuple[float, ...]]:
+        """Rates to try where the best is at an end; none where somebody has chosen the rates."""
+        return BEYOND if self.learning_rates == RATES else {}
 
     def methods(self) -> list[tuple[str, str | None]]:
         """(kind, graph) of every method, in the order of the table."""
@@ -142,6 +151,7 @@ class Comparison:
         if "public" in self.task.facts:
             notes.append(f"Taken as public knowledge: {self.task.facts['public']}.")
         grid = {"learning rate": list(d.learning_rates), "clip": list(d.clips), "couple, times the default": list(d.couples)}
+        grid |= {f"learning rate, if the best is the {end}": list(rates) for end, rates in d.beyond.items()}
         tuned = max(len(values) for values in grid.values()) > 1
         tuning = {"tuned": True, "criterion": d.criterion, "grid": grid, "warning": NOT_FREE} if tuned else None
         return outcomes.report(
@@ -175,14 +185,25 @@ class Comparison:
         entries: list[dict[str, Any]] = []
         rows: list[dict[str, Any]] = []
         for k, (epsilon, plans) in enumerate(planned):
-            best = tried.best(d.criterion, plans)
             with progress.share(0.8 + 0.2 * k / len(planned), 0.8 + 0.2 * (k + 1) / len(planned)):
+                best = self._best(tried, plans, engine)
                 runs = self._sweep([best.plan], (best.learning_rate,), d.seeds, engine, keep_models=True).runs
-            entries.append(outcomes.outcome(name, epsilon, runs) | {"edge": _edge(best.learning_rate, d.learning_rates)})
+            edge = _edge(best.learning_rate, (*d.learning_rates, *chain(*d.beyond.values())))
+            entries.append(outcomes.outcome(name, epsilon, runs) | {"edge": edge})
             runs[0].save(self.folder / "runs" / _slug(name, epsilon))
             rows += _rows(name, epsilon, runs)
         _replace(self.folder / "metrics" / f"{_slug(name, None)}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         _replace(self._path(kind, graph), json.dumps(entries, allow_nan=False))
+
+    def _best(self, tried: Sweep, plans: list[NoisePlan], engine: Engine | None) -> Tuned:
+        """The best candidate; where it takes the smallest or the largest rate, of those beyond as well."""
+        d = self.design
+        best = tried.best(d.criterion, plans)
+        further = d.beyond.get(_edge(best.learning_rate, d.learning_rates) or "")
+        if further is None:
+            return best
+        more = self._sweep(plans, further, _other(d.seeds), engine)
+        return Sweep(tried.settings + more.settings, tried.runs + more.runs).best(d.criterion, plans)
 
     def _sweep(
         self,

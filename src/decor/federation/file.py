@@ -275,7 +275,7 @@ def peer_room(module: str) -> Any:
         return import_module(f"decor.net.{module}")
     except ModuleNotFoundError as problem:
         if (problem.name or "").partition(".")[0] == "cryptography":
-            raise MissingExtra("keys need cryptography: pip install 'decor-dp[peer]'", name="cryptography") from None
+            raise MissingExtra.told("keys need cryptography", "peer", "cryptography") from None
         raise
 
 

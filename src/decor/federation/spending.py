@@ -22,6 +22,11 @@ def name_of(entry: Entry) -> str:
     return str(_read(entry)[0])
 
 
+def planned(entry: Entry) -> NoisePlan:
+    """What a run was to be."""
+    return _read(entry)[2]
+
+
 def paid(entry: Entry) -> Guarantee:
     """What the messages of one run have cost."""
     _, delta, plan = _read(entry)

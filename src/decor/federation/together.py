@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -84,6 +85,8 @@ class Together:
             Seat(k, member.name, identity, task, self.folder)
             for k, (member, identity, task) in enumerate(zip(members, self.identities, self.tasks, strict=True))
         ]
+        self.earlier: set[int] = set()
+        """Who had finished before anybody was started here."""
         self.pids: dict[int, int] = {}
         self.codes: dict[int, int] = {}
         try:
@@ -92,14 +95,18 @@ class Together:
             raise InputError(f"the folder {str(self.folder)!r} cannot be made: {problem.strerror}") from None
 
     def trained(self) -> list[Run]:
-        """Everybody's run, when all are done; raises if somebody could not go on."""
+        """Everybody's run, when all are done; raises if somebody could not go on.
+
+        Who has finished and saved its model has done all its work: if its process then ends badly, that is told, and no failure.
+        """
         self._warm()
         crash = dict(self.crash)
+        self.earlier = {seat.number for seat in self.seats if self._kept(seat)}
         try:
             for seat in self.seats:
                 self.start(seat.number)
             asked = time.monotonic()
-            while self.pids and not any(self.codes.values()):
+            while self.pids and not self._failed():
                 self.reap()
                 if time.monotonic() >= asked + (_POLL if crash else _ASK):
                     asked = time.monotonic()
@@ -107,13 +114,31 @@ class Together:
                 time.sleep(_POLL)
         finally:
             self.stop()
-        # the one that failed by itself, before those who were stopped because of it
-        failed = sorted(
-            (seat for seat in self.seats if self.codes.get(seat.number)), key=lambda seat: self.codes[seat.number] != 2
-        )
-        if failed:
-            raise DecorError(f"{failed[0].name} stopped early: {_last(failed[0].log)}; see {failed[0].log}")
+        if failed := self._failed():
+            done = [seat.name for seat in self.seats if self._finished(seat)]
+            others = f"; finished all the same: {', '.join(done)}" if done else ""
+            raise DecorError(f"{failed[0].name} stopped early: {_last(failed[0].log)}{others}; see {failed[0].log}")
+        for seat in self.seats:
+            if code := self.codes.get(seat.number):
+                self.tell(f"{seat.name} had finished its work when its process ended with code {code}; see {seat.log}")
         return [Run.load(seat.run) for seat in self.seats]
+
+    def _failed(self) -> list[Seat]:
+        """Whose process ended before its work did; first the one that failed by itself, and not because of another."""
+        ended = [seat for seat in self.seats if self.codes.get(seat.number) and not self._finished(seat)]
+        return sorted(ended, key=lambda seat: self.codes[seat.number] != 2)
+
+    def _finished(self, seat: Seat) -> bool:
+        """Whether a user has come to the end since these processes were started."""
+        return seat.number not in self.earlier and self._kept(seat)
+
+    def _kept(self, seat: Seat) -> bool:
+        """Whether a user's folder has the model of this federation's end."""
+        try:
+            held = json.loads((seat.run / "manifest.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return isinstance(held, dict) and held.get("federation") == self.terms.digest.hex() and held.get("stopped") is None
 
     def _warm(self) -> None:
         """What every user would have to load or find out is here before they part; what is refused is refused once."""
@@ -177,6 +202,9 @@ class Together:
         self.tell(f"killing {name} with SIGKILL after step {step}")
         os.kill(self.pids[number], signal.SIGKILL)
         os.waitpid(self.pids.pop(number), 0)
+        if self._finished(self.seats[number]):
+            self.tell(f"{name} had finished its work, and is not started again")
+            return
         time.sleep(1.0)
         self.tell(f"starting {name} again")
         self.start(number)

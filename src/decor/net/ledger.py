@@ -10,9 +10,10 @@ import hashlib
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from decor.errors import LedgerError
 
@@ -34,6 +35,10 @@ CREATE TABLE IF NOT EXISTS epochs (run INTEGER NOT NULL REFERENCES runs, neighbo
     PRIMARY KEY (run, neighbour)) STRICT, WITHOUT ROWID;
 """
 _FORMAT = "decor-ledger-1"
+_ENTRIES = (
+    "SELECT r.run, federation, plan, count(m.step), max(m.step), began, ended, why "
+    "FROM runs r LEFT JOIN messages m ON m.run = r.run GROUP BY r.run ORDER BY r.run"
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,20 @@ class Entry:
     began: float
     ended: float | None
     why: str | None
+
+
+def left_behind(path: Path) -> list[Entry] | None:
+    """All runs of a ledger that has been closed; None where it is open, or its node was killed.
+
+    Takes no lock, which would keep a node from starting meanwhile.
+    """
+    if path.with_name(f"{path.name}-wal").exists():
+        return None
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?immutable=1", uri=True)) as db:
+            return [Entry(*row) for row in db.execute(_ENTRIES)]
+    except sqlite3.Error as problem:
+        raise LedgerError(f"{str(path)!r} cannot be read as a ledger: {problem}") from None
 
 
 class Ledger:
@@ -139,12 +158,8 @@ class Ledger:
 
     def entries(self) -> list[Entry]:
         """All runs, the oldest first."""
-        asked = (
-            "SELECT r.run, federation, plan, count(m.step), max(m.step), began, ended, why "
-            "FROM runs r LEFT JOIN messages m ON m.run = r.run GROUP BY r.run ORDER BY r.run"
-        )
         with self._told():
-            return [Entry(*row) for row in self._db.execute(asked)]
+            return [Entry(*row) for row in self._db.execute(_ENTRIES)]
 
     def _keep(self, run: int, step: int, message: bytes | memoryview) -> None:
         """Over the run's message of KEPT steps ago, in place: pages given up and taken again would be written twice."""

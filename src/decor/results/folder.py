@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,12 @@ def replace_text(path: Path, text: str) -> None:
     os.replace(new, path)
 
 
+def clear(folder: Path, patterns: Iterable[str]) -> None:
+    """Removes the files that these patterns name, and nothing else of the folder."""
+    for path in [path for pattern in patterns for path in folder.glob(pattern)]:
+        path.unlink(missing_ok=True)
+
+
 def _make_room(run: Run, folder: Path, overwrite: bool) -> None:
     """Leaves an earlier state of the same run where it is; anything else has to be told to go, and goes first."""
     if not (folder / _MANIFEST).is_file():
@@ -101,7 +108,7 @@ def _library() -> None:
     try:
         import safetensors.torch  # noqa: F401
     except ModuleNotFoundError as problem:
-        raise MissingExtra("runs are kept as safetensors: pip install 'decor-dp[train]'", name=problem.name) from None
+        raise MissingExtra.told("runs are kept as safetensors", "train", problem.name) from None
 
 
 def _json(path: Path) -> Any:

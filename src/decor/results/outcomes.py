@@ -29,16 +29,18 @@ METRICS: tuple[dict[str, Any], ...] = (
 )
 """All metrics that runs can have, the one that people look at first first."""
 
-NOT_COVERED = (
-    "Users follow the protocol and are curious; somebody who deviates from it, and side channels, are not covered.",
-    "The training loss is computed on private data: a simulation shows it, a real federation keeps it to itself.",
-    "Whoever knows the seed of a simulation can take its noise away: a model of real data that is released needs a secret one.",
+_CURIOUS = "Users follow the protocol and are curious; somebody who deviates from it, and side channels, are not covered."
+_LOSS = "The training loss is computed on private data: a simulation shows it, a real federation keeps it to itself."
+_SEED = "Whoever knows the seed of a simulation can take its noise away: a model of real data to be released needs a secret one."
+_PEERS = (
+    "The noise of real peers comes from secrets that each of them drew from its own operating system: there is no seed, and the "
+    "same federation run anew gives other numbers."
 )
 
 
-def method(kind: str, graph: str | None) -> dict[str, Any]:
-    """An entry of `methods`."""
-    where = f" on the graph {graph!r}" if graph else ""
+def method(kind: str, graph: str | None, where: str | None = None) -> dict[str, Any]:
+    """An entry of `methods`; `where` says in words what a graph without a name of its own is."""
+    where = f" on {where or f'the graph {graph!r}'}" if graph else ""
     name, sentence = {
         "decor": (f"DECOR {graph}", f"Noise that cancels between neighbours{where}, and a little of everybody's own."),
         "central": ("central DP", "A trusted server adds noise to the average: what privacy costs at least."),
@@ -58,6 +60,7 @@ def outcome(name: str, epsilon: float | str | None, runs: Sequence[Run], guarant
         "method": name,
         "epsilon": epsilon,
         "delta": plan.budget.delta if plan.budget is not None else _DELTA,
+        "noise": _whence(runs[0]),
         "seeds": [run.manifest["seed"] if isinstance(run.manifest.get("seed"), int) else k for k, run in enumerate(runs)],
         "learning_rate": runs[0].manifest.get("learning_rate"),
         "clip": plan.exposure.clip if plan.sigma_cdp > 0 else None,
@@ -101,8 +104,15 @@ def report(
         "graphs": [drawn_graph(topology, name) for name, topology in graphs],
         "tuning": tuning,
         "repeat": repeat,
-        "notes": [*notes, *NOT_COVERED],
+        "notes": [*notes, *_not_covered(common, outcomes)],
     }
+
+
+def _not_covered(metrics: Sequence[dict[str, Any]], outcomes: Sequence[dict[str, Any]]) -> list[str]:
+    """What no guarantee is about, of runs such as these."""
+    whence = {entry.get("noise", "seed") for entry in outcomes}
+    said = {_CURIOUS: True, _LOSS: any(m["name"] == "loss" for m in metrics), _SEED: "seed" in whence, _PEERS: "peers" in whence}
+    return [sentence for sentence, applies in said.items() if applies]
 
 
 def of_runs(runs: Sequence[tuple[str, Run]], command: str) -> Data:
@@ -110,7 +120,7 @@ def of_runs(runs: Sequence[tuple[str, Run]], command: str) -> Data:
     methods, entries, graphs = [], [], {}
     for name, run in runs:
         plan = run.plan
-        graph = f"{plan.topology.description}" if len({r.plan.topology.digest for _, r in runs}) > 1 else "graph"
+        graph, where = _named(run, alone=len({r.plan.topology.digest for _, r in runs}) == 1)
         graphs[graph] = plan.topology
         silent = plan.sigma_cdp == 0 and not any(np.atleast_1d(plan.sigma_cor))
         kind = (
@@ -122,7 +132,7 @@ def of_runs(runs: Sequence[tuple[str, Run]], command: str) -> Data:
             if plan.adversary.colluders is None
             else "decor"
         )
-        methods.append(method(kind, graph) | {"name": name, "graph": graph})
+        methods.append(method(kind, graph, where) | {"name": name, "graph": graph})
         epsilon: float | str | None = None
         if not silent:
             spent = _guarantee(run).epsilon
@@ -148,6 +158,25 @@ def of_runs(runs: Sequence[tuple[str, Run]], command: str) -> Data:
             "options": {k: first.manifest[k] for k in ("task", "recipe", "engine") if k in first.manifest},
         },
     )
+
+
+def _whence(run: Run) -> str:
+    """Where a run's randomness came from: a seed, a secret one, or the secrets of real peers."""
+    engine = run.manifest.get("engine")
+    if isinstance(engine, dict) and engine.get("name") == "peers":
+        return "peers"
+    return "secret" if run.manifest.get("seed") == "secret" else "seed"
+
+
+def _named(run: Run, alone: bool) -> tuple[str, str | None]:
+    """The name of a run's graph, and what a sentence calls it if it has none."""
+    topology = run.plan.topology
+    if not alone:
+        return topology.description, None
+    if topology.family is not None:
+        return repr(topology), None
+    called = "the federation's graph" if _whence(run) == "peers" else "its own graph"
+    return called, called
 
 
 def _privacy(run: Run) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from decor.privacy.guarantee import figure as rounded_up
 
 from .audited import section
 from .palette import styles
-from .report_data import Data, check
+from .report_data import Data, by_peers, check
 from .report_view import view
 from .summary import SPREAD, epsilon_text, plain, spreads, summary_header, summary_rows
 
@@ -52,7 +52,7 @@ def page(data: Data) -> str:
         "script": script,
         "digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         "data": embedded(view(data)),
-        "spread": SPREAD,
+        "spread": "of one run each, by real peers" if by_peers(data) else SPREAD,
         "first_guarantee": escape(_first_guarantee(data)),
         "table": _results(data),
         "early": _early(data),
@@ -98,7 +98,8 @@ def _results(data: Data) -> str:
     settings = {"learning_rate": "learning rate", "clip": "clip", "sigma_cdp": "σ cdp", "sigma_cor": "σ cor", "steps": "steps"}
     spent = any(o.get("spent") not in (None, o["epsilon"]) for o in data["outcomes"])
     settings = ({"spent": "ε spent"} if spent else {}) | settings
-    names = [*(h if h != "epsilon" else "ε" for h in summary_header(data)), *settings.values(), "seeds"]
+    seeds = [] if by_peers(data) else ["seeds"]
+    names = [*(h if h != "epsilon" else "ε" for h in summary_header(data)), *settings.values(), *seeds]
     columns = [spreads(data, metric) for metric in data["metrics"]]
     lines = []
     for k, (outcome, texts) in enumerate(zip(data["outcomes"], summary_rows(data), strict=True)):
@@ -109,7 +110,7 @@ def _results(data: Data) -> str:
             spread = column[k]
             cells.append(_cell(text, "" if spread is None else repr(spread.mean)))
         cells += [_cell(_setting(outcome, key), _order(outcome.get(key))) for key in settings]
-        cells.append(_cell(_seeds(outcome["seeds"]), str(len(outcome["seeds"]))))
+        cells += [_cell(_seeds(outcome), str(len(outcome["seeds"]))) for _ in seeds]
         lines.append(f'<tr data-outcome="{k}">{"".join(cells)}</tr>')
     head = "".join(f'<th scope="col"{_aside(k)}>{escape(name)}</th>' for k, name in enumerate(names))
     return f'<table id="results"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
@@ -159,7 +160,10 @@ def _setting(outcome: Data, key: str) -> str:
     return plain(value)
 
 
-def _seeds(seeds: list[Any]) -> str:
+def _seeds(outcome: Data) -> str:
+    seeds, whence = outcome["seeds"], outcome.get("noise", "seed")
+    if whence != "seed":
+        return "none: real peers" if whence == "peers" else "secret"
     consecutive = len(seeds) > 2 and seeds == list(range(int(seeds[0]), int(seeds[0]) + len(seeds)))
     if consecutive:
         return f"{seeds[0]}–{seeds[-1]}"

@@ -7,6 +7,7 @@ None, and nothing is NaN. `check` says what is missing or wrong before anything 
     metrics [{name, label, better: "higher" | "lower", percent?: the values are fractions of 1}], the main one first
     methods [{name, kind: one of KINDS, graph?: name of a graph, sentence?}]
     outcomes [{method, epsilon: the budget, the same number for all methods that are compared (None: no privacy), seeds,
+               noise?: where it came from, one of NOISE (of "secret" and "peers" the seeds only number the runs),
                final: {metric: one value per seed}, curve?: {step: [...], metric: [one list per seed]}, guarantee?: a sentence,
                delta?, spent?: the epsilon really spent, learning_rate?, clip?, sigma_cdp?, sigma_cor?: number or {low, high},
                steps?, planned_steps?, stopped?: why it ended early, per_user_epsilon?: one per user of the method's graph,
@@ -27,6 +28,7 @@ from decor.graph.topology import Topology
 
 FORMAT = "decor-report-1"
 KINDS = ("decor", "central", "local", "none")
+NOISE = ("seed", "secret", "peers")
 DRAWN_USERS = 1500
 """Above this many users a graph is shown as the distribution of epsilons instead."""
 DRAWN_EDGES = 20_000
@@ -37,6 +39,11 @@ Data = dict[str, Any]
 def number(value: Any) -> float:
     """A number of the report data as a float: "inf" is infinity."""
     return math.inf if value == "inf" else float(value)
+
+
+def by_peers(data: Data) -> bool:
+    """Whether all of it was reached by real peers, who have no seeds."""
+    return all(outcome.get("noise") == "peers" for outcome in data["outcomes"])
 
 
 def check(data: Data) -> None:
@@ -200,6 +207,8 @@ def _check_outcomes(data: Data, methods: dict[str, Data], graphs: dict[str, Data
 def _check_settings(outcome: Data, where: str) -> None:
     for seed in _list(outcome, "seeds", where):
         _number(seed, f"{where}.seeds")
+    if outcome.get("noise", "seed") not in NOISE:
+        raise _bad(f"{where}.noise", outcome["noise"], " or ".join(map(repr, NOISE)))
     for key in ("delta", "learning_rate", "clip", "sigma_cdp", "steps", "planned_steps"):
         _number(outcome.get(key), f"{where}.{key}", optional=True, least=0)
     _number(outcome.get("spent"), f"{where}.spent", infinite=True, optional=True, least=0)

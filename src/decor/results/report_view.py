@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .palette import ramp, styles
-from .report_data import DRAWN_EDGES, DRAWN_USERS, Data, graph_users, number
+from .report_data import DRAWN_EDGES, DRAWN_USERS, Data, by_peers, graph_users, number
 from .summary import SPREAD, Spread, decimals, epsilon_text, heading, plain, scale, spread_text, spreads, value_text
 
 CURVE_POINTS = 400
@@ -23,6 +23,7 @@ def view(data: Data) -> dict[str, Any]:
     asked = {o["epsilon"] for o in data["outcomes"] if o["epsilon"] is not None}
     return {
         "spread": SPREAD,
+        "single": "one run of real peers" if by_peers(data) else "a single seed",
         "metrics": [_metric(metric, digits[metric["name"]]) for metric in data["metrics"]],
         "methods": [
             {
@@ -74,6 +75,7 @@ def _outcome(
         "steps": outcome.get("steps"),
         "planned": outcome.get("planned_steps"),
         "seeds": len(outcome["seeds"]),
+        "runs": _runs(outcome),
         "sigmaCdp": plain(outcome.get("sigma_cdp")),
         "sigmaCor": plain(outcome.get("sigma_cor")),
         **_users(outcome.get("per_user_epsilon")),
@@ -87,6 +89,14 @@ def _outcome(
             for row in outcome.get("adversaries") or []
         ],
     }
+
+
+def _runs(outcome: Data) -> str:
+    """What an outcome speaks for."""
+    count, whence = len(outcome["seeds"]), outcome.get("noise", "seed")
+    if whence == "peers":
+        return "one run of real peers" if count == 1 else f"{count} runs of real peers"
+    return f"{count} {'secret ' if whence == 'secret' else ''}seed{'' if count == 1 else 's'}"
 
 
 def _final(spread: Spread | None, digits: int, unit: str) -> dict[str, Any] | None:

@@ -15,6 +15,8 @@ from decor.privacy.guarantee import figure as rounded_up
 from .report_data import Data, check, number
 
 SPREAD = "mean ± standard error over seeds"
+_DIGITS = 6
+"""Of a mean, at most: a spread beyond them is the arithmetic's, and shown as 0."""
 
 
 @dataclass(frozen=True)
@@ -62,22 +64,35 @@ def decimals(found: Sequence[Spread | None], percent: bool) -> int:
     if not errors:
         return 2 if percent else 4
     first = -math.floor(math.log10(errors[len(errors) // 2]))
-    return min(max(first, 1), 6)
+    return min(max(first, 1 if percent else 2), 4)
 
 
 def value_text(value: float, digits: int) -> str:
-    """One value; very large ones with three digits and an exponent."""
-    return f"{value:.{digits}f}" if abs(value) < 1e5 else f"{value:.3g}"
+    """One value; what the column's digits would hide or swell has three of its own. `shown` in page/format.js says the same."""
+    return f"{value:.{digits}f}" if 10.0 ** (1 - digits) <= abs(value) < 1e5 else f"{value:.3g}"
+
+
+def pair_text(mean: float, error: float | None, digits: int) -> tuple[str, str]:
+    """A mean and its spread ("" for none), down to the same digit: the column's, or a smaller spread's own first one.
+
+    Very small and very large ones share an exponent. `pair` in page/format.js says the same.
+    """
+    if not error:
+        return value_text(mean, digits), "" if error is None else "0"
+    power = math.floor(math.log10(max(abs(mean), error)))
+    shift = 0 if -4 <= power < 5 else power
+    unit, tail = 10.0**shift, f"e{shift:+03d}" if shift else ""
+    own = min(max(1 if shift else digits, -math.floor(math.log10(error / unit))), _DIGITS - 1 - power + shift)
+    spread = f"{error / unit:.{own}f}"
+    return (value_text(mean, digits), "0") if float(spread) == 0 else (f"{mean / unit:.{own}f}{tail}", f"{spread}{tail}")
 
 
 def spread_text(spread: Spread | None, digits: int, unit: str = "") -> str:
     """`mean ± spread`, and how many seeds it speaks for where some have no value."""
     if spread is None:
         return "no value"
-    text = value_text(spread.mean, digits)
-    if spread.error is not None:
-        text += f" ± {value_text(spread.error, digits)}"
-    text += f" {unit}" if unit else ""
+    mean, error = pair_text(spread.mean, spread.error, digits)
+    text = (f"{mean} ± {error}" if error else mean) + (f" {unit}" if unit else "")
     return text if spread.seeds == spread.of else f"{text} ({spread.seeds} of {spread.of} seeds)"
 
 

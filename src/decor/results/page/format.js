@@ -8,11 +8,14 @@ function trimmed(text) {
   return exponent === undefined ? short : `${short}e${exponent}`;
 }
 
-function fourDigits(value) {
+function significant(value, count) {
   if (value === 0) return '0';
-  const power = Math.floor(Math.log10(Math.abs(Number(value.toPrecision(4)))));
-  return trimmed(power < -4 || power >= 5 ? value.toExponential(3) : value.toPrecision(4)).replace(/e([+-])(\d)$/, 'e$10$2');
+  const power = Math.floor(Math.log10(Math.abs(Number(value.toPrecision(count)))));
+  const text = power < -4 || power >= count ? value.toExponential(count - 1) : value.toPrecision(count);
+  return trimmed(text).replace(/e([+-])(\d)$/, 'e$10$2');
 }
+
+function fourDigits(value) { return significant(value, 4); }
 
 function roundedUp(epsilon) {
   const value = number(epsilon);
@@ -22,17 +25,30 @@ function roundedUp(epsilon) {
   return fourDigits(Math.ceil((value / unit) * (1 - 1e-9)) * unit);
 }
 
+// As `value_text` of summary.py.
 function shown(metric, value) {
-  return Math.abs(value) < 1e5 ? value.toFixed(metric.decimals).replace('-', '−') : value.toPrecision(3);
+  const plain = Math.abs(value) >= 10 ** (1 - metric.decimals) && Math.abs(value) < 1e5;
+  return (plain ? value.toFixed(metric.decimals) : significant(value, 3)).replace(/^-/, '−');
 }
 
-function withSpread(metric, mean, error) {
-  return error === null || error === undefined ? shown(metric, mean) : `${shown(metric, mean)} ± ${shown(metric, error)}`;
+// [mean, spread or ''], as `pair_text` of summary.py.
+function pair(metric, mean, error) {
+  if (error === null || error === undefined) return [shown(metric, mean), ''];
+  if (error === 0) return [shown(metric, mean), '0'];
+  const power = Math.floor(Math.log10(Math.max(Math.abs(mean), error)));
+  const shift = power >= -4 && power < 5 ? 0 : power;
+  const unit = 10 ** shift;
+  const tail = shift ? `e${shift < 0 ? '-' : '+'}${String(Math.abs(shift)).padStart(2, '0')}` : '';
+  const own = Math.min(Math.max(shift ? 1 : metric.decimals, -Math.floor(Math.log10(error / unit))), 5 - power + shift);
+  const spread = (error / unit).toFixed(own);
+  return Number(spread) === 0 ? [shown(metric, mean), '0'] : [(mean / unit).toFixed(own).replace(/^-/, '−') + tail, spread + tail];
 }
+
+function withSpread(metric, mean, error) { return pair(metric, mean, error).filter((text) => text !== '').join(' ± '); }
 
 function spreadNote(errors) {
   const bare = errors.filter((error) => error === null).length;
-  return bare === errors.length ? 'a single seed' : page.spread + (bare ? ' (no bar for a single seed)' : '');
+  return bare === errors.length ? page.single : page.spread + (bare ? ' (no bar for a single seed)' : '');
 }
 
 function signed(metric, value) { return (value > 0 ? '+' : '') + shown(metric, value); }

@@ -15,6 +15,8 @@ function keyFigure(big, unit, name, small) {
   return el('div', null, el('dt', null, name), el('dd', { class: 'big' }, big, unit ? el('span', { class: 'unit' }, unit) : null), small ? el('dd', { class: 'small' }, small) : null);
 }
 
+function aside(spread) { return spread ? ` ± ${spread}` : ''; }
+
 function against(outcome, kind, metric) {
   const own = outcome.final[metric.name];
   const others = page.outcomes.filter((o) => page.methods[o.method].kind === kind && o !== outcome && o.final[metric.name] && (o.epsilon === state.epsilon || o.epsilon === null));
@@ -29,9 +31,9 @@ function drawFigures() {
   const made = [];
   if (outcome) {
     const final = outcome.final[metric.name];
-    const [mean, spread] = final ? [shown(metric, final.mean), final.error === null ? '' : ` ± ${shown(metric, final.error)}`] : ['–', ''];
-    const of = final && final.seeds < final.of ? `${final.seeds} of ${final.of} seeds` : `${outcome.seeds} ${outcome.seeds === 1 ? 'seed' : 'seeds'}`;
-    made.push(keyFigure(mean, `${metric.unit}${spread}`, `${metric.label}, ${page.methods[outcome.method].name}`, final && final.range ? `${of}, from ${final.range}` : of));
+    const [mean, spread] = final ? pair(metric, final.mean, final.error) : ['–', ''];
+    const of = final && final.seeds < final.of ? `${final.seeds} of ${final.of} seeds` : outcome.runs;
+    made.push(keyFigure(mean, `${metric.unit}${aside(spread)}`, `${metric.label}, ${page.methods[outcome.method].name}`, final && final.range ? `${of}, from ${final.range}` : of));
     const compared = [['none', 'against no privacy'], ['local', 'against local DP'], ['central', 'against central DP']];
     for (const [kind, name] of compared) {
       const found = against(outcome, kind, metric);
@@ -39,7 +41,8 @@ function drawFigures() {
     }
     for (const other of page.metrics.filter((m) => m !== metric && outcome.final[m.name])) {
       const found = outcome.final[other.name];
-      if (made.length < 2) made.push(keyFigure(shown(other, found.mean), `${other.unit}${found.error === null ? '' : ` ± ${shown(other, found.error)}`}`, other.label, found.range ? `from ${found.range}` : ''));
+      const [middle, around] = pair(other, found.mean, found.error);
+      if (made.length < 2) made.push(keyFigure(middle, `${other.unit}${aside(around)}`, other.label, found.range ? `from ${found.range}` : ''));
     }
     if (made.length < 4) made.push(keyFigure(outcome.epsilonText, '', outcome.delta ? `ε, with δ = ${fourDigits(outcome.delta)}` : 'ε', `noise: σ cdp ${outcome.sigmaCdp}, σ cor ${outcome.sigmaCor}`));
     if (made.length < 4 && outcome.steps !== null) made.push(keyFigure(counted(outcome.steps), '', 'steps', outcome.planned && outcome.planned !== outcome.steps ? `of ${counted(outcome.planned)} planned` : ''));

@@ -6,6 +6,7 @@
 Wall milliseconds from the question to the last byte of the answer, over one connection that stays open, as browsers keep it.
 Every question is one that was not asked before. A move of epsilon leaves the ratio of the noises as it is, and so the search for
 coalitions; a move of steps changes it. `against_ms` is the whole table of adversaries, which the page asks for afterwards.
+Rows "in Chromium" are the page itself, from a slider's event to the changed text; they need chromium and chromedriver.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 FAMILIES = ("ring", "torus", "grid", "complete", "star", "path", "hypercube", "random-regular", "erdos-renyi")
 ADVERSARIES = ("eavesdropper", "curious", "colluding:2", "colluding:3")
@@ -32,6 +35,7 @@ class Page:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         said = json.loads(self.process.stdout.readline())
         self.started = time.perf_counter() - began
+        self.url = said["url"]
         self.line = http.client.HTTPConnection("127.0.0.1", said["port"])
         self.token, self.number = said["url"].partition("#")[2], 0
 
@@ -81,6 +85,46 @@ def row(page: Page, family: str, adversary: str, dial: str, **more: object) -> d
     }
 
 
+MOVED = """const [id, moves, done] = arguments; const slider = document.getElementById(id); const took = [];
+const busy = () => document.getElementById('answer').getAttribute('aria-busy') === 'true';
+const move = () => {
+  if (took.length === moves) { done(took); return; }
+  const began = performance.now();
+  slider.value = Number(slider.value) + 1 + took.length % 3;
+  slider.dispatchEvent(new Event('input', { bubbles: true }));
+  const look = () => {
+    if (busy()) { setTimeout(look, 0); return; }
+    took.push(performance.now() - began);
+    setTimeout(move, 60);
+  };
+  look();
+};
+move();"""
+
+
+def in_chromium(page: Page, wanted: str) -> None:
+    """Rows of the page as a person has it."""
+    sys.path[:0] = [str(Path(__file__).parent.parent / "tests" / name) for name in (".", "ui")]
+    import browser
+    from hands import find, settled, typed, until
+    from selenium.webdriver.support.ui import Select
+
+    with tempfile.TemporaryDirectory() as profile, browser.started(profile) as driver:
+        driver.get(page.url)
+        settled(driver)
+        for family, colluders in (("torus", 1), ("random-regular", 2)):
+            Select(find(driver, "#topology")).select_by_value(family)
+            typed(driver, "#users", 64)
+            typed(driver, "#colluders", colluders)
+            until(driver, "!document.querySelector('#against .pending')", seconds=30)
+            for dial in ("epsilon", "steps"):
+                what = f"{family}, colluding:{colluders}, {dial}, in Chromium"
+                if wanted in what:
+                    took = driver.execute_async_script(MOVED, f"{dial}-slider", MOVES)
+                    found = {"median_ms": round(statistics.median(took), 2), "worst_ms": round(max(took), 2)}
+                    print(json.dumps({"benchmark": "ui", "what": what, **found, "reach_ms": REACH_MS}), flush=True)
+
+
 def main() -> None:
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     page = Page()
@@ -98,6 +142,8 @@ def main() -> None:
         for dial in ("epsilon", "steps"):
             if wanted in f"torus, curious, {dial}, one record":
                 print(json.dumps(row(page, "torus", "curious", dial, unit="example", batch_size=64, records=3750)), flush=True)
+        if "Chromium" in wanted or not wanted:
+            in_chromium(page, wanted)
     finally:
         page.process.terminate()
         page.process.wait()

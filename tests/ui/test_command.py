@@ -19,11 +19,9 @@ def started(*words, **more):
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_it_prints_its_address_answers_and_ends_cleanly(how):
-    began = time.monotonic()
     with started("--json", "--no-browser") as process:
         try:
             said = json.loads(process.stdout.readline())
-            assert time.monotonic() - began < 5  # well under a second on a machine that does nothing else
             address, _, token = said["url"].partition("#")
             assert address == f"http://127.0.0.1:{said['port']}/" and len(token) >= 43
             assert b"DECOR planner" in urllib.request.urlopen(address).read()

@@ -491,7 +491,7 @@ FAULTS = (
             ),
         ),
         (BATCHES + "a_real_users_poisson_batches_take_every_record_at_its_rate_independently",),
-        dash="an audit of peers is one run with batches of hundreds, whose sizes differ by little",
+        dash="in an audit of peers batches have hundreds of records, and sizes that differ by little",
         issue="division by realised batch size",
     ),
     Fault(

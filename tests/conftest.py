@@ -14,9 +14,8 @@ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
 # who starts the tests in the background may have them ignore what tests send, and what they start would inherit that
-for kind in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-    if signal.getsignal(kind) is signal.SIG_IGN:
-        signal.signal(kind, signal.default_int_handler if kind == signal.SIGINT else signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402

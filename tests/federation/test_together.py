@@ -214,6 +214,33 @@ def test_the_engine_trains_what_the_simulator_trains(tmp_path):
     assert len(list(Path(tmp_path).glob("user-*.ledger"))) == 3
 
 
+CARD = """
+import torch
+from torch.utils import backend_registration
+
+class Guard(torch._C._acc.DeviceGuard):
+    def type_(self): return torch._C._autograd.DeviceType.PrivateUse1
+    def device_count_(self): return 1
+    def deviceCount(self): return 1
+
+backend_registration._setup_privateuseone_for_python_backend("card", device_guard=Guard())
+import decor
+if __name__ == "__main__":
+    plan = decor.NoisePlan(decor.ring(3), decor.Exposure(clip=1.0, steps=3), decor.Adversary.curious(), 1.0, 1.0)
+    print(decor.audit(plan, engine=decor.Peers(), canaries=3000, steps=2).passed)
+"""
+
+
+def test_on_a_machine_with_a_card_users_can_still_differentiate(tmp_path):
+    """Where torch sees a card, differentiating starts threads; who parted from a process that had them could not do it."""
+    script = tmp_path / "card.py"
+    script.write_text(CARD)
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    if "AttributeError" in ended.stderr:
+        pytest.skip(f"this torch has no devices written in Python: {ended.stderr.splitlines()[-1]}")
+    assert (ended.returncode, ended.stdout) == (0, "True\n"), ended.stderr[-2000:]
+
+
 def test_the_engine_refuses_what_peers_cannot_do():
     task = decor.tasks.breast_cancer(users=3, seed=0)
     plan = planned()

@@ -407,6 +407,25 @@ def test_the_calibrated_noise_is_enough_and_hardly_more(
     assert value(0.995 * z, rate, case, steps, delta) > budget
 
 
+@pytest.mark.parametrize(
+    ("args", "most"),
+    [
+        ((3.0, 1e-5, 0.02, 1000, *CASES[0]), 8),  # a slider of the planner waits for this
+        ((1.0, 1e-6, 0.01, 10000, *CASES[2]), 8),
+        ((3.7e-12, 0.4149, 1.0, 1112, "poisson", "replace"), 80),  # from a little noise on, delta covers everything
+        ((1e-320, 0.1, 1.0, 1, "poisson", "add-remove"), 60),
+    ],
+)
+def test_the_noise_is_found_in_few_accountings(args: tuple[float, ...], most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[float] = []
+    accounted = subsampled._epsilon
+    monkeypatch.setattr(subsampled, "_epsilon", lambda phases, *rest: tried.append(1) or accounted(phases, *rest))
+    z = noise_multiplier(*args)
+    assert len(tried) <= most
+    budget, delta, rate, steps, *case = args
+    assert value(z, rate, case, steps, delta) <= budget
+
+
 def test_a_budget_that_asks_for_nothing_gets_the_least_noise() -> None:
     assert noise_multiplier(1.0, 1e-3, 1e-6, 1, *CASES[0]) == 0.01
     assert epsilon([], 1e-5) == (0.0, True)
@@ -432,6 +451,9 @@ REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: epsilon([], 0.0), BudgetError, "delta"),
     (lambda: epsilon([], 1e-300), CannotBound, "1e-250"),
     (lambda: noise_multiplier(0.0, 1e-5, 0.1, 1, *CASES[0]), BudgetError, "epsilon"),
+    (lambda: noise_multiplier(1.0, 1e-5, 0.0, 1, *CASES[0]), BudgetError, "rate"),
+    (lambda: noise_multiplier(1.0, 1e-5, 0.1, -5, *CASES[0]), BudgetError, "step"),
+    (lambda: noise_multiplier(1e-30, 1e-250, 0.1, 10, *CASES[0]), CannotBound, "no noise multiplier up to"),
 ]
 
 

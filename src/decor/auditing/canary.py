@@ -26,7 +26,7 @@ PATHS = ("module", "linear", "network")
 """How engines take records' gradients: of any module, or written out by hand for linear models and for dense layers."""
 _OVER = 8.0
 """Gradients are so many times longer than the clip: an engine that does not clip is loud."""
-_FAR, _FIRM = 1e6, 100.0
+_FAR, _FIRM = 1e4, 100.0
 """Times as far as models come: targets, so that residuals keep their signs, and the one weight that must hardly change."""
 _FIRST = 8
 """One of so many numbers of a network is in its first layer, where noise is seen alone."""
@@ -108,7 +108,8 @@ class Inclusions:
     """Example level: one record for every coordinate at one victim, which is in the data or not; everybody else has none.
 
     A record's gradient is one coordinate's; whether it was drawn in a step is the engine's secret, and half of the claim. Some
-    coordinates are silent: nobody's gradient is there, and noise is seen alone.
+    coordinates are silent: nobody's gradient is there, and noise is seen alone. The first parameter of all is none of them, but
+    the large weight that a network needs.
     """
 
     path: str
@@ -136,7 +137,7 @@ class Inclusions:
     @property
     def initial(self) -> Array:
         """The model that everybody begins with, as it is sent."""
-        found = np.zeros(len(self.amplitudes))
+        found = np.zeros(1 + len(self.amplitudes))
         if self.path == "network":
             found[0] = _FIRM * self.reach
         return found
@@ -149,20 +150,24 @@ class Inclusions:
         return Task(model, loss, shards, name="inclusion canaries")
 
     def _module(self) -> tuple[nn.Module, Loss, Array, Array]:
-        places = np.arange(len(self.amplitudes))
-        return _Inclusion(len(places), self.clip), _mean, np.stack([places, self.amplitudes], 1), 0.0 * places
+        places = 1 + np.arange(len(self.amplitudes))
+        return _Inclusion(1 + len(places), self.clip), _mean, np.stack([places, self.amplitudes], 1), 0.0 * places
 
     def _dense(self) -> tuple[nn.Module, Loss, Array, Array]:
         """A record's residual is far, at one output; what has no record has no input."""
-        there, far, count = np.abs(self.amplitudes), np.diag(-_FAR * self.reach * self.amplitudes), len(self.amplitudes)
+        there, far, count = (
+            np.abs(self.amplitudes),
+            -(_FAR * self.reach + _OVER * self.clip) * self.amplitudes,
+            len(self.amplitudes),
+        )
         if self.path == "linear":
-            return nn.Linear(count, 1, bias=False), losses.squared, np.diag(there), far.sum(1)
-        # the first of many inputs, through a weight so large that it seems not to move, makes the hidden unit one
-        inputs = count // _FIRST
-        model = nn.Sequential(nn.Linear(inputs, 1, bias=False), nn.ReLU(), nn.Linear(1, count - inputs, bias=False))
-        X = np.zeros((count, inputs))
+            return nn.Linear(1 + count, 1, bias=False), losses.squared, np.diag(there, 1)[:-1], far
+        # the first input, through a weight so large that it seems not to move, makes the hidden unit one; the others are silent
+        first = count // _FIRST
+        model = nn.Sequential(nn.Linear(1 + first, 1, bias=False), nn.ReLU(), nn.Linear(1, count - first, bias=False))
+        X = np.zeros((count, 1 + first))
         X[:, 0] = there / (_FIRM * self.reach)
-        return model, losses.squared, X, far[:, inputs:]
+        return model, losses.squared, X, np.diag(far)[:, first:]
 
 
 class _Inclusion(nn.Module):

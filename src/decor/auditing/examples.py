@@ -22,7 +22,7 @@ from .adversaries import Foe, covariance, foes
 from .attack import Attack, errors, proven, upper
 from .canary import PATHS, Inclusions
 from .claim import DELTAS, Claim
-from .ear import CHECKS, Ear
+from .ear import CHECKS, Ear, but_first
 from .findings import Wired
 from .law import Check, largest
 from .wire import Wire
@@ -35,8 +35,8 @@ _TAKEN, _WIDE, _WIDEST = 4, 64, 8_000
 """Canaries of one run: so many that a few are taken in a step, and more come from more seeds; or all that can be, in one run."""
 _REPEATED = 8
 """Runs of real peers at most, each of which has one seed."""
-_DENSE = 1_000
-"""Canaries of one run up to which records may be one-hot."""
+_DENSE = 30_000_000
+"""Numbers of all users' records up to which they may be one-hot: 120 megabytes, which an engine holds some times."""
 _REHEARSED = 10_000
 """Canaries by which the optimal attack chooses its threshold, before it sees any: so that all that it sees are evidence."""
 
@@ -45,13 +45,13 @@ def attacked(wire: Wire, plan: NoisePlan, canaries: int, steps: int, error: floa
     exposure, users, rng = plan.exposure, plan.topology.users, np.random.default_rng([seed, 2])
     victim = plan.guarantee(0.5).worst_user
     against = foes(plan, wire.secrets, victim)
-    few = math.ceil(_TAKEN / min(exposure.rates(users)))
+    few = math.ceil(_TAKEN / exposure.rates(users)[victim])
     wide = min(canaries, max(_WIDE, min(few, _WIDEST)) if wire.widest else _WIDEST)
     loud = _loud(plan, against[0], wide, steps)
-    paths, each = _shared_out(max(1, canaries // wide), wide, wire)
+    paths, each = _shared_out(max(1, canaries // wide), users * wide**2, wire)
     replaced, problems = exposure.relation == "replace", []
     parts = [Inclusions.of(path, users, victim, wide, loud.exposure.clip, _reach(loud), replaced, rng) for path in paths]
-    heard = _Evidence(Ear(wire, loud, wide, len(parts)), parts, against, each, wire.name)
+    heard = _Evidence(Ear(wire, loud, 1 + wide, len(parts)), parts, against, each, wire.name)
     for k, part in enumerate(parts):
         heard.begin(k)
         with progress.share(k / len(parts), (k + 1) / len(parts)):
@@ -62,14 +62,15 @@ def attacked(wire: Wire, plan: NoisePlan, canaries: int, steps: int, error: floa
     allowed = error / 2 / (2 * len(against))
     attacks = [attack for k in range(len(against)) for attack in heard.attacks(k, trained, allowed)]
     sampled = heard.sampled(error / 2 / CHECKS)
-    return Wired(wire.name, tuple(attacks), (*sampled, *heard.ear.checks(error / 2, problems)))
+    checks = (*sampled, *heard.ear.checks(error / 2, problems))
+    return Wired(wire.name, tuple(attacks), checks, tuple(dict.fromkeys(paths)))
 
 
-def _shared_out(runs: int, wide: int, wire: Wire) -> tuple[tuple[str, ...], int]:
-    """The paths that are taken one after the other, and the seeds of each."""
+def _shared_out(runs: int, dense: int, wire: Wire) -> tuple[tuple[str, ...], int]:
+    """The paths that are taken one after the other, and the seeds of each; one-hot records would take `dense` numbers."""
     if wire.widest is None:
         return PATHS[:1] * min(runs, _REPEATED), 1
-    paths = PATHS if runs >= len(PATHS) and wide <= _DENSE else PATHS[:1]
+    paths = PATHS if runs >= len(PATHS) and dense <= _DENSE else PATHS[:1]
     return paths, runs // len(paths)
 
 
@@ -125,6 +126,8 @@ class _Evidence:
         noised = self.ear.noised(messages)
         if step >= steps:
             return  # one too many, which the checks will say
+        noised = but_first(noised, self.runs)
+        edges = None if edges is None else but_first(edges, self.runs)
         here, silent = self.columns, np.flatnonzero(self.silent[self.columns])
         self.ear.look(noised[:, silent], None if edges is None else edges[:, silent])
         for k, foe in enumerate(self.against):

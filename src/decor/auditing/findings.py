@@ -27,6 +27,8 @@ class Wired:
     name: str
     attacks: tuple[Attack, ...]
     checks: tuple[Check, ...]
+    paths: tuple[str, ...] = ()
+    """Whose records were attacked: of any module, a linear model, a network."""
 
     @property
     def passed(self) -> bool:
@@ -140,6 +142,7 @@ class Audit:
                 "confidence": self.confidence,
                 "seconds": self.seconds,
                 "unit": self.plan.exposure.unit,
+                "records_of": {wire.name: list(wire.paths) for wire in self.wires if wire.paths},
                 "users": self.plan.topology.users,
                 "topology": self.plan.topology.description,
                 "adversaries": [_row(row) for row in self.rows],

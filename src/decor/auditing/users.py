@@ -16,7 +16,7 @@ from .adversaries import Foe, covariance, foes
 from .attack import Attack, errors, fitted, proven, upper
 from .canary import RHYTHMS, Signals
 from .claim import Claim
-from .ear import Ear
+from .ear import Ear, but_first
 from .findings import Wired
 from .wire import Wire
 
@@ -72,18 +72,13 @@ class _Sums:
         noised = self.ear.noised(messages)
         if step >= steps:
             return  # one too many, which the checks will say
-        noise = self._canaries(noised) - np.tile(self.signals.gradients(step), self.runs)
-        own = None if edges is None else self._canaries(edges)
+        noise = but_first(noised, self.runs) - np.tile(self.signals.gradients(step), self.runs)
+        own = None if edges is None else but_first(edges, self.runs)
         self.ear.look(noise, own)
         beats = np.tile(self.signals.beats(step), self.runs)
         self.noise += noise * beats
         if own is not None:
             self.edges += own * beats
-
-    def _canaries(self, columns: Array) -> Array:
-        """All runs' columns but their clocks."""
-        found: Array = columns.reshape(len(columns), self.runs, -1)[:, :, 1:].reshape(len(columns), -1)
-        return found
 
     def attacks(self, foe: Foe, trained: Array, error: float) -> list[Attack]:
         signals, steps = self.signals, self.ear.plan.exposure.steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ class Modules:
         self._weighted: Callable[..., Any] = _over(_over(grad(self._weighted_cost), (0, None, None, None)), 0)
         record = _over(grad(self._record_cost), (None, 0, 0))
         self._records: Callable[..., Any] = _over(_over(record, (0, None, None)), 0)
-        _over(grad(torch.sin), 0)(torch.zeros(1))  # torch loads what this needs, for seconds, when it is first used: here
+        _load()
 
     def initial(self) -> Blocks:
         return [torch.cat([p.detach().flatten() for p in self.trained.values()]).to(self.device, self.dtype)]
@@ -165,6 +166,15 @@ class Modules:
         for k, label in enumerate(self.y[:1000].tolist()):
             seen.setdefault(label, k)
         return (list(seen.values()) + [k for k in range(len(self.y)) if k not in seen.values()][:4])[:4]
+
+
+def _load() -> None:
+    """What torch loads, for seconds, when it first differentiates: here, so that processes that part from this one have it.
+
+    Nothing is differentiated: on a machine with a card that starts threads, without which no process that parts can do so.
+    """
+    import_module("torch._dynamo")
+    _over(torch.sin, 0)(torch.zeros(1))
 
 
 def _over(function: Callable[..., Any], dims: Any) -> Callable[..., Any]:

@@ -60,8 +60,8 @@ class SubsampledStep:
     def __post_init__(self) -> None:
         if not 0 < self.noise_multiplier < math.inf:
             raise BudgetError(f"the noise multiplier must be a positive number, not {self.noise_multiplier!r}")
-        if not 0 < self.rate <= 1:
-            raise BudgetError(f"the sampling rate must be in (0, 1], not {self.rate!r}: give batch size / records")
+        if not 1e-100 <= self.rate <= 1:
+            raise BudgetError(f"the sampling rate must be from 1e-100 to 1, not {self.rate!r}: give batch size / records")
         if self.steps < 1:
             raise BudgetError(f"a phase has at least one step, not {self.steps!r}: leave it out instead")
         if self.sampling not in ("poisson", "fixed") or self.relation not in ("add-remove", "replace"):
@@ -95,13 +95,23 @@ def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int, samp
     if not 0 < epsilon < math.inf:
         raise BudgetError(f"epsilon must be a positive number, not {epsilon!r}")
 
+    SubsampledStep(1.0, rate, sampling, relation, steps)  # refuses what is none
+
     def accounted(fine: bool) -> Callable[[float], float]:
         return lambda z: _epsilon([SubsampledStep(z, rate, sampling, relation, steps)], delta, fine)[0]
 
-    # the central limit of many steps, for a start
-    guess = 1 / math.sqrt(math.log1p((gaussian.mu(epsilon, delta) / rate) ** 2 / steps))
-    _, near, slope = _least(accounted(False), epsilon, guess if relation == "add-remove" else 2 * guess, -1.0, precision=0.05)
+    near, slope = _least(accounted(False), epsilon, _guess(epsilon, delta, rate, steps, relation), -1.0, precision=0.05)[1:]
     return _least(accounted(True), epsilon, near, slope, precision=0.0005)[0]
+
+
+def _guess(epsilon: float, delta: float, rate: float, steps: int, relation: str) -> float:
+    """By the central limit of many steps, within the multipliers that are looked at."""
+    try:
+        tilt = math.log1p((gaussian.mu(epsilon, delta) / rate) ** 2 / steps)
+        guess = (1.0 if relation == "add-remove" else 2.0) / math.sqrt(tilt)
+    except (ArithmeticError, BudgetError):  # beyond what numbers hold: anything will do
+        guess = 1.0
+    return min(max(guess, _LEAST_MULTIPLIER), _MOST_MULTIPLIER)
 
 
 def _check(delta: float) -> None:
@@ -121,19 +131,18 @@ def _least(
     """
     goal, beyond, low, high = math.log(epsilon), precision / 3, -math.inf, math.inf
     below = above = goal
-    z = least = guess
+    z, least = guess, math.inf
     for tried in count(1):
-        z = _rounded_up(max(z, _LEAST_MULTIPLIER))
-        if z > _MOST_MULTIPLIER:
-            raise CannotBound(f"no noise multiplier up to {_MOST_MULTIPLIER:g} is enough: allow a larger epsilon or delta")
-        x, y = math.log(z), math.log(max(accounted(z), 1e-300))
-        if y <= goal:
+        z = min(_rounded_up(max(z, _LEAST_MULTIPLIER)), _MOST_MULTIPLIER)
+        found = accounted(z)
+        x, y, holds = math.log(z), goal + math.log(max(found / epsilon, 1e-9)), found <= epsilon
+        if holds:
             least, high, above = z, x, y
         else:
             low, below = x, y
         if math.isfinite(high - low):
             slope = min((above - below) / (high - low), -0.1)  # rough grids may order two neighbours falsely
-            x = low + (goal - below) / slope
+            x = min(max(low + (goal - below) / slope, low), high)
             if high - low <= precision:
                 break
             if tried % 5 == 0:  # a line that is bent
@@ -143,7 +152,10 @@ def _least(
         elif z == least == _LEAST_MULTIPLIER:
             break
         else:
-            x += min(max((goal - y) / slope, -_STRIDE), _STRIDE) + (beyond if y > goal else -beyond)
+            if not holds and z == _MOST_MULTIPLIER:
+                raise CannotBound(f"no noise multiplier up to {_MOST_MULTIPLIER:g} is enough: allow a larger epsilon or delta")
+            further = beyond * 2.0 ** (tried - 1)
+            x += min(max((goal - y) / slope, -_STRIDE), _STRIDE) + (-further if holds else further)
         z = math.exp(x)
     return least, math.exp(x), slope
 

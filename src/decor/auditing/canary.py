@@ -155,11 +155,8 @@ class Inclusions:
 
     def _dense(self) -> tuple[nn.Module, Loss, Array, Array]:
         """A record's residual is far, at one output; what has no record has no input."""
-        there, far, count = (
-            np.abs(self.amplitudes),
-            -(_FAR * self.reach + _OVER * self.clip) * self.amplitudes,
-            len(self.amplitudes),
-        )
+        count, there = len(self.amplitudes), np.abs(self.amplitudes)
+        far = -(_FAR * self.reach + _OVER * self.clip) * self.amplitudes
         if self.path == "linear":
             return nn.Linear(1 + count, 1, bias=False), losses.squared, np.diag(there, 1)[:-1], far
         # the first input, through a weight so large that it seems not to move, makes the hidden unit one; the others are silent

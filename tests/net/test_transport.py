@@ -14,6 +14,7 @@ from cryptography.x509.oid import NameOID
 from decor.errors import InputError, RemoteProtocolError
 from decor.net import transport
 from decor.net.identity import Identity
+from decor.net.link import Line
 
 
 async def met(server_tls, client_tls, neighbours):
@@ -143,7 +144,7 @@ def test_a_user_without_neighbours_is_refused():
         transport.context(Identity.new(), [], True)
 
 
-def test_a_connection_that_has_ended_can_be_cut():
+def test_a_connection_that_has_ended_can_be_cut_now_and_after_its_last_word():
     """On Python 3.11.2 asyncio's own abort fails then, in the midst of hanging up."""
 
     class Ended:
@@ -153,4 +154,19 @@ def test_a_connection_that_has_ended_can_be_cut():
     class Writer:
         transport = Ended()
 
+    class Over:
+        def close(self, why):
+            pass
+
+        def parts(self):
+            return []
+
+    async def closed():
+        failed = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context))
+        Line(Over(), Writer()).close("done", patience=0.0)
+        await asyncio.sleep(0.05)
+        return failed
+
     transport.cut(Writer())
+    assert asyncio.run(closed()) == []

@@ -50,7 +50,7 @@ class Line:
         """A last word, and soon the end, whether or not the other side listens; what is unsent has `patience` seconds."""
         self.session.close(why)
         self.flush()
-        asyncio.get_running_loop().call_later(patience, self._writer.transport.abort)
+        asyncio.get_running_loop().call_later(patience, transport.cut, self._writer)
 
     async def sent(self) -> None:
         """Writes a piece at a time, so that what is encrypted but not sent stays small; hangs up when the session is over."""

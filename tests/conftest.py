@@ -37,3 +37,12 @@ def reproduced(tmp_path_factory):
         return folder
 
     return run
+
+
+LONGEST = ("test_docs.py", "test_faults.py", "test_process_group.py", "test_figure_one.py", "test_processes.py", "test_audit.py")
+"""Files of a minute and more: where several are run at a time, none of these may come last."""
+
+
+def pytest_collection_modifyitems(items):
+    order = {name: k for k, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))

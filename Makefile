@@ -25,7 +25,7 @@ check: $(STAMP)-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# puts faults into copies of the source, and writes docs/mutations.md: who noticed them; half an hour on two cores
+# puts faults into copies of the source, and writes docs/mutations.md: who noticed them; ten minutes on two cores
 mutations: $(STAMP)-test
 	$(BIN)/python tests/mutations/run.py
 

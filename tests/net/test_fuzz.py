@@ -220,17 +220,20 @@ class Neighbours(RuleBasedStateMachine):
 def test_two_neighbours_and_a_meddler_come_to_one_secret_or_to_a_refusal():
     Neighbours.seen = seen = fuzz.Seen()
     with fuzz.watched(seen):
-        run_state_machine_as_test(
-            Neighbours,
-            settings=settings(
-                max_examples=EXAMPLES,
-                stateful_step_count=25,
-                derandomize="FUZZ_EXAMPLES" not in os.environ,
-                database=None,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        for again in range(4):  # keys are drawn anew every time, and once in a while a rare move is not met
+            run_state_machine_as_test(
+                Neighbours,
+                settings=settings(
+                    max_examples=EXAMPLES,
+                    stateful_step_count=25,
+                    derandomize=not again and "FUZZ_EXAMPLES" not in os.environ,
+                    database=None,
+                    deadline=None,
+                    suppress_health_check=list(HealthCheck),
+                ),
+            )
+            if set(seen.moves) == set(MOVES):
+                break
     print({"runs": EXAMPLES, "ends": seen.states, "moves": len(seen.moves), "refusals": len(seen.refusals)})
     assert set(seen.moves) == set(MOVES) and len(seen.refusals) >= 15 and set(seen.states) == set(State)
 

@@ -36,7 +36,13 @@ def holds_ctrl_c(process):
 
 
 def has_connected(process):
-    return any(os.readlink(file).startswith("socket:") for file in Path(f"/proc/{process}/fd").iterdir() if file.is_symlink())
+    for file in Path(f"/proc/{process}/fd").iterdir():
+        try:
+            if os.readlink(file).startswith("socket:"):
+                return True
+        except OSError:  # closed meanwhile
+            continue
+    return False
 
 
 def children(parent):

@@ -1,11 +1,13 @@
 """What a user's data has paid: added up over runs, and refused where it would be too much."""
 
 import math
+import re
 
 import pytest
 from party import agreed
 
 import decor
+from decor.cli.main import main
 from decor.engines.engine import Recipe
 from decor.errors import InputError, LedgerError
 from decor.federation.spending import name_of, paid, run_of, total
@@ -78,3 +80,22 @@ def test_terms_that_cannot_be_read_are_no_free_run(ledger):
     ledger.begin(bytes(32), "{}")
     with pytest.raises(LedgerError, match="terms that cannot be read"):
         paid(ledger.entries()[0])
+
+
+@pytest.mark.parametrize("steps", range(1, 9))
+def test_no_printed_epsilon_is_below_what_was_spent(tmp_path, capsys, steps):
+    path = tmp_path / "bonn.ledger"
+    one = terms()
+    with Ledger(path) as ledger:
+        run, _ = run_of(ledger, one, None)
+        sent(ledger, run, steps)
+        ledger.end(run, "finished")
+        with pytest.raises(InputError) as refused:
+            run_of(ledger, one, None)
+    truth = one.spent(steps).epsilon
+    told = [str(refused.value)]
+    for command in ("ledger", "status"):
+        assert main([command, str(path)]) == 0
+        told.append(capsys.readouterr().out)
+    found = [float(text) for said in told for text in re.findall(r"epsilon (?:spent in it )?([\d.e-]+\d)", said)]
+    assert len(found) == 3 and all(truth <= each * (1 + 1e-8) and each < 1.001 * truth for each in found), (truth, told)

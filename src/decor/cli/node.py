@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import decor
 from decor import progress
 from decor.errors import InputError, MissingExtra
+from decor.privacy.guarantee import figure
 
 from . import options as opt
 from .show import table, write_json
@@ -215,11 +216,11 @@ def run_ledger(options: argparse.Namespace) -> None:
         write_json({"runs": runs, "epsilon": epsilon, "delta": delta})
         return
     rows = [
-        [str(e.run), name_of(e), e.federation.hex()[:12], str(e.steps), f"{g.epsilon:.4g}", f"{g.delta:.3g}", e.why or "-"]
+        [str(e.run), name_of(e), e.federation.hex()[:12], str(e.steps), figure(g.epsilon), figure(g.delta), e.why or "-"]
         for e, g in each
     ]
     print(table(["run", "name", "digest", "messages", "epsilon", "delta", "ended"], rows))
-    print(f"\nThis user's data has spent epsilon {epsilon:.4g} at delta {delta:.3g} in all, added up over the runs.")
+    print(f"\nThis user's data has spent epsilon {figure(epsilon)} at delta {figure(delta)} in all, added up over the runs.")
 
 
 def installed() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decor.errors import InputError, LedgerError
+from decor.privacy.guarantee import figure
 
 from . import node
 from . import options as opt
@@ -119,7 +120,7 @@ def _lines(each: dict[str, Any]) -> list[str]:
     missed = "" if each["missed"] is None else f", {each['missed']} steps missed"
     lines = [
         f"{each['user']} in {each['federation']}: step {each['step']} of {each['steps']}, {where}",
-        f"  epsilon spent {each['epsilon']:.4g} (delta {each['delta']:g}), {each['messages']} messages{missed}",
+        f"  epsilon spent in it {figure(each['epsilon'])} (delta {figure(each['delta'])}), {each['messages']} messages{missed}",
     ]
     for other in each.get("neighbours", ()):
         lines.append(f"  {other['name']}: {'here' if other['here'] else 'done' if other['done'] else other['problem']}")

@@ -24,7 +24,7 @@ from decor.net.identity import Identity
 from decor.net.ledger import Ledger
 from decor.net.link import Values
 from decor.net.peer import Agenda, Peer
-from decor.privacy.guarantee import Guarantee
+from decor.privacy.guarantee import Guarantee, figure
 from decor.results.run import Run
 
 from .local import Local
@@ -117,7 +117,7 @@ class Node:
             peer.begin(self.step, _bytes(self.model))
             self.keep(self.outcome())
             self.ledger.end(self.run, "finished")
-            self.log("finished", steps=self.messages, epsilon=f"{self.guarantee().epsilon:.4g}")
+            self.log("finished", steps=self.messages, epsilon=figure(self.guarantee().epsilon))
             await peer.finish()
         return self.outcome()
 

@@ -18,7 +18,8 @@ from scipy.special import ndtr
 
 from decor.errors import BudgetError, CannotBound
 from decor.privacy import subsampled
-from decor.privacy.subsampled import SubsampledStep, epsilon, noise_multiplier
+from decor.privacy.noise_multiplier import noise_multiplier
+from decor.privacy.subsampled import SubsampledStep, epsilon
 
 CASES = [("poisson", "add-remove"), ("poisson", "replace"), ("fixed", "replace")]
 RATE = 64 / 3750

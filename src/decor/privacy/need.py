@@ -106,9 +106,9 @@ def _multipliers(exposure: Exposure, budget: Budget, users: int) -> Floats:
 @lru_cache(maxsize=256)
 def _multiplier(budget: Budget, rate: float, steps: int, sampling: str, relation: str) -> float:
     """Remembered, because a plan, its baselines and its couples ask for the same one."""
-    from . import subsampled
+    from .noise_multiplier import noise_multiplier
 
-    return subsampled.noise_multiplier(budget.epsilon, budget.delta, rate, steps, sampling, relation)
+    return noise_multiplier(budget.epsilon, budget.delta, rate, steps, sampling, relation)
 
 
 def curve_of(need: Need) -> Callable[[Floats], Floats] | None:

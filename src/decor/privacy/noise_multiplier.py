@@ -1,0 +1,87 @@
+"""The least noise of a subsampled Gaussian for a budget: a search over multipliers, each of them accounted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import count
+
+from decor.errors import BudgetError, CannotBound
+
+from . import gaussian, subsampled
+from .subsampled import SubsampledStep, check
+
+_LEAST_MULTIPLIER, _MOST_MULTIPLIER = 0.01, 1e9
+_STRIDE = math.log(4)  # of a search that has not yet seen both sides
+
+
+def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int, sampling: str, relation: str) -> float:
+    """The smallest noise multiplier found whose epsilon, accounted on the fine grid, is at most the given one.
+
+    Guarantee: accounted again, the result is within the budget. It is rounded up in its fifth digit, is at most 0.5 % above the
+    smallest that `epsilon` would accept, and never below 0.01, which is the answer when less would do.
+    """
+    check(delta)
+    if not 0 < epsilon < math.inf:
+        raise BudgetError(f"epsilon must be a positive number, not {epsilon!r}")
+    SubsampledStep(1.0, rate, sampling, relation, steps)  # refuses what is none
+
+    def accounted(fine: bool) -> Callable[[float], float]:
+        return lambda z: subsampled.epsilon([SubsampledStep(z, rate, sampling, relation, steps)], delta, fine=fine)[0]
+
+    near, slope = _least(accounted(False), epsilon, _guess(epsilon, delta, rate, steps, relation), -1.0, precision=0.05)[1:]
+    return _least(accounted(True), epsilon, near, slope, precision=0.0005)[0]
+
+
+def _guess(epsilon: float, delta: float, rate: float, steps: int, relation: str) -> float:
+    """By the central limit of many steps, within the multipliers that are looked at."""
+    try:
+        tilt = math.log1p((gaussian.mu(epsilon, delta) / rate) ** 2 / steps)
+        guess = (1.0 if relation == "add-remove" else 2.0) / math.sqrt(tilt)
+    except (ArithmeticError, BudgetError):  # beyond what numbers hold: anything will do
+        guess = 1.0
+    return min(max(guess, _LEAST_MULTIPLIER), _MOST_MULTIPLIER)
+
+
+def _least(
+    accounted: Callable[[float], float], epsilon: float, guess: float, slope: float, precision: float
+) -> tuple[float, float, float]:
+    """The least multiplier seen to hold, a relative precision above one seen not to; the likely least, and the slope there.
+
+    Logarithms of epsilon over those of multipliers are nearly a line. Next is tried where it meets the budget, and a little
+    farther on the side about which less is known: so that both close in.
+    """
+    goal, beyond, low, high = math.log(epsilon), precision / 3, -math.inf, math.inf
+    below = above = goal
+    z, least = guess, math.inf
+    for tried in count(1):
+        z = min(_rounded_up(max(z, _LEAST_MULTIPLIER)), _MOST_MULTIPLIER)
+        found = accounted(z)
+        x, y, holds = math.log(z), goal + math.log(max(found / epsilon, 1e-9)), found <= epsilon
+        if holds:
+            least, high, above = z, x, y
+        else:
+            low, below = x, y
+        if math.isfinite(high - low):
+            slope = min((above - below) / (high - low), -0.1)  # rough grids may order two neighbours falsely
+            x = min(max(low + (goal - below) / slope, low), high)
+            if high - low <= precision:
+                break
+            if tried % 5 == 0:  # a line that is bent
+                x = (low + high) / 2
+            else:
+                x += beyond if high - x > x - low else -beyond
+        elif z == least == _LEAST_MULTIPLIER:
+            break
+        else:
+            if not holds and z == _MOST_MULTIPLIER:
+                raise CannotBound(f"no noise multiplier up to {_MOST_MULTIPLIER:g} is enough: allow a larger epsilon or delta")
+            further = beyond * 2.0 ** (tried - 1)
+            x += min(max((goal - y) / slope, -_STRIDE), _STRIDE) + (-further if holds else further)
+        z = math.exp(x)
+    return least, math.exp(x), slope
+
+
+def _rounded_up(value: float) -> float:
+    digits = 4 - math.floor(math.log10(value))
+    return round(math.ceil(value * 10.0**digits) / 10.0**digits, digits)

@@ -41,8 +41,8 @@ def made(name, users, parameters, value=VALUE, width=None, **options):
 
 def messages(noise, step, gradients):
     out = gradients.copy()
-    for first, last in noise.chunks(out.shape[1]):
-        noise.add(step, out, first, last)
+    for chunk in noise.chunks(out.shape[1]):
+        noise.add(step, out, 0, chunk)
     return out
 
 

@@ -113,6 +113,7 @@ class Batches:
 
     def _sampled(self) -> Batch:
         """What has been drawn, padded to the longest batch."""
+        assert self.size is not None
         wide = min(self._rows.shape[1], -(-max(1, int(self._counts.max())) // self.unit) * self.unit)
         rows = torch.from_numpy(self._rows[:, :wide])
         # by the expected size, never the realised one: dividing by what one record can change would leak it

@@ -48,7 +48,8 @@ class Hello:
         version, federation, epoch, step, count = cls._fixed.unpack_from(payload)
         if version != VERSION:
             raise RemoteProtocolError(
-                f"speaks version {version} of the protocol, and this side version {VERSION}; install the same version of decor at both"
+                f"speaks version {version} of the protocol, and this side version {VERSION}; "
+                "install the same version of decor at both"
             )
         if count > FIELDS:
             raise RemoteProtocolError(f"names {count} fields of its federation; {FIELDS} are the most")

@@ -8,6 +8,7 @@ written, printed or sent.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import os
 import struct
@@ -18,6 +19,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numba import njit
 from numpy.typing import NDArray
 
@@ -62,6 +66,24 @@ class Secret:
         return int.from_bytes(self.key(_LOCAL, step)[:8], "little") >> 1
 
 
+class Handshake:
+    """One process's half of a secret with each of the others, by X25519; `public` is to be sent to them.
+
+    It protects from those who listen between the processes, not from an impostor who can change what they send.
+    """
+
+    def __init__(self) -> None:
+        self._own = X25519PrivateKey.generate()
+        self.public = self._own.public_key().public_bytes_raw()
+
+    def agree(self, other: bytes, info: bytes) -> Secret:
+        """The secret shared with the process whose public key is `other`, for the use that `info` names."""
+        shared = self._own.exchange(X25519PublicKey.from_public_bytes(other))
+        said = hashlib.sha256(b"".join(sorted((self.public, other)))).digest()
+        drawn = HKDF(SHA256(), 32, salt=said, info=b"decor process edge 2" + info).derive(shared)
+        return Secret(lambda count: drawn)
+
+
 @dataclass(frozen=True)
 class Crossing:
     """An edge to a user in another process: which user here, its signed multiple, and the secret that both ends hold."""
@@ -100,16 +122,19 @@ class GridNoise:
         """The coordinates [first, last) that `add` takes one after the other, or each in a thread of its own."""
         return [(first, min(first + self._width, parameters)) for first in range(0, parameters, self._width)]
 
-    def add(self, step: int, messages: Array, first: int, last: int) -> None:
-        """Turns gradients [users, parameters] into messages, in place, in the coordinates [first, last) of `chunks`.
+    def add(self, step: int, messages: Array, offset: int, chunk: tuple[int, int]) -> None:
+        """Turns gradients [users, parameters] into messages, in place, in the coordinates of one of the `chunks`.
+
+        `offset` is how many parameters of the model come before these, where a model is kept in several arrays.
 
         Guarantee: what is there then is `unit` times integers, rounded once to the type of `messages`.
         """
+        first, last = chunk
         total = np.empty((self.users, last - first), np.int64)
-        dither = np.uint32(int.from_bytes(self._secret.key(_DITHER, step)[:4], "little"))
+        dither = np.uint32(int.from_bytes(self._secret.key(_DITHER, step, offset)[:4], "little"))
         rounded, discrete = table(OWN[0]).cells, table(OWN[1]).cells
         for number, (users, edges) in enumerate(self._groups):
-            words, stream = self._words(step, first, number, last - first)
+            words, stream = self._words(step, offset + first, number, last - first)
             tied = np.zeros(len(users) + len(edges), np.bool_)
             _own_rows(words, rounded, discrete, messages, self.grid.scale, dither, users.start, first, total, tied)
             rest = words[3 * total.shape[1] * len(users) :]
@@ -117,15 +142,15 @@ class GridNoise:
             if tied.any():
                 self._settle(words, stream, users, edges, total, tied)
         for edge in self.crossing:
-            total[edge.user] += edge.multiple * self._crossing_values(edge, step, first, last)
+            total[edge.user] += edge.multiple * self._crossing_values(edge, step, offset + first, last - first)
         _scale_rows(total, self.grid.unit, messages, first)
 
-    def edge_integers(self, step: int, parameters: int) -> Array:
+    def edge_integers(self, step: int, parameters: int, offset: int = 0) -> Array:
         """[edges, parameters]: what every edge adds at its first end and subtracts at its second. For audits only."""
         found = np.empty((len(self._ends), parameters), np.int64)
         for first, last in self.chunks(parameters):
             for number, (users, edges) in enumerate(self._groups):
-                words, stream = self._words(step, first, number, last - first)
+                words, stream = self._words(step, offset + first, number, last - first)
                 for e in edges:
                     start = (last - first) * (3 * len(users) + 2 * (e - edges.start))
                     row = words[start : start + 2 * (last - first)]
@@ -158,8 +183,8 @@ class GridNoise:
                 else:
                     total[users.start + row, k] += difference
 
-    def _crossing_values(self, edge: Crossing, step: int, first: int, last: int) -> Array:
-        count = 2 * (last - first)
+    def _crossing_values(self, edge: Crossing, step: int, first: int, width: int) -> Array:
+        count = 2 * width
         stream = Words(edge.secret.key(_NOISE, step, first), count)
         return values(stream.take(count), SHARED, partial(stream.further, 0)).astype(np.int64)
 

@@ -35,6 +35,7 @@ class OfPeers:
     name: str = "peers"
     secrets: bool = True
     widest: int | None = None
+    hears: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.engine, Peers):

@@ -115,7 +115,8 @@ class Simulation:
             stopped = f"stopped after step {self.taken} of {self.steps}"
         history = {name: list(values) for name, values in self.history[k].items()}
         plan, fixed = self.settings[k].plan, {name: value.cpu() for name, value in gradients.fixed.items()}
-        return Run(plan, history, models, self.taken, stopped, manifest, velocity if stopped else {}, fixed)
+        velocity = velocity if stopped else {}
+        return Run(plan, history, models, self.taken, stopped, manifest, velocity, fixed, elsewhere=not models)
 
     def _named(self, blocks: Blocks, k: int) -> dict[str, Tensor]:
         """One run's numbers of all users by the names of the parameters, away from the card."""

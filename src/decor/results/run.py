@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decor import progress
 from decor.privacy.adversary import Adversary
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
@@ -31,7 +30,7 @@ class Run:
 
     `history` has a list for every metric and for "step". `models` has every trained parameter by its name, stacked over users;
     `fixed` what the module holds beside them. `stopped` says why a run ended early (None: it took all its steps). `velocity` is
-    momentum's state, to resume with.
+    momentum's state, to resume with. `elsewhere` marks a part of a process group's run whose models are at another process.
     """
 
     plan: NoisePlan
@@ -42,6 +41,7 @@ class Run:
     manifest: dict[str, Any] = field(default_factory=dict)
     velocity: dict[str, Tensor] = field(default_factory=dict, repr=False)
     fixed: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    elsewhere: bool = field(default=False, repr=False)
 
     def __repr__(self) -> str:
         name = self.manifest.get("task", {}).get("name", "run")
@@ -71,10 +71,11 @@ class Run:
         """Writes the run folder; a later state of the same run replaces an earlier one, another run only with `overwrite`.
 
         The manifest is replaced last, in one move: whenever the process dies, the folder holds the earlier state or this one.
+        Of a process group's run the process that has the models writes; the others' parts, which have none, write nothing.
         """
         from .folder import write
 
-        if progress.speaks():  # of several processes with one run, the first has the models
+        if self.models or not self.elsewhere:
             write(self, Path(path), overwrite)
 
     @classmethod

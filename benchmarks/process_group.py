@@ -52,7 +52,7 @@ def train(engine: object, users: int, steps: int) -> float:
 def worker(what: str) -> None:
     """In every process: milliseconds a step, three times; the first process prints them."""
     import decor
-    from decor.progress import speaks
+    from decor.engines.world import World
 
     engine = decor.ProcessGroup() if what == "team" else decor.Vectorised(threads=1 if what == "one thread" else None)
     train(engine, 256, 2)
@@ -60,7 +60,7 @@ def worker(what: str) -> None:
     for _ in range(3):
         short = train(engine, 256, FEW)
         found.append(1e3 * (train(engine, 256, MANY) - short) / (MANY - FEW))
-    if speaks():
+    if World.joined().is_first:
         print(json.dumps(found))
 
 
@@ -87,7 +87,7 @@ def count(name: str, users: int) -> None:
 
     import decor
     from decor.engines import team
-    from decor.progress import speaks
+    from decor.engines.world import World
 
     sent, real = [0], team.Team.exchanged
 
@@ -103,7 +103,7 @@ def count(name: str, users: int) -> None:
     decor.train(task, plan, learning_rate=0.1, engine=decor.ProcessGroup(), evaluate_every=10**6)
     most = torch.tensor(sent[0] / 4)
     torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
-    if speaks():
+    if World.joined().is_first:
         print(json.dumps(float(most)))
 
 

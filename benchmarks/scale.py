@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 import decor
-from decor.progress import speaks
+from decor.engines.world import World
 
 USERS = (16, 64, 256, 1024, 4096, 16_384, 100_000)
 HIDDEN = (1, 9, 90, 900, 9_000, 90_000)
@@ -81,7 +81,7 @@ def one_run_ms(kind: str, task: decor.Task, topology: decor.Topology, batch: int
 def row(kind: str, what: str, task: decor.Task, batch: int | None, measured: Callable[..., float] = step_ms) -> None:
     topology = decor.ring(task.users)
     ms = measured(kind, task, topology, batch)
-    if speaks():
+    if World.joined().is_first:
         facts = {"users": task.users, "parameters": task.parameters, "bytes": 4 * task.users * task.parameters}
         machine = f"{os.cpu_count()} cores, {os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') >> 30} GiB"
         found = {"benchmark": "scale", "on": kind, "what": what, **facts, "ms": round(ms, 4), "machine": machine}

@@ -9,10 +9,11 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "decor"
 
-_TRAINED = {"errors", "progress", "graph", "privacy", "noise", "learning", "results"}
+_TRAINED = {"errors", "progress", "machine", "graph", "privacy", "noise", "learning", "results"}
 MAY_IMPORT = {
     "errors": set(),
     "progress": set(),
+    "machine": set(),
     "graph": {"errors"},
     "privacy": {"errors", "progress", "graph"},
     "noise": {"errors"},
@@ -27,7 +28,7 @@ MAY_IMPORT = {
     # the planner's page; what it needs of the network is handed in by the command
     "ui": {"errors", "progress", "graph", "privacy", "results"},
     # programs on the public names: no engine, no privacy, no noise behind them
-    "reproductions": {"errors", "progress", "results"},
+    "reproductions": {"errors", "progress", "machine", "results"},
     "cli": {*_TRAINED, "net", "engines", "federation", "auditing", "ui", "reproductions"},
 }
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.stem in MAY_IMPORT)
@@ -76,6 +77,19 @@ def test_the_core_starts_without(heavy, what):
     """A plan for 16 users answers at once because none of these is loaded; torch must never be."""
     code = f"import sys; {what}; sys.exit({heavy!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
+
+
+ENVIRONMENT = ("cli/", "engines/world.py", "engines/team.py", "engines/process_group.py", "learning/datasets/")
+"""Who may read environment variables: commands, who joins a process group, and who looks for the folder of data sets."""
+
+
+def test_no_environment_variable_is_read_elsewhere():
+    """One that was, RANK in the lowest module, decided whether models were saved and whether audits attacked."""
+    for path in SOURCE.rglob("*.py"):
+        if not str(path.relative_to(SOURCE)).startswith(ENVIRONMENT):
+            for node in ast.walk(ast.parse(path.read_text())):
+                named = node.attr if isinstance(node, ast.Attribute) else node.name if isinstance(node, ast.alias) else ""
+                assert named not in ("environ", "environb", "getenv", "getenvb"), path
 
 
 def test_nothing_is_ever_unpickled():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,11 +10,6 @@ Listener = Callable[[str, float | None], None]
 """Gets what is being done, and the fraction done when that is known."""
 
 _listener: ContextVar[Listener | None] = ContextVar("decor_progress", default=None)
-
-
-def speaks() -> bool:
-    """Whether this process speaks to the person: of those that torchrun or Slurm has started for one run, the first."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager

@@ -1,4 +1,3 @@
-import warnings
 from typing import NamedTuple
 
 import pytest
@@ -15,7 +14,6 @@ class Done(NamedTuple):
 def here(monkeypatch, capsys, tmp_path):
     """The command within this process, which has everything loaded already; every command also runs in its own somewhere."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command replaces it
 
     def run_here(*arguments, check=0):
         try:

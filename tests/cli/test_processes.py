@@ -185,6 +185,7 @@ def test_a_command_that_is_ended_or_killed_takes_its_processes_along(start, numb
 
 def test_a_process_that_begins_after_its_starter_has_gone_ends(tmp_path):
     started = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "run", "DECOR_STARTED_BY": "1"}
+    started |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     command = [sys.executable, "-m", "decor", *RUN, "--output", tmp_path / "run"]
     ended = subprocess.run(command, env=started, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2 and ended.stderr == "decor: the process that has started this one is gone\n"

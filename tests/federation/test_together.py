@@ -8,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-import warnings
 from contextlib import closing
 from pathlib import Path
 
@@ -107,7 +106,6 @@ def test_the_status_of_a_user_who_did_not_finish_is_no_success(trial, tmp_path):
 def up(tmp_path, monkeypatch, capsys):
     """`decor up` of a federation of three, within this process: what is patched here is so in those that it forks."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command replaces it
     assert main("federation new --task breast-cancer --users 3 --epsilon 10 --steps 5 --output trial".split()) == 0
     capsys.readouterr()
 

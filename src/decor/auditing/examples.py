@@ -56,7 +56,7 @@ def attacked(wire: Wire, plan: NoisePlan, canaries: int, steps: int, error: floa
         heard.begin(k)
         with progress.share(k / len(parts), (k + 1) / len(parts)):
             problems += wire.run(part.task(), loud, range(seed + k * each, seed + (k + 1) * each), heard.hear)
-    if not progress.speaks():  # of several processes the first has heard everything
+    if not wire.hears:  # the first process of the group has heard everything
         return Wired(wire.name, (), ())
     trained = rng.random(len(heard.amplitudes)) < 0.5
     allowed = error / 2 / (2 * len(against))

@@ -28,7 +28,7 @@ def drawn(data: dict[str, Any], path: str | Path) -> None:
     axis.axvline(1.0, color=plots.INK, linewidth=1.8)
     axis.set_yticks(range(len(rows)), [f"{row['adversary']}\n{row['engine']}" for row in rows], fontsize=9)
     axis.invert_yaxis()
-    axis.set_xlim(0, max(1.1, *(1.05 * share for share in shares)))
+    axis.set_xlim(0, max([1.1, *(1.05 * share for share in shares)]))
     verdict = "the claim holds" if data["passed"] else "the claim is false"
     plots.dress(axis, f"{data['topology']}: {verdict}", "of the claimed mu (the line) an attack proves this share", "")
     plots.save(figure, path)

@@ -32,7 +32,9 @@ class Wired:
 
     @property
     def passed(self) -> bool:
-        return all(attack.passed for attack in self.attacks) and all(check.passed for check in self.checks)
+        """Nothing that was measured is against the claim; and something was measured."""
+        right = all(attack.passed for attack in self.attacks) and all(check.passed for check in self.checks)
+        return right and bool(self.attacks)
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """The outcome: `passed` unless an attack proves more than is claimed, or the noise is not as planned."""
+    """The outcome: `passed` unless an attack proves more than is claimed, a check fails, or nothing was measured."""
 
     plan: NoisePlan
     delta: float
@@ -62,7 +64,7 @@ class Audit:
 
     @property
     def passed(self) -> bool:
-        return all(wire.passed for wire in self.wires)
+        return bool(self.wires) and all(wire.passed for wire in self.wires)
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -97,9 +99,11 @@ class Audit:
     @property
     def failures(self) -> list[str]:
         """A sentence for everything that is not as claimed."""
-        found = []
+        found = [] if self.wires else ["nothing was measured: no engine was attacked"]
         name = self.plan.topology.name
         for wire in self.wires:
+            if not wire.attacks:
+                found.append(f"{wire.name}: nothing was measured: this process has heard no messages, and made no attack")
             for attack in wire.attacks:
                 if not attack.passed:
                     who = f" (users {', '.join(map(name, attack.by.coalition[:8]))})" if attack.by.coalition else ""
@@ -116,9 +120,9 @@ class Audit:
         return found
 
     def __str__(self) -> str:
-        row = max(self.rows, key=lambda row: row.best.reached)
         if not self.passed:
             return f"FAIL: {self.failures[0]}"
+        row = max(self.rows, key=lambda row: row.best.reached)
         if row.best.reached < _LITTLE:
             most = f"{100 * row.best.reached:.0f} % of the claimed mu at most"
             return f"PASS, and little was measured: {most}; take more canaries or steps"

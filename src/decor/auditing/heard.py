@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decor.engines.engine import Setting
+from decor.engines.released import grid_of
 from decor.errors import DecorError, InputError
 from decor.federation import witness
 from decor.federation.peers import Peers, alone
-from decor.engines.released import grid_of
 from decor.federation.together import Together
 from decor.learning.task import Task
 from decor.net.identity import Identity
@@ -35,6 +35,7 @@ class OfPeers:
     name: str = "peers"
     secrets: bool = True
     widest: int | None = None
+    hears: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.engine, Peers):

@@ -37,7 +37,7 @@ def attacked(wire: Wire, plan: NoisePlan, canaries: int, steps: int, error: floa
     loud = replace(plan, exposure=replace(plan.exposure, clip=signals.clip, steps=steps), budget=None)
     heard = _Sums(Ear(wire, loud, 1 + width), signals, len(seeds), wire)
     problems = wire.run(signals.task(), loud, seeds, heard.hear)
-    if not progress.speaks():  # of several processes the first has heard everything
+    if not wire.hears:  # the first process of the group has heard everything
         return Wired(wire.name, (), ())
     each = error / 2 / (2 * len(RHYTHMS) * len(against))
     trained = rng.random(width * len(seeds)) < 0.5

@@ -20,6 +20,7 @@ from decor.engines.engine import Recipe, Setting
 from decor.engines.mixer import DENSE, is_complete, mixer
 from decor.engines.process_group import ProcessGroup
 from decor.engines.vectorised import Vectorised
+from decor.engines.world import World
 from decor.errors import InputError
 from decor.learning.task import Task
 from decor.noise import root
@@ -53,6 +54,11 @@ class Wire(Protocol):
     @property
     def widest(self) -> int | None:
         """Canaries of one run at most; more come from more seeds in it. None: it has one, and as many canaries as can be."""
+        ...
+
+    @property
+    def hears(self) -> bool:
+        """Whether this process is the one that is told the messages: known once a run has joined its process group."""
         ...
 
     def deviations(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
@@ -96,6 +102,10 @@ class Simulated:
     secrets: bool
     widest: int = _LARGE
 
+    @property
+    def hears(self) -> bool:
+        return isinstance(self.engine, Vectorised) or World.joined().is_first
+
     def deviations(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
         return plan.sigma_cdp, np.broadcast_to(np.array(plan.sigma_cor), plan.topology.edge_count)
 
@@ -117,8 +127,10 @@ class Simulated:
         """An engine that nobody listens to may take another way, such as noise and gossip in one kernel: to the same models."""
         short = replace(plan, exposure=replace(plan.exposure, steps=min(_UNHEARD, plan.exposure.steps)))
         runs = replace(self.engine, on_messages=None).run(task, [Setting(short, RATE, seed) for seed in seeds], RECIPE)
-        if not early:  # of several processes the first has heard everything
+        if not self.hears:
             return []
+        if not early:
+            return ["no message was heard"]
         models = torch.cat([_as_sent(weights) for run in runs for weights in run.models.values()], 1).numpy()
         expected = plan.topology.mixing @ early[-1]
         # the clock's numbers are the largest, and have roundings of their own

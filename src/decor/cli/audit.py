@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import tempfile
 import warnings
 from dataclasses import replace
@@ -13,7 +12,9 @@ from typing import Any
 
 import decor
 from decor import progress
+from decor.engines.world import World
 from decor.errors import AuditFailed, FragileGraphWarning, InputError
+from decor.machine import cores
 from decor.results.folder import replace_text
 
 from . import node, processes
@@ -53,17 +54,16 @@ def add_commands(commands: Any) -> None:
 
 
 def run_audit(options: argparse.Namespace) -> None:
-    processes.enlist()
     if options.engine == "peers" or str(options.what).endswith(".toml"):
         node.installed()
     plan, told, folder = _target(options)
-    if told["name"] == "process-group" and "WORLD_SIZE" not in os.environ:
+    if told["name"] != "process-group" and options.processes is not None:
+        raise InputError("--processes are those of --engine process-group; say both, or neither")
+    if told["name"] == "process-group" and World.announced() is None:
         data = _by_processes(plan, options)
     else:
-        if options.processes is not None and "WORLD_SIZE" not in os.environ:
-            raise InputError("--processes are those of --engine process-group; say both, or neither")
         data = _audited(plan, told, options)
-    if not progress.speaks():
+    if not World.joined().is_first:  # which has heard the messages, and says what it found
         return
     if options.hand_over is not None:
         Path(options.hand_over).write_text(json.dumps(data), encoding="utf-8")
@@ -74,9 +74,15 @@ def run_audit(options: argparse.Namespace) -> None:
 
 
 def _audited(plan: decor.NoisePlan, told: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    engine = _engine(told, options)
+    if isinstance(engine, decor.ProcessGroup):
+        from decor.engines.team import Team
+
+        processes.enlist()
+        Team.of_environment(engine.device)  # what is refused from here on the first process says alone
     found = decor.audit(
         plan,
-        engine=_engine(told, options),
+        engine=engine,
         delta=options.delta,
         canaries=options.canaries,
         steps=options.audit_steps,
@@ -84,12 +90,12 @@ def _audited(plan: decor.NoisePlan, told: dict[str, Any], options: argparse.Name
         seed=options.seed,
     )
     progress.report("")
-    return found.to_json() if progress.speaks() else {}
+    return found.to_json()
 
 
 def _by_processes(plan: decor.NoisePlan, options: argparse.Namespace) -> dict[str, Any]:
     """This very command in several processes, of which the first hands over what it has found."""
-    count = len(os.sched_getaffinity(0)) if options.processes is None else options.processes
+    count = cores() if options.processes is None else options.processes
     if not 1 <= count <= plan.topology.users:
         raise InputError(f"--processes must be from 1 to the {plan.topology.users} users, not {count}")
     with tempfile.TemporaryDirectory(prefix="decor-audit-") as folder:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import decor
-from decor import progress
+from decor.engines.world import World
 from decor.errors import AuditFailed, DecorError, InputError
 
 from . import audit, bench, compare, federation, graph, node, noise, processes, reproduce, status, train, ui
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command. 0: it worked; 1: an audit failed; 2: bad input, said in a sentence; 130: interrupted."""
     options = parser().parse_args(arguments)
     options.words = list(sys.argv[1:] if arguments is None else arguments)
-    warnings.showwarning = _warn
+    shown, warnings.showwarning = warnings.showwarning, _warn
     try:
         with shown_progress():
             options.run(options)
@@ -47,21 +47,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"decor: {found}", file=sys.stderr)
         return 1
     except DecorError as problem:
-        # all processes of a run have the same input, and one of them says what is wrong with it
-        if progress.speaks() or not isinstance(problem, InputError):
+        # all processes of a group have the same input, and the first of them says what is wrong with it
+        if World.joined().is_first or not isinstance(problem, InputError):
             print(f"decor: {problem}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        if progress.speaks() and not processes.is_started():
+        if World.joined().is_first and not processes.is_started():
             print("decor: interrupted", file=sys.stderr)
         return 130
+    finally:
+        warnings.showwarning = shown
 
 
 def _warn(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-    if progress.speaks():
+    if World.joined().is_first:
         print(f"decor: warning: {message}", file=sys.stderr)
 
 

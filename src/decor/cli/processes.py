@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from decor.engines.world import World
 from decor.errors import DecorError
 
 _STARTER = "DECOR_STARTED_BY"
@@ -83,7 +84,7 @@ def _as_before() -> Iterator[None]:
 
 def is_started() -> bool:
     """Whether `start` has started this process, and says for it how the command ended."""
-    return _STARTER in os.environ
+    return os.environ.get(_STARTER) == str(os.getppid())
 
 
 def enlist() -> None:
@@ -91,7 +92,7 @@ def enlist() -> None:
 
     That is the system's work, even if the agent is killed: who computes hears of nobody's death, and would go on to the end.
     """
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
+    if "TORCHELASTIC_RUN_ID" not in os.environ or World.announced() is None:
         return
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

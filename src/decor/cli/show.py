@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from decor import progress
+from decor.engines.world import World
 from decor.results.planned import finite
 
 
@@ -63,7 +64,7 @@ def _time(seconds: float) -> str:
 @contextmanager
 def shown_progress() -> Iterator[None]:
     """One line on standard error, when it is a terminal and the work takes more than a second."""
-    if not sys.stderr.isatty() or not progress.speaks():
+    if not sys.stderr.isatty():
         yield
         return
     start = drawn = time.monotonic()
@@ -71,6 +72,8 @@ def shown_progress() -> Iterator[None]:
     def listener(what: str, fraction: float | None) -> None:
         nonlocal drawn
         now = time.monotonic()
+        if not World.joined().is_first:  # known only after the group was joined
+            return
         if not what:  # what comes next is for standard output
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
             return

@@ -14,7 +14,9 @@ from typing import Any
 
 import decor
 from decor import progress
+from decor.engines.world import World
 from decor.errors import InputError
+from decor.machine import cores
 from decor.results.live import Live
 
 from . import learn, processes
@@ -59,35 +61,38 @@ def add_commands(commands: Any) -> None:
 
 
 def run_train(options: argparse.Namespace) -> None:
-    folder, started = Path(options.output), "WORLD_SIZE" in os.environ
+    folder, started = Path(options.output), World.announced() is not None
     processes.enlist()
-    if progress.speaks():  # of several processes the first one has the folder
-        _check_folder(folder, options)
-    if options.engine == "process-group" and not started:
-        _start(options)
-        return
     if options.engine == "vectorised" and started:
         raise InputError("torchrun has started several processes, and vectorised is one; drop --engine, or torchrun")
-    if options.processes is not None and not started:
-        raise InputError("--processes are those of --engine process-group; say both, or neither")
-    task, plan, batch_size = _task_and_plan(options)
-    resumed = decor.Run.load(folder) if options.resume and progress.speaks() else None
-    live = Live(folder, plan, resumed.history if resumed is not None else None)
-    engine = _engine(options, started)
+    world = World()
     if started:
         # before the first Ctrl-C is only noted: who ends at once must not be waited for by who goes on to a measurement
         from decor.engines.team import Team
 
         Team.of_environment(options.device)
-    with _until_interrupted() as interrupted:
+        world = World.joined()
+    if world.is_first:  # of several processes the first one has the folder
+        _check_folder(folder, options, started)
+    if options.engine == "process-group" and not started:
+        _start(options)
+        return
+    if options.processes is not None and not started:
+        raise InputError("--processes are those of --engine process-group; say both, or neither")
+    task, plan, batch_size = _task_and_plan(options)
+    resumed = decor.Run.load(folder) if options.resume and world.is_first else None
+    live = Live(folder, plan, resumed.history if resumed is not None else None)
+    engine = _engine(options, started)
+    with _until_interrupted(world) as interrupted:
+        # callbacks run in the first process, which has everybody's models
         callbacks = [
-            *_tensorboard(options.tensorboard),
+            *(_tensorboard(options.tensorboard) if world.is_first else ()),
             _watched(live),
             _checkpoints(folder, options.checkpoint_every, options.overwrite),
             interrupted,
         ]
         run = _train(options, task, plan, batch_size, engine, callbacks, resumed)
-    if not progress.speaks():
+    if not world.is_first:
         return
     run.save(folder, overwrite=options.overwrite)
     live.over()
@@ -137,11 +142,12 @@ class _Dry:
         return [argparse.Namespace(stopped=None)]
 
 
-def _check_folder(folder: Path, options: argparse.Namespace) -> None:
-    """Refuses to write over a run, or to resume none. A run that torchrun starts again goes on by itself."""
+def _check_folder(folder: Path, options: argparse.Namespace, started: bool) -> None:
+    """Refuses to write over a run, or to resume none. A run that torchrun has `started`, and starts again, goes on by itself."""
     manifest, mark = folder / "manifest.json", folder / ".torchrun"
+    again = started and "TORCHELASTIC_RUN_ID" in os.environ
     starter = f"{os.environ.get('TORCHELASTIC_RUN_ID')} {os.getppid()}"
-    if mark.exists() and mark.read_text() == starter:
+    if again and mark.exists() and mark.read_text() == starter:
         options.resume, options.overwrite = manifest.exists(), False
     elif manifest.exists() and not (options.resume or options.overwrite):
         raise InputError(
@@ -150,7 +156,7 @@ def _check_folder(folder: Path, options: argparse.Namespace) -> None:
         )
     elif options.resume and not manifest.exists():
         raise InputError(f"there is nothing to resume in {options.output!r}; drop --resume")
-    elif "TORCHELASTIC_RUN_ID" in os.environ:
+    elif again:
         folder.mkdir(parents=True, exist_ok=True)
         if not options.resume:
             manifest.unlink(missing_ok=True)  # what is started again must not go on with what was to be replaced
@@ -166,7 +172,7 @@ def _engine(options: argparse.Namespace, started: bool) -> decor.Vectorised | de
 
 def _start(options: argparse.Namespace) -> None:
     """This very command in several processes; what cannot work is said before."""
-    count = len(os.sched_getaffinity(0)) if options.processes is None else options.processes
+    count = cores() if options.processes is None else options.processes
     task, plan, batch = _task_and_plan(options)
     if not 1 <= count <= task.users:
         raise InputError(f"--processes must be from 1 to the {task.users} users, not {count}")
@@ -205,7 +211,7 @@ def _seed(text: str) -> int | str:
 
 
 @contextmanager
-def _until_interrupted() -> Iterator[Any]:
+def _until_interrupted(world: World) -> Iterator[Any]:
     """A callback that stops a run cleanly after Ctrl-C; a second Ctrl-C stops at once."""
     asked = False
 
@@ -213,7 +219,7 @@ def _until_interrupted() -> Iterator[Any]:
         nonlocal asked
         asked = True
         signal.signal(signal.SIGINT, before)
-        if progress.speaks():
+        if world.is_first:
             print("\ndecor: stopping after this measurement; press Ctrl-C again to stop at once", file=sys.stderr)
 
     before = signal.signal(signal.SIGINT, ask)
@@ -240,14 +246,13 @@ def _watched(live: Live) -> Any:
     """A callback for those who watch the folder, as `decor ui --watch` does."""
 
     def tell(moment: Any) -> None:
-        if progress.speaks():
-            live.measured(moment.step, moment.metrics)
+        live.measured(moment.step, moment.metrics)
 
     return tell
 
 
 def _tensorboard(path: str | None) -> list[Any]:
-    if path is None or not progress.speaks():
+    if path is None:
         return []
     try:
         from torch.utils.tensorboard import SummaryWriter

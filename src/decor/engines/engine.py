@@ -111,8 +111,8 @@ class PublicMetrics(dict[str, float]):
 
     def __missing__(self, name: str) -> float:
         raise InputError(
-            f"{name!r} is not measured on public data, so a callback of a private run cannot have it: a run that stops by looking at "
-            "private data has no guarantee. Use the models (moment.run()) or public test data (Task(..., test_public=True)); "
+            f"{name!r} is not measured on public data, so a callback of a private run cannot have it: a run that stops by looking "
+            "at private data has no guarantee. Use the models (moment.run()) or public test data (Task(..., test_public=True)); "
             "for your own eyes there is Vectorised(seed=None, private_metrics=True)"
         )
 

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from decor.errors import DecorError, InputError
 
+from .world import TORCHRUN, World
+
 _MEETING_SECONDS = 300.0
 """For which processes wait for each other at the start."""
 
@@ -30,11 +32,15 @@ class Team:
 
     @classmethod
     def of_environment(cls, device: str) -> Team:
-        """As torchrun (or Slurm's environment, or who has called init_process_group) says; alone if nobody does."""
+        """As torchrun (or Slurm's environment, or who has called init_process_group) says; alone if nobody does.
+
+        From here on `World.joined()` knows this process's rank.
+        """
         if not dist.is_available():
             raise InputError("this torch was built without torch.distributed; install another, or use Vectorised()")
         if not dist.is_initialized():
-            if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+            if World.announced() is None:
+                _refuse_half()
                 return cls(0, 1)
             store, rank, size = next(iter(dist.rendezvous("env://")))  # type: ignore[attr-defined]
             # torchrun keeps its store when it starts all again: addresses of the dead must not be taken for the living
@@ -124,6 +130,16 @@ class Team:
         come = [(rank, torch.empty(numbers.shape, dtype=numbers.dtype)) for rank, numbers in received]
         under_way = self.exchanged([(rank, numbers.cpu()) for rank, numbers in sent], come)
         return [_Landing(under_way, [(to, here) for (_, to), (_, here) in zip(received, come, strict=True)])]
+
+
+def _refuse_half() -> None:
+    """Several processes that cannot find each other would each train alone, in the name of all."""
+    missing = [name for name in TORCHRUN if name not in os.environ]
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        raise InputError(
+            f"RANK and WORLD_SIZE are set, and {' and '.join(missing)} not: processes cannot find each other; start them by "
+            "torchrun, or unset both"
+        )
 
 
 def _met(store: Any, rank: int, size: int) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+from decor.machine import cores
 
 _WORTH = 300_000
 """Parameters of all models together from which a second core can help; below, waiting for it costs more."""
@@ -19,8 +20,8 @@ class Threads:
     """Counts to try, one after the other; then the one whose best step was fastest."""
 
     def __init__(self, asked: int | None, parameters: int) -> None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        many = (1, cores) if parameters >= _WORTH and cores > 1 else (1,)
+        most = cores()
+        many = (1, most) if parameters >= _WORTH and most > 1 else (1,)
         self.counts = (asked,) if asked is not None else many
         self.now = self.counts[0]
         self.best = dict.fromkeys(self.counts, float("inf"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
-import os
 import re
 import signal
 import time
@@ -18,6 +17,7 @@ from typing import Any
 
 from decor import progress
 from decor.errors import DecorError, InputError
+from decor.machine import cores
 
 from .study import Cell, Row, Study
 
@@ -29,7 +29,7 @@ def run(study: Study, folder: Path, *, jobs: int | None = None, resume: bool = F
     _open(study, folder, resume)
     waiting = [cell for cell in study.cells if not _path(folder, cell).exists()]
     done = len(study.cells) - len(waiting)
-    jobs = min(jobs or _cores(), max(1, len(waiting)))
+    jobs = min(jobs or cores(), max(1, len(waiting)))
     with progress.share(done / len(study.cells), 1.0):
         if jobs == 1:
             for k, cell in enumerate(waiting):
@@ -136,11 +136,6 @@ def _workers(jobs: int) -> Iterator[list[Connection]]:
             process.terminate()
         for process in processes:
             process.join()
-
-
-def _cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _work(pipe: Connection) -> None:

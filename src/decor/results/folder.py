@@ -1,7 +1,7 @@
 """The folder of a run: manifest.json, plan.json, metrics.jsonl and every user's model as safetensors.
 
-An unfinished private run also has resume.key, readable by its owner alone, and one that was asked for private metrics private.jsonl:
-neither is ever part of a release.
+An unfinished private run also has resume.key, and one that was asked for private metrics private.jsonl. Their owner alone can
+read them, and neither is ever part of a release.
 """
 
 from __future__ import annotations

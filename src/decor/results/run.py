@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decor import progress
 from decor.errors import InputError
 from decor.privacy.adversary import Adversary
 from decor.privacy.budget import ACCOUNTED
@@ -27,7 +26,8 @@ class Run:
     `history` has a list for every metric and for "step". `models` has every trained parameter by its name, stacked over users;
     `fixed` what the module holds beside them. `stopped` says why a run ended early (None: it took all its steps). `velocity` is
     momentum's state, to resume with. `private_metrics` is what a private run measured on private data, where that was asked for;
-    `resume_key` the key under which an unfinished private run knows its data again.
+    `resume_key` the key under which an unfinished private run knows its data again. `elsewhere` marks a part of a process group's
+    run whose models are at another process.
     """
 
     plan: NoisePlan
@@ -40,6 +40,7 @@ class Run:
     fixed: dict[str, Tensor] = field(default_factory=dict, repr=False)
     private_metrics: dict[str, list[float]] = field(default_factory=dict, repr=False)
     resume_key: bytes | None = field(default=None, repr=False)
+    elsewhere: bool = field(default=False, repr=False)
 
     def __repr__(self) -> str:
         name = self.manifest.get("task", {}).get("name", "run")
@@ -58,7 +59,7 @@ class Run:
 
     @property
     def simulated(self) -> bool:
-        """Whether the noise can be subtracted by anyone who knows the seed; folders of before say nothing, and are simulations."""
+        """Whether anyone who knows the seed can subtract the noise. Folders of before 0.2 are simulations, but for peers'."""
         return self._distance is None
 
     @property
@@ -121,10 +122,11 @@ class Run:
         """Writes the run folder; a later state of the same run replaces an earlier one, another run only with `overwrite`.
 
         The manifest is replaced last, in one move: whenever the process dies, the folder holds the earlier state or this one.
+        Of a process group's run the process that has the models writes; the others' parts, which have none, write nothing.
         """
         from .folder import write
 
-        if progress.speaks():  # of several processes with one run, the first has the models
+        if self.models or not self.elsewhere:
             write(self, Path(path), overwrite)
 
     @classmethod

@@ -1,0 +1,163 @@
+"""No environment variable decides what is saved, printed or attacked: only a process group that was joined knows a rank.
+
+RANK is set in every pod of a Kubernetes job but one, around whatever torchrun starts, and by many a prologue of Slurm.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import decor
+from decor.auditing.findings import Audit, Wired
+
+TORCHRUNS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "TORCHELASTIC_RUN_ID")
+PLAIN = {name: value for name, value in os.environ.items() if name not in TORCHRUNS}
+CASES = {
+    "RANK without WORLD_SIZE": {"RANK": "1"},
+    "WORLD_SIZE without RANK": {"WORLD_SIZE": "2"},
+    "the second of one": {"RANK": "1", "WORLD_SIZE": "1"},
+    "the second of two, without an address": {"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "run", "LOCAL_RANK": "1"},
+    "no number": {"RANK": "abc"},
+    "an address alone": {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
+}
+EVERYTHING = """
+import contextlib, io, json, os, sys, tempfile
+from pathlib import Path
+import decor
+from decor.cli.main import main
+from decor.engines.channel import _Dense
+
+def told(*words):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(list(words))
+    return [code, out.getvalue(), err.getvalue()]
+
+def files(folder):
+    return sorted(str(path) for path in Path(folder).rglob("*"))
+
+os.chdir(tempfile.mkdtemp(dir=sys.argv[1]))
+graph = ["--users", "3", "--topology", "ring", "--epsilon", "3"]
+found = {"plan": told("plan", *graph), "refused": told("plan", "--epsilon", "-3"), "warned": told("plan", *graph[:2], *graph[4:])}
+found["train"] = told("train", "--task", "breast-cancer", *graph, "--steps", "2", "--learning-rate", "0.1", "--output", "cli")
+found["again"] = told("train", "--task", "breast-cancer", *graph, "--steps", "2", "--learning-rate", "0.1", "--output", "cli")
+found["audit"] = told("audit", *graph, "--canaries", "3000", "--audit-steps", "2")
+plan = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 2), decor.Adversary.curious(), 1.0, 1.0)
+run = decor.train(decor.tasks.breast_cancer(users=3), plan, learning_rate=0.1)
+run.save("saved")
+(swept,) = decor.sweep(decor.tasks.breast_cancer(users=3), [plan], learning_rates=0.1).runs
+swept.save("swept")
+found["files"] = files(".")
+audits = decor.audit(plan, canaries=3000, steps=2)
+_Dense.noise = lambda *_: None
+broken = decor.audit(plan, canaries=3000, steps=2)
+found["audited"] = [[audit.passed, len(audit.rows), str(audit)[:4]] for audit in (audits, broken)]
+print(json.dumps(found))
+"""
+
+
+def everything(folder, environment):
+    """What all commands and calls say and write in a process with this environment; seconds are left out."""
+    command = [sys.executable, "-c", EVERYTHING, str(folder)]
+    done = subprocess.run(command, env=PLAIN | environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(re.sub(r"\([\d.]+ s\)", "", done.stdout))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return everything(tmp_path_factory.mktemp("plain"), {})
+
+
+def test_a_plain_process_prints_saves_and_attacks(plain):
+    assert [plain[name][0] for name in ("plan", "refused", "train", "again", "audit")] == [0, 2, 0, 2, 0]
+    assert "decor: " in plain["refused"][2] and "holds a run" in plain["again"][2] and "PASS" in plain["audit"][1]
+    assert {"cli/manifest.json", "saved/manifest.json", "swept/manifest.json"} < set(plain["files"])
+    assert [row[0] for row in plain["audited"]] == [True, False] and all(row[1] > 0 for row in plain["audited"])
+
+
+@pytest.mark.parametrize("environment", CASES.values(), ids=CASES)
+def test_what_is_saved_printed_and_attacked_does_not_depend_on_the_environment(plain, tmp_path, environment):
+    found = everything(tmp_path, environment)
+    for name, expected in plain.items():
+        assert found[name] == expected, name
+
+
+def test_a_node_with_a_rank_keeps_its_model(tmp_path):
+    """The budget was spent, the ledger closed and the model lost, with exit code 0."""
+    new = ["federation", "new", "--task", "breast-cancer", "--users", "2", "--epsilon", "10", "--steps", "2", "--output", "t"]
+    subprocess.run([sys.executable, "-m", "decor", *new], cwd=tmp_path, check=True, capture_output=True)
+    nodes = []
+    for name in ("bonn", "ulm"):
+        own = ["--identity", f"t/keys/{name}.key", "--data", f"t/data/{name}.npz", "--output", name]
+        command = [sys.executable, "-m", "decor", "node", "t/federation.toml", *own]
+        environment = PLAIN | {"RANK": "1", "WORLD_SIZE": "2"}
+        nodes.append(subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+    said = [node.communicate(timeout=120) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], said
+    for name, (out, _) in zip(("bonn", "ulm"), said, strict=True):
+        assert b"wrote" in out and decor.Run.load(tmp_path / name).steps_taken == 2
+
+
+WHOLE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+GROUP = """
+import decor
+plan = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 2), decor.Adversary.curious(), 1.0, 1.0)
+try:
+    decor.train(decor.tasks.breast_cancer(users=3), plan, learning_rate=0.1, engine=decor.ProcessGroup())
+    print("alone")
+except decor.InputError as problem:
+    print(problem)
+"""
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"RANK": "1"}, "alone"),
+        ({"WORLD_SIZE": "2"}, "alone"),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "MASTER_ADDR and MASTER_PORT not"),
+        ({"RANK": "1", "WORLD_SIZE": "1", **WHOLE}, "RANK=1 and WORLD_SIZE=1 name no process"),
+        ({"RANK": "abc", "WORLD_SIZE": "2", **WHOLE}, "RANK=abc and WORLD_SIZE=2 name no process"),
+    ],
+    ids=str,
+)
+def test_a_process_group_is_joined_with_all_that_torchrun_sets_or_not_at_all(environment, said):
+    done = subprocess.run([sys.executable, "-c", GROUP], env=PLAIN | environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and said in done.stdout, done.stdout + done.stderr[-2000:]
+
+
+def test_an_audit_that_measured_nothing_has_not_passed_and_says_so():
+    plan = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 2), decor.Adversary.curious(), 1.0, 1.0)
+    for wires in ((), (Wired("vectorised", (), ()),)):
+        audit = Audit(plan, 1e-5, 2, 3000, 0.9999, wires, 0.0)
+        assert not audit.passed and "nothing was measured" in str(audit) and str(audit).startswith("FAIL")
+        assert audit.to_json()["failures"] == audit.failures and len(audit.failures) == 1
+
+
+def test_in_a_group_the_first_process_has_the_audit_and_the_others_say_that_they_measured_nothing(tmp_path):
+    script = tmp_path / "audit.py"
+    script.write_text(
+        "import decor, os\n"
+        "plan = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 2), decor.Adversary.curious(), 1.0, 1.0)\n"
+        "audit = decor.audit(plan, engine=decor.ProcessGroup(), canaries=3000, steps=2)\n"
+        "from decor.engines.world import World\n"
+        "os.write(1, f'{World.joined().rank} {audit.passed} {str(audit)[:60]}\\n'.encode())\n"
+    )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script]
+    done = subprocess.run(torchrun, env=PLAIN | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=120)
+    first, second = sorted(done.stdout.splitlines())
+    assert first.startswith("0 True PASS") and second.startswith("1 False FAIL") and "nothing was measured" in second
+
+
+def test_a_command_leaves_warnings_as_they_were(here):
+    import warnings
+
+    before = warnings.showwarning
+    here("plan", "--users", 5, "--epsilon", 3)
+    here("plan", "--epsilon", -3, check=2)
+    assert warnings.showwarning is before

@@ -15,7 +15,7 @@ PUBLIC = ("test_loss", "accuracy")
 
 
 def measured(descent: Descent, under_way: bool, public: bool = False) -> dict[str, list[float]]:
-    """Every metric of every run; `under_way` is between the first step and the last. `public` leaves out what reads private data."""
+    """Every metric of every run; `under_way` is between the first step and the last. `public` leaves out private data."""
     share, gradients = descent.share, descent.gradients
     mean = [share.mean(block) for block in descent.models]
     found: dict[str, Tensor] = {}

@@ -88,7 +88,8 @@ class Run:
         if self.stopped is None or steps is not None:
             return found
         ended = f"stopped after {self.steps_taken:,} of {self.plan.exposure.steps:,} steps"
-        return replace(found, stopped=f"{ended} ({self.stopped.partition(';')[0].partition(':')[0]})")
+        reason = self.stopped.partition(";")[0].partition(":")[0]
+        return replace(found, stopped=ended if reason.startswith("stopped after") else f"{ended} ({reason})")
 
     @property
     def _distance(self) -> float | None:

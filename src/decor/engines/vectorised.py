@@ -55,6 +55,8 @@ class Vectorised:
     on_messages: Callable[[int, Tensor], object] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        if self.seed is None and self.device != "cpu":
+            raise InputError('a private run draws its noise on the CPU; say device="cpu", or give a seed to simulate on a GPU')
         check_device(self.device)
         if self.tf32 and (self.device == "cpu" or self.dtype != "float32"):
             raise InputError('tf32 is a way to multiply float32 numbers on a card; say device="cuda", or drop it')
@@ -64,8 +66,6 @@ class Vectorised:
             raise InputError(f'dtype must be "float32" or "float64", not {self.dtype!r}')
         if self.path not in ("auto", "generic"):
             raise InputError(f'path must be "auto" or "generic", not {self.path!r}')
-        if self.seed is None and self.device != "cpu":
-            raise InputError('a private run draws its noise on the CPU; say device="cpu", or give a seed to simulate on a GPU')
         if self.seed is None and self.noise is not None:
             raise InputError("a private run draws its own noise; drop noise, or give a seed to simulate")
         if self.private_metrics and self.seed is not None:

@@ -90,8 +90,8 @@ class Vectorised:
         """Numbers of all models that a sweep trains together at most; None where a processor does."""
         return None if self.device == "cpu" else torch.cuda.mem_get_info(self.device)[0] // 32
 
-    def gradients(self, task: Task, recipe: Recipe, unit: str) -> Gradients:
-        """The fastest of those that can."""
+    def gradients(self, task: Task, recipe: Recipe, unit: str, exact: bool = False) -> Gradients:
+        """The fastest of those that can; with `exact`, sums of examples that differ in one differ by its clip at most."""
         dtype, device = torch.float64 if self.dtype == "float64" else torch.float32, torch.device(self.device)
         if self.path == "auto":
             if unit == "user" and Quadratic.takes(task, recipe.batch_size):
@@ -99,8 +99,10 @@ class Vectorised:
             stack = Stack.of(task.model, task.loss, task.shards[0][0].shape[1:])
             # classes as probabilities are rare enough to go the general way
             if stack is not None and not (stack.loss == "classes" and task.shards[0][1].is_floating_point()):
-                return Linear(task, stack, dtype, device) if Linear.takes(stack) else Layers(task, stack, dtype, device)
-        return Modules(task, dtype, device)
+                if Linear.takes(stack) and not (exact and unit == "example"):
+                    return Linear(task, stack, dtype, device)
+                return Layers(task, stack, dtype, device, exact)
+        return Modules(task, dtype, device, exact)
 
 
 def check_private(settings: Sequence[Setting]) -> Secret:

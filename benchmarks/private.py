@@ -4,8 +4,8 @@
     python benchmarks/private.py "mnist, user" # rows whose name contains this
     python benchmarks/private.py --table benchmarks/private.jsonl      # the table of docs/benchmarks.md
 
-Every row calls `decor.train` with few and with many steps, with a seed and with `seed=None` in turn; a step's cost is the difference of the best
-long and the best short run. `audit` is the whole of `decor audit --seed secret` on two cores. Rows of a9a and mnist need DECOR_DATA.
+Every row calls `decor.train` with few and with many steps, with a seed and with `seed=None` in turn; a step's cost is the
+difference of the best long and the best short run. `audit` is the whole of `decor audit --seed secret` on two cores. Rows of a9a and mnist need DECOR_DATA.
 """
 
 from __future__ import annotations

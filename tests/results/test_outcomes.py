@@ -108,10 +108,13 @@ def test_a_report_of_a_simulation_speaks_of_its_seed_and_names_its_graph(runs):
     assert view(data)["outcomes"][0]["runs"] == "1 seed" and ">seeds</th>" in report.page(data)
     own = replace(runs[0], plan=replace(runs[0].plan, topology=decor.from_edges(4, [(0, 1), (1, 2), (2, 3), (3, 0)])))
     assert "on its own graph, and" in outcomes.of_runs([("run", own)], "")["methods"][0]["sentence"]
-    secret = replace(runs[0], manifest=runs[0].manifest | {"seed": "secret"})
+    on_grid = {"seed": "secret", "noise": {"kind": "grid", "distance": 1e-25}}
+    secret = replace(runs[0], manifest=runs[0].manifest | on_grid)
     kept = outcomes.of_runs([("run", secret)], "")
     assert not any("This is a simulation" in note for note in kept["notes"]) and ">secret</td>" in report.page(kept)
-    assert view(kept)["outcomes"][0]["runs"] == "1 secret seed"
+    assert view(kept)["outcomes"][0]["runs"] == "1 private run"
+    assert kept["outcomes"][0]["simulated"] is False and data["outcomes"][0]["simulated"] is True
+    assert "Simulation with a known seed" in report.page(data) and "Simulation with a known" not in report.page(kept)
 
 
 def test_a_report_of_both_says_which_is_which(runs):

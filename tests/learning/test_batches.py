@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
-from decor.errors import InputError
-from decor.learning.batches import Batches, secretly
+from decor.errors import DecorError, InputError
+from decor.learning.batches import Batches, choose, sample, secretly
 
 STEPS = 4000
 
@@ -255,3 +255,63 @@ def test_a_real_users_fixed_batches_have_their_size_and_every_record_alike():
     subsets = [sum(1 << r for r in some) for some in combinations(range(9), 4)]
     counts = np.array([(chosen == subset).sum() for subset in subsets])
     assert flatly(counts, np.full(len(subsets), STEPS / len(subsets)))
+
+
+def private(records, size, sampling, steps=STEPS):
+    """[steps, records of all] and the batches: what the users of a private run take, by words of the cipher."""
+    words = lambda step, count: np.random.default_rng([8, step]).integers(0, 2**32, count, np.uint32)  # noqa: E731
+    batches = Batches(records, size, sampling, [0], words=words)
+    taken = np.zeros((steps, sum(records) + 1), dtype=np.int64)
+    for step in range(steps):
+        batch = batches.draw(step)
+        rows, weights = batch.rows.numpy(), batch.weights
+        assert weights == 1 / size if isinstance(weights, float) else set(weights.unique().tolist()) <= {0.0, 1 / size}
+        for user, row in enumerate(rows):
+            mine = row[row < sum(records)]
+            first = sum(records[:user])
+            assert ((mine >= first) & (mine < first + records[user])).all(), "a user takes its own records only"
+        np.add.at(taken[step], rows.ravel(), 1)
+    return taken[:, :-1]
+
+
+def test_a_private_runs_poisson_batches_take_every_record_at_its_users_rate_independently():
+    taken = private([40, 12, 3], 3, "poisson")
+    assert taken.max() == 1 and (taken[:, 52:] == 1).all()
+    for first, last in ((0, 40), (40, 52)):
+        assert rate_fits(taken[:, first:last], 3 / (last - first))
+        sizes = taken[:, first:last].sum(1)
+        law = stats.binom.pmf(np.arange(12), last - first, 3 / (last - first))
+        assert flatly(np.bincount(sizes, minlength=12)[:12], STEPS * law)
+    joint = np.corrcoef(taken[:, 0:40].sum(1), taken[:, 40:52].sum(1))[0, 1]  # users draw from words of their own
+    assert abs(joint) < 5 / np.sqrt(STEPS)
+
+
+def test_a_private_runs_fixed_batches_are_every_subset_alike_for_every_user():
+    taken = private([9, 6], 4, "fixed")
+    for first, last in ((0, 9), (9, 15)):
+        mine = taken[:, first:last]
+        assert mine.max() == 1 and (mine.sum(1) == 4).all()
+        chosen = mine @ (1 << np.arange(last - first))
+        subsets = [sum(1 << r for r in some) for some in combinations(range(last - first), 4)]
+        counts = np.array([(chosen == subset).sum() for subset in subsets])
+        assert flatly(counts, np.full(len(subsets), STEPS / len(subsets)))
+    assert abs(np.corrcoef(taken[:, 0], taken[:, 9])[0, 1]) < 5 / np.sqrt(STEPS)
+
+
+def test_words_that_would_favour_some_records_are_rejected():
+    """2^64 mod 5 is 1, mod 4 is 0, mod 3 is 1: the word 0 is rejected for the first place and the third alone."""
+    words = np.array([0, 2**64 - 1, 0, 0, 7], np.uint64).view(np.uint32)
+    taken, scratch = np.empty(3, np.int64), np.arange(5)
+    choose(words, 5, scratch, taken)
+    # 2^64 - 1 mod 5 is 0; then 0 mod 4; then 0 is rejected, and 7 mod 3 is 1: the second of those left
+    assert taken.tolist() == [0, 1, 3] and scratch.tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(DecorError, match="ran out"):
+        choose(np.zeros(10, np.uint32), 5, scratch, taken)
+
+
+def test_a_rate_is_never_above_the_planned_one():
+    """A third of 2^32 is not whole: the word at its floor is not taken."""
+    limit = (1 << 32) // 3
+    words = np.array([limit - 1, limit, limit + 1], np.uint32)
+    assert sample(words, 1).tolist() == [0]
+    assert sample(words, 3).tolist() == [0, 1, 2]

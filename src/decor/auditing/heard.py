@@ -15,7 +15,7 @@ from decor.engines.engine import Setting
 from decor.errors import DecorError, InputError
 from decor.federation import witness
 from decor.federation.peers import Peers, alone
-from decor.federation.released import grid_of
+from decor.engines.released import grid_of
 from decor.federation.together import Together
 from decor.learning.task import Task
 from decor.net.identity import Identity
@@ -43,7 +43,7 @@ class OfPeers:
 
     def deviations(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
         """The grid's, which are those planned or a little more."""
-        grid = grid_of(plan, parameters, 0.5)
+        grid = grid_of(plan, parameters)
         return grid.unit * OWN_SIGMA, grid.unit * EDGE_SIGMA * np.array(grid.multiples, dtype=float)
 
     def run(self, task: Task, plan: NoisePlan, seeds: Sequence[int], hear: Hear) -> list[str]:

@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ from decor.graph.gossip import Gossip
 from decor.learning.clip import Blocks
 from decor.noise import root
 from decor.noise.gaussians import GROUP, SHORT, fill_rows
+from decor.noise.secret import GridNoise
 from decor.privacy.plan import NoisePlan
 
 from . import rows
@@ -218,6 +220,24 @@ class Complete(Channel):
                     rate = float(alpha[s, r])
                     flat = block[:, s, r].flatten(1).numpy()
                     rows.add_complete(flat, self.members, self.users, rate * apart, rate * together, seed, k, step)
+
+
+@dataclass(frozen=True)
+class Private(Channel):
+    """A private run's noise: gradients become messages on the integer grid, in place."""
+
+    mixing: Mixer
+    source: GridNoise
+
+    def noise(self, to: Blocks, alpha: Tensor, step: int, threads: int = 1) -> None:
+        """`to` is the clipped gradients themselves, and alpha is one: gradient and noise are rounded together."""
+        offset = 0
+        for block in to:
+            flat = block.view(len(block), -1).numpy()
+            chunks = self.source.chunks(flat.shape[1])
+            add = partial(self.source.add, step, flat, offset)
+            list(pool(threads).map(add, chunks) if threads > 1 and len(chunks) > 1 else map(add, chunks))
+            offset += flat.shape[1]
 
 
 @dataclass(frozen=True)

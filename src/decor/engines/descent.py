@@ -29,6 +29,8 @@ _GENERAL_ROOM = 4_000_000
 """The same for torch.func, whose calls cost more than what leaves the cache."""
 _CARD_ROOM = 1 << 30
 """The same on a card, which is idle if it has little to do."""
+FARTHEST = 1e18
+"""Entries of a model beyond which a private run has diverged; peers refuse such models as well."""
 _TF32 = 1.01 * 2.0**-9
 """By how much products of operands cut to eleven bits may exceed what they should be, relatively, entry by entry."""
 
@@ -58,6 +60,7 @@ class Descent:
         self._check()
         self.models = [b.expand(task.users, *shape, *b.shape).clone() for b in self.gradients.initial()]
         self.velocity = [torch.zeros_like(b) for b in self.models] if recipe.momentum else []
+        self.sent = [torch.zeros_like(b) for b in self.models] if self.apart else []
 
     def _check(self) -> None:
         """Refuses what numbers cannot do."""
@@ -82,9 +85,10 @@ class Descent:
         return not drawn and self.engine.on_messages is None and not self.share.waits
 
     @property
-    def outside(self) -> bool:
-        """Whether noise comes from somebody else."""
-        return self.engine.noise is not None and not isinstance(self.engine.noise, str)
+    def apart(self) -> bool:
+        """Whether noise is put on the gradients themselves, before momentum and step size: private runs, and other sources."""
+        source = self.engine.noise
+        return self.share.secret is not None or (source is not None and not isinstance(source, str))
 
     @contextmanager
     def steps(self) -> Iterator[Callable[[int], None]]:
@@ -114,8 +118,14 @@ class Descent:
             yield
             return
         with torch.random.fork_rng(devices=[self.device] if self.on_card else []):
-            torch.manual_seed((self.seeds[0] * 1_000_003 + step + self.share.salt) % 2**63)
+            own = None if self.share.secret is None else self.share.secret.local_seed(step)
+            torch.manual_seed((self.seeds[0] * 1_000_003 + step + self.share.salt) % 2**63 if own is None else own)
             yield
+
+    def diverged(self) -> bool:
+        """Whether any model, of any user, is not finite or beyond what a user would accept: judged on what is private already."""
+        far = sum((~(block.abs() <= FARTHEST)).sum() for block in self.models)
+        return bool(self.share.total(torch.as_tensor(far, dtype=torch.float64)) > 0)
 
     def finish(self) -> None:
         """The gossip after the last step."""
@@ -128,7 +138,7 @@ class Descent:
     def _step(self, step: int | Tensor, rate: Tensor, batches: Iterable[Batch], threads: int = 1) -> None:
         """Algorithm 1: clip, fresh noise, local step, gossip. On a card models stay where they are, and `step` is there too."""
         decay = self.recipe.weight_decay
-        if self.recipe.momentum or self.outside:
+        if self.recipe.momentum or self.apart:
             for x, v in zip(self.models, self._moved(step, rate, batches, threads), strict=True):
                 if decay:
                     x.mul_(over(1 - rate * decay, x))
@@ -153,14 +163,16 @@ class Descent:
         self.models = self.channel.mix(self.models, self.recipe.gossip, threads)
 
     def _moved(self, step: int | Tensor, rate: Tensor, batches: Iterable[Batch], threads: int) -> Blocks:
-        """Noised gradients, with momentum's memory of earlier ones; noise from outside sees the gradients alone."""
+        """Noised gradients, with momentum's memory of earlier ones; where noise is put on gradients, it sees those alone."""
         one = torch.ones_like(rate)
         for v in self.velocity:
             v.mul_(self.recipe.momentum)
-        to = [torch.zeros_like(block) for block in self.models] if self.outside else self.velocity
+        to = self.sent if self.apart else self.velocity
+        for block in self.sent:
+            block.zero_()
         self._add_clipped(to, one, rate, batches)
         self.channel.noise(to, one, step, threads)
-        if not (self.outside and self.velocity):
+        if not (self.apart and self.velocity):
             return to
         return [v.add_(noised) for v, noised in zip(self.velocity, to, strict=True)]
 

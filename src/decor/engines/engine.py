@@ -15,7 +15,7 @@ from decor.learning.schedule import Constant, Schedule
 from decor.learning.task import Task
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
-from decor.results.run import Run, spent
+from decor.results.run import Run
 
 
 @dataclass(frozen=True)
@@ -69,25 +69,27 @@ def _counts(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Setting:
-    """One run: the noise, the step size, and the seed of all that is random."""
+    """One run: the noise, the step size, and the seed of all that is random (None: a private run, with a secret of its own)."""
 
     plan: NoisePlan
     learning_rate: float
-    seed: int
+    seed: int | None
 
     def __post_init__(self) -> None:
         rate = self.learning_rate
         if isinstance(rate, bool) or not isinstance(rate, int | float | np.number) or not (rate > 0 and math.isfinite(rate)):
             raise InputError(f"learning_rate must be a positive finite number, not {rate!r}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int | np.integer) or not 0 <= self.seed < 2**63:
-            raise InputError(f"seed must be a whole number from 0 to 2^63 - 1, not {self.seed!r}")
         object.__setattr__(self, "learning_rate", float(rate))
+        if self.seed is None:
+            return
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int | np.integer) or not 0 <= self.seed < 2**63:
+            raise InputError(f"seed must be a whole number from 0 to 2^63 - 1, or None for a private run, not {self.seed!r}")
         object.__setattr__(self, "seed", int(self.seed))
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What a callback sees when metrics have been taken."""
+    """What a callback sees when metrics have been taken: in a private run, models and public metrics alone."""
 
     setting: Setting
     step: int
@@ -96,12 +98,23 @@ class Moment:
 
     @property
     def guarantee(self) -> Guarantee:
-        """What has been spent so far."""
-        return spent(self.setting.plan, self.step)
+        """What the steps so far cost, if their number was fixed in advance."""
+        return self.run_now().guarantee_at(steps=self.step)
 
     def run(self) -> Run:
         """The run as it would be if it stopped here: to save a checkpoint."""
         return self.run_now()
+
+
+class PublicMetrics(dict[str, float]):
+    """What a callback of a private run may read."""
+
+    def __missing__(self, name: str) -> float:
+        raise InputError(
+            f"{name!r} is not measured on public data, so a callback of a private run cannot have it: a run that stops by looking at "
+            "private data has no guarantee. Use the models (moment.run()) or public test data (Task(..., test_public=True)); "
+            "for your own eyes there is Vectorised(seed=None, private_metrics=True)"
+        )
 
 
 Callback = Callable[[Moment], object]

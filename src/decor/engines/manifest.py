@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import platform
 from importlib.metadata import PackageNotFoundError, version
@@ -23,6 +24,7 @@ def described(
 ) -> dict[str, Any]:
     """What JSON holds of it: task with a fingerprint of its data, recipe, engine, seed and versions."""
     value = {
+        "simulated": True,
         "task": {
             "name": task.name,
             "users": task.users,
@@ -32,7 +34,7 @@ def described(
             **task.facts,
         },
         "learning_rate": setting.learning_rate,
-        "seed": setting.seed if engine.seed is not None else "secret",
+        "seed": setting.seed,
         "recipe": recipe.described(),
         "engine": {
             "name": name,
@@ -47,6 +49,32 @@ def described(
     }
     plain: dict[str, Any] = json.loads(json.dumps(value, default=str))
     return plain
+
+
+def described_privately(
+    engine: Vectorised, name: str, task: Task, setting: Setting, recipe: Recipe, distance: float
+) -> dict[str, Any]:
+    """The same of a private run: nothing that depends on the data, the time it took, or the machine.
+
+    `distance` is how far the law of all messages is from the plan's Gaussian one.
+    """
+    value = {
+        "simulated": False,
+        "task": {"name": task.name, "users": task.users, "parameters": task.parameters},
+        "learning_rate": setting.learning_rate,
+        "seed": "secret",
+        "recipe": recipe.described(),
+        "engine": {"name": name, "dtype": engine.dtype, "path": engine.path},
+        "noise": {"kind": "grid", "distance": distance},
+        "versions": versions(),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(value, default=str))
+    return plain
+
+
+def keyed(key: bytes, fingerprint: str) -> str:
+    """A fingerprint that tells nothing to anyone without the key."""
+    return hmac.digest(key, fingerprint.encode(), "sha256").hex()
 
 
 def fingerprint(task: Task) -> str:

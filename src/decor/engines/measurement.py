@@ -11,14 +11,23 @@ from decor.learning.task import Task
 from .descent import Descent
 
 
-def measured(descent: Descent, under_way: bool) -> dict[str, list[float]]:
-    """Every metric of every run; `under_way` is between the first step and the last."""
+PUBLIC = ("test_loss", "accuracy")
+"""Metrics on test data, which a task may declare public."""
+
+
+def measured(descent: Descent, under_way: bool, public: bool = False) -> dict[str, list[float]]:
+    """Every metric of every run; `under_way` is between the first step and the last. `public`: what private data has no part in."""
     share, gradients = descent.share, descent.gradients
     mean = [share.mean(block) for block in descent.models]
-    found = share.metrics(gradients.evaluate([m.flatten(0, 1) for m in mean]))
+    found: dict[str, Tensor] = {}
+    if not public:
+        found = share.metrics(gradients.evaluate([m.flatten(0, 1) for m in mean]))
+    elif share.whole.test_public:
+        every = gradients.evaluate([m.flatten(0, 1) for m in mean], loss=False)
+        found = {name: every[name] for name in PUBLIC if name in every}
     models = descent.if_finished() if under_way and descent.recipe.final_gossip.rounds else descent.models
     found["consensus"] = _distance(descent, models, mean)
-    if share.task.optimum is not None:
+    if share.task.optimum is not None and not public:
         best = gradients.blocks(_named_optimum(share.task, share.task.optimum))
         found["distance"] = _distance(descent, models, [x.expand_as(m) for x, m in zip(best, mean, strict=True)])
     return {name: values.double().tolist() for name, values in found.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from .manifest import versions
 from .simulation import Simulation
 from .team import Team
 from .teammate import Teammate
-from .vectorised import Vectorised
+from .vectorised import Vectorised, check_private
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,11 @@ class ProcessGroup:
     models; the others' runs have none. A run to resume is given to the first, too. `threads` are those of one process. With
     `device="cuda"` every process takes a card of its machine, and models travel between cards (NCCL). `on_messages`, given
     everywhere, sees what `Vectorised`'s sees, in the first process.
+
+    `seed=None` is a private run: every process draws its own 256 bits for the noise and batches of its users, and processes that
+    share an edge agree on its key by X25519. Only messages on the grid, and what follows from them, travel: no seed, no hash
+    of data, no loss. That protects from those who listen between the processes, not from one who poses as a process; and every
+    process holds the data of its users, whom no adversary of a plan stands for.
     """
 
     seed: int | None = 0
@@ -53,7 +58,8 @@ class ProcessGroup:
         device = self.device
         if device == "cuda" and torch.cuda.is_available():
             device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
-        return Vectorised(self.seed, device, self.dtype, self.threads, self.path, self.tf32, "edges", self.on_messages)
+        noise = None if self.seed is None else "edges"
+        return Vectorised(self.seed, device, self.dtype, self.threads, self.path, self.tf32, noise, on_messages=self.on_messages)
 
     def run(
         self,
@@ -70,16 +76,19 @@ class ProcessGroup:
         again = resume is not None or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
         if self.seed is None and int(team.total(torch.tensor(float(again)))):
             raise InputError(
-                "a run with a secret seed cannot be resumed by several processes, nor begun again after one has died: messages "
-                "have been between them, and would be made again with other noise; start a new run, and count both"
+                "a private run cannot be resumed by several processes, nor begun again after one has died: messages have been "
+                "between them, and would be made again with other noise; start a new run, and count both"
             )
-        settings = [replace(setting, seed=_agreed(setting.seed, team)) for setting in settings]
-        mate = Teammate(team, task, settings[0].plan.topology, len(settings), callbacks)
+        secret = check_private(settings) if self.seed is None else None
+        mate = Teammate(team, task, settings[0].plan.topology, len(settings), callbacks, secret)
+        # of a private run not even a hash of the data travels: who differs there has its own users' data wrong
+        data = {"data and model": mate.fingerprint} if secret is None else {"model": str(task.model), "users": task.users}
         team.agree(
             {
-                "data and model": mate.fingerprint,
+                **data,
                 "plans": [setting.plan.to_json() for setting in settings],
                 "learning rates": [setting.learning_rate for setting in settings],
+                "seeds": [setting.seed for setting in settings],
                 "recipe": recipe.described(),
                 "engine": [self.dtype, self.path, self.tf32, self.device.partition(":")[0]],
                 "listeners": self.on_messages is not None,
@@ -89,8 +98,3 @@ class ProcessGroup:
         )
         check_size(task.records, recipe.batch_size or settings[0].plan.exposure.batch_size)
         return Simulation(self.local, mate, settings, recipe, resume).finished()
-
-
-def _agreed(seed: int, team: Team) -> int:
-    """A secret seed is drawn once, by the first process."""
-    return int(team.told(torch.tensor(seed)))

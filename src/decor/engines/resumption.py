@@ -34,6 +34,11 @@ class Resumed:
                     f"the run to resume had another {name} ({run.manifest.get(name)!r}, now {manifest[name]!r}); "
                     "resume with what it was started with, or start a new run"
                 )
+        if run.manifest.get("resume_tag") != manifest.get("resume_tag"):
+            raise InputError(
+                "the run to resume had other data, or its resume.key is gone; resume with the data it was started with, or start a "
+                "new run"
+            )
         if not run.models:
             raise InputError("the run to resume has no models; keep them with sweep(..., keep_models=True)")
         if run.plan.to_json() != plan.to_json():

@@ -16,12 +16,15 @@ from torch import Tensor
 from decor.learning.batches import Batches
 from decor.learning.clip import Blocks
 from decor.learning.task import Task
+from decor.noise.secret import WORDS_PER_KEY, GridNoise, Secret, width_for
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
 
-from .channel import Channel, NoiseSource, channel
+from .channel import Channel, NoiseSource, Private, channel
 from .engine import Callback, Moment
 from .manifest import fingerprint
+from .mixer import mixer
+from .released import grid_of
 from .resumption import Resumed
 
 
@@ -47,8 +50,16 @@ class Share(Protocol):
         """Of what modules draw themselves, such as dropout."""
 
     @property
+    def secret(self) -> Secret | None:
+        """Of a private run: where this process's noise, batches and what modules draw come from."""
+
+    @property
     def waits(self) -> bool:
         """Whether a step waits for other processes."""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether all users are in this process."""
 
     def batches(self, size: int | None, sampling: str, seeds: Sequence[int], unit: int) -> Batches: ...
 
@@ -80,10 +91,12 @@ class Alone:
     name: ClassVar[str] = "vectorised"
     salt: ClassVar[int] = 0
     waits: ClassVar[bool] = False
+    is_alone: ClassVar[bool] = True
 
     task: Task
     noise: NoiseSource | str | None
     callbacks: Sequence[Callback]
+    secret: Secret | None = None
 
     @property
     def whole(self) -> Task:
@@ -94,10 +107,17 @@ class Alone:
         return fingerprint(self.task)
 
     def batches(self, size: int | None, sampling: str, seeds: Sequence[int], unit: int) -> Batches:
-        return Batches(self.task.records, size, sampling, seeds, unit)
+        words = None if self.secret is None else self.secret.batch_words
+        return Batches(self.task.records, size, sampling, seeds, unit, words=words)
 
     def channel(self, plans: Sequence[NoisePlan], seeds: Sequence[int], dtype: torch.dtype, device: torch.device) -> Channel:
-        return channel(plans, seeds, dtype, self.noise, self.task.parameters, device)
+        if self.secret is None:
+            return channel(plans, seeds, dtype, self.noise, self.task.parameters, device)
+        (plan,) = plans
+        topology, grid = plan.topology, grid_of(plan, self.task.parameters, WORDS_PER_KEY)
+        width = width_for(topology.users, topology.edge_count)
+        noise = GridNoise(grid, self.secret, topology.users, topology.edges, grid.multiples, width)
+        return Private(mixer(topology, False, dtype), noise)
 
     def mean(self, block: Tensor) -> Tensor:
         return block.mean(0)

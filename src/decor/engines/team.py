@@ -88,6 +88,15 @@ class Team:
         length = int(self.told(torch.tensor(len(words))))
         return json.loads(bytes(self.told(words if self.rank == 0 else words.new_empty(length)).tolist()))
 
+    def everyones(self, value: bytes) -> list[bytes]:
+        """Every process's bytes, as many from each, in order of rank."""
+        own = torch.tensor(list(value), dtype=torch.uint8)
+        if self.size == 1:
+            return [value]
+        found = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(found, own)
+        return [bytes(each.tolist()) for each in found]
+
     def dealt(self, own: Tensor, rows: list[Tensor]) -> Tensor:
         """Every process's rows, from the first, which has them all in order of rank."""
         if self.rank:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -17,14 +18,16 @@ from decor.learning.batches import Batches
 from decor.learning.clip import Blocks
 from decor.learning.task import Task
 from decor.noise import root
+from decor.noise.secret import WORDS_PER_KEY, Crossing, GridNoise, Handshake, Secret, width_for
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
 
 from .across import Across, parts
-from .channel import Channel, Complete, Sparse
+from .channel import Channel, Complete, Private, Sparse
 from .engine import Callback, Moment
 from .manifest import fingerprint
 from .mixer import DENSE, is_complete
+from .released import grid_of
 from .resumption import Resumed
 from .share import stopped
 from .team import Team
@@ -38,21 +41,27 @@ class Teammate:
 
     name = "process-group"
 
-    def __init__(self, team: Team, whole: Task, topology: Topology, runs: int, callbacks: Sequence[Callback]) -> None:
-        self.team, self.whole, self.runs, self.callbacks = team, whole, runs, callbacks
-        self.fingerprint = fingerprint(whole)
+    def __init__(
+        self, team: Team, whole: Task, topology: Topology, runs: int, callbacks: Sequence[Callback], secret: Secret | None = None
+    ) -> None:
+        self.team, self.whole, self.runs, self.callbacks, self.secret = team, whole, runs, callbacks, secret
         self.part, self.members = parts(topology, team)
         self.salt = 2**40 * team.rank
-        self.waits = team.size > 1
+        self.waits, self.is_alone = team.size > 1, team.size == 1
         self.is_first = team.rank == 0
         self.asks = bool(int(team.told(torch.tensor(int(bool(callbacks))))))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint(self.whole)
 
     @cached_property
     def task(self) -> Task:
         return replace(self.whole, shards=[self.whole.shards[int(user)] for user in self.part.users])
 
     def batches(self, size: int | None, sampling: str, seeds: Sequence[int], unit: int) -> Batches:
-        return Batches(self.task.records, size, sampling, seeds, unit, self.part.users.tolist())
+        words = None if self.secret is None else self.secret.batch_words
+        return Batches(self.task.records, size, sampling, seeds, unit, self.part.users.tolist(), words)
 
     def channel(self, plans: Sequence[NoisePlan], seeds: Sequence[int], dtype: torch.dtype, device: torch.device) -> Channel:
         topology, central = plans[0].topology, plans[0].adversary.average_only
@@ -62,6 +71,8 @@ class Teammate:
             return OnCards(plans, seeds, dtype, device, self.part, self.team)
         complete = is_complete(topology)
         mixing = Across(topology, self.part, self.team, central or complete)
+        if self.secret is not None:
+            return Private(mixing, self._private_noise(plans[0], self.secret))
         if complete and not central and topology.users > DENSE:
             return Complete(mixing, plans, seeds, self.part.users)
 
@@ -69,6 +80,27 @@ class Teammate:
             return root.by_edges(users, *rest).within(self.part.users, users)
 
         return Sparse(mixing, plans, seeds, of, len(self.part.users))
+
+    def _private_noise(self, plan: NoisePlan, secret: Secret) -> GridNoise:
+        """Of the users here: edges between them from this process's secret, edges to others' users from one that both hold."""
+        topology, grid = plan.topology, grid_of(plan, self.whole.parameters, WORDS_PER_KEY)
+        home = np.empty(topology.users, np.int64)
+        for rank, users in enumerate(self.members):
+            home[users] = rank
+        place = {int(user): k for k, user in enumerate(self.part.users)}
+        handshake = Handshake()
+        others = self.team.everyones(handshake.public)
+        inside, multiples, crossing = [], [], []
+        for (low, high), multiple in zip(topology.edges.tolist(), grid.multiples, strict=True):
+            if home[low] == home[high] == self.team.rank:
+                inside.append((place[low], place[high]))
+                multiples.append(multiple)
+            elif self.team.rank in (home[low], home[high]):
+                user, sign, other = (low, 1, home[high]) if home[low] == self.team.rank else (high, -1, home[low])
+                shared = handshake.agree(others[other], struct.pack("<2Q", low, high))
+                crossing.append(Crossing(place[user], sign * multiple, shared))
+        width = width_for(topology.users, topology.edge_count)
+        return GridNoise(grid, secret, len(place), np.array(inside), multiples, width, crossing)
 
     def mean(self, block: Tensor) -> Tensor:
         return (self.team.total(block.sum(0, dtype=torch.float64)) / self.whole.users).to(block.dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import warnings
 from collections.abc import Sequence
 
@@ -42,13 +41,11 @@ def train(
     (always Chebyshev's) act on messages that are private already: they change no guarantee. `local_steps` (user level) walks
     several steps alone and clips their sum, which costs as much as one gradient. `batch_size` (user level) is how many records
     a gradient averages; at example level the plan says it. `resume` continues a run that stopped early.
-    Guarantee: the run's `guarantee` counts the steps taken.
+    Guarantee: the run's `guarantee` is the whole plan's, also where it stopped early, and says whether it is a simulation.
     """
     chosen = Vectorised() if engine is None else engine
     if not hasattr(chosen, "run"):
         raise InputError(f"engine must be an engine such as Vectorised(), not {engine!r}")
-    seed = getattr(chosen, "seed", 0)
-    seed = secrets.randbits(62) if seed is None else seed
     callbacks = [callbacks] if callable(callbacks) else list(callbacks)
     recipe = Recipe(
         schedule or Constant(),
@@ -61,7 +58,7 @@ def train(
         evaluate_every,
     )
     check(task, plan, recipe, allow_disconnected)
-    (run,) = chosen.run(task, [Setting(plan, learning_rate, seed)], recipe, callbacks, resume)
+    (run,) = chosen.run(task, [Setting(plan, learning_rate, getattr(chosen, "seed", 0))], recipe, callbacks, resume)
     if run.stopped is not None and run.stopped.startswith("diverged"):
         warnings.warn(run.stopped, DivergenceWarning, stacklevel=2)
     return run

@@ -16,6 +16,7 @@ from decor.learning.modules import Modules
 from decor.learning.quadratic import Quadratic
 from decor.learning.stack import Stack
 from decor.learning.task import Task
+from decor.noise.secret import Secret
 from decor.results.run import Run
 
 from .channel import NoiseSource
@@ -28,8 +29,11 @@ from .simulation import Simulation
 class Vectorised:
     """The simulator: exact Algorithm 1 for all users at once, without a loop over them.
 
-    `seed` decides all that is random (a sweep names its own seeds), and whoever knows it can take the noise away again: a model
-    of real data that is to be released takes `seed=None`, one from the operating system that is kept nowhere.
+    `seed` decides all that is random (a sweep names its own seeds), and anyone who knows it can subtract the noise: such a run is
+    a simulation. `seed=None` is a private run, for models that may leave: noise and batches from 256 bits of the operating system
+    that are kept nowhere, on the integer grid of docs/noise.md, and nothing about the data is kept but the models. With
+    `private_metrics` it also measures the training loss, for `run.private_metrics` (private.jsonl) and callbacks: a run that a
+    callback then stops has no guarantee.
     `threads` None takes as many cores as help.
     `path` "auto" takes the fast path for linear models and MLPs, "generic" torch.func for everything; both give the same numbers.
     `device` "cuda" is an NVIDIA card (or "cuda:1", ...): the same records, and noise of the same law. There `tf32` lets products
@@ -47,6 +51,7 @@ class Vectorised:
     path: str = "auto"
     tf32: bool = False
     noise: NoiseSource | str | None = field(default=None, repr=False)
+    private_metrics: bool = False
     on_messages: Callable[[int, Tensor], object] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -59,6 +64,12 @@ class Vectorised:
             raise InputError(f'dtype must be "float32" or "float64", not {self.dtype!r}')
         if self.path not in ("auto", "generic"):
             raise InputError(f'path must be "auto" or "generic", not {self.path!r}')
+        if self.seed is None and self.device != "cpu":
+            raise InputError('a private run draws its noise on the CPU; say device="cpu", or give a seed to simulate on a GPU')
+        if self.seed is None and self.noise is not None:
+            raise InputError("a private run draws its own noise; drop noise, or give a seed to simulate")
+        if self.private_metrics and self.seed is not None:
+            raise InputError("a simulation keeps all its metrics; drop private_metrics, or say seed=None for a private run")
         if self.threads is not None and (not isinstance(self.threads, int) or self.threads < 1):
             raise InputError(f"threads must be a positive whole number, or None for automatic, not {self.threads!r}")
 
@@ -71,7 +82,8 @@ class Vectorised:
         resume: Run | None = None,
     ) -> list[Run]:
         """Settings must be a grid: the same plans and step sizes for every seed, seeds in the outer order."""
-        return Simulation(self, Alone(task, self.noise, callbacks), settings, recipe, resume).finished()
+        secret = check_private(settings) if self.seed is None else None
+        return Simulation(self, Alone(task, self.noise, callbacks, secret), settings, recipe, resume).finished()
 
     @property
     def room(self) -> int | None:
@@ -89,6 +101,25 @@ class Vectorised:
             if stack is not None and not (stack.loss == "classes" and task.shards[0][1].is_floating_point()):
                 return Linear(task, stack, dtype, device) if Linear.takes(stack) else Layers(task, stack, dtype, device)
         return Modules(task, dtype, device)
+
+
+def check_private(settings: Sequence[Setting]) -> Secret:
+    """A fresh secret for the one setting of a private run; refuses what it cannot be private for."""
+    if len(settings) != 1:
+        raise InputError(
+            f"a private run is one run, not {len(settings)}: choosing among several by their results reveals more than the epsilon "
+            "of one. Choose with simulations on public data, then train the chosen one privately"
+        )
+    (setting,) = settings
+    if setting.seed is not None:
+        raise InputError(f"a private run has no seed, and the setting has {setting.seed}; say Setting(plan, learning_rate, None)")
+    if setting.plan.adversary.average_only:
+        raise InputError("central DP protects the average alone, which a trusted server has to make; give a seed to simulate it")
+    if not setting.plan.sigma_cdp > 0:
+        raise InputError(
+            "a plan without sigma_cdp promises nothing, so there is nothing to keep secret; give a seed to simulate it"
+        )
+    return Secret()
 
 
 def check_device(device: str) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import tomllib
 import warnings
 from collections.abc import Mapping
@@ -18,13 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import decor
+from decor.engines.released import grid_of
 from decor.errors import FragileGraphWarning, InputError
 from decor.graph.gossip import Gossip
 from decor.graph.topology import Topology
 from decor.learning.schedule import Constant, Cosine, InverseTime, Schedule
 from decor.noise.grid import Grid
 from decor.privacy.adversary import Adversary
-from decor.privacy.budget import Budget, Exposure
+from decor.privacy.budget import ACCOUNTED, Budget, Exposure
 from decor.privacy.calibrate import calibrate
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
@@ -45,16 +45,12 @@ from .file import (
 )
 from .graph import check_reach, drawn_out, topology_of
 from .model import built, fitting, parameters
-from .released import covers, grid_of
 
 if TYPE_CHECKING:
     from decor.engines.engine import Recipe
     from decor.learning.task import Task
 
-__all__ = ["ACCOUNTED", "Federation", "Member", "Model", "Network", "Privacy", "Training"]
-
-ACCOUNTED = 0.999
-"""The part of delta that the plan spends; the rest is for what peers' noise, drawn from finite tables, differs from Gaussian."""
+__all__ = ["Federation", "Member", "Model", "Network", "Privacy", "Training"]
 
 _DIGITS = 6
 """Of a derived sigma, rounded up: another machine's last digits, which differ in linear algebra, give the same number."""
@@ -202,7 +198,7 @@ class Federation:
 
     @cached_property
     def _derived(self) -> tuple[NoisePlan, tuple[str, ...]]:
-        budget = Budget(self.budget.epsilon, ACCOUNTED * self.budget.delta)
+        budget = self.budget
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", FragileGraphWarning)
             plan = calibrate(
@@ -216,7 +212,7 @@ class Federation:
             )
         assert isinstance(plan.sigma_cor, float)
         plan = replace(plan, sigma_cdp=_up(plan.sigma_cdp), sigma_cor=_up(plan.sigma_cor))
-        reached = plan.guarantee().epsilon
+        reached = plan.guarantee(ACCOUNTED * budget.delta).epsilon
         if not reached <= budget.epsilon:
             raise InputError(
                 f"privacy.epsilon {budget.epsilon:g} cannot be met: the derived noise gives {reached:g}; raise it, take fewer "
@@ -226,7 +222,7 @@ class Federation:
 
     @property
     def plan(self) -> NoisePlan:
-        """The noise that the budget takes, the same numbers on every machine; made for ACCOUNTED of the file's delta."""
+        """The noise that the budget takes, the same numbers on every machine; made for ACCOUNTED of the file's delta (see calibrate)."""
         return self._derived[0]
 
     @property
@@ -236,15 +232,12 @@ class Federation:
 
     def guarantee(self, adversary: Adversary | None = None) -> Guarantee:
         """What the plan promises at the file's delta; infinity where the tables of the noise take more of it than is left."""
-        found, budget = self.plan.guarantee(adversary=adversary), self.plan.budget
-        assert budget is not None
-        sure = covers(self.grid, found.epsilon, budget.delta, self.budget.delta)
-        return replace(found, delta=self.budget.delta, epsilon=found.epsilon if sure else math.inf)
+        return self.plan.guarantee_on_grid(self.grid.distance, self.budget.delta, adversary)
 
     @cached_property
     def grid(self) -> Grid:
         """Of what leaves every user; loads torch for a model of code only."""
-        return grid_of(self.plan, self.parameters, self.budget.delta)
+        return grid_of(self.plan, self.parameters)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -318,7 +311,7 @@ class Federation:
                 "data, or have everybody take a file with the right number"
             )
         tested = None if test is None else fitting(self.model, self.dtype, "the test data", test)
-        return made(module, loss, [own], test=tested, name=self.name)
+        return made(module, loss, [own], test=tested, name=self.name, test_public=True)
 
     def _check_members(self) -> None:
         if len(self.members) < 2:

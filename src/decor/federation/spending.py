@@ -10,7 +10,7 @@ from decor.net.ledger import Entry, Ledger
 from decor.privacy.guarantee import Guarantee, figure
 from decor.privacy.plan import NoisePlan
 
-from .terms import Terms, at_delta
+from .terms import Terms
 
 
 def kept(terms: Terms) -> str:
@@ -28,9 +28,14 @@ def planned(entry: Entry) -> NoisePlan:
 
 
 def paid(entry: Entry) -> Guarantee:
-    """What the messages of one run have cost."""
+    """What one run counts for in the ledger.
+
+    At user level the messages that were sent, under the limit that was fixed before: what was not spent may be spent later. At
+    example level a run that has begun counts whole.
+    """
     _, delta, plan = _read(entry)
-    return at_delta(plan, entry.steps, delta)
+    whole = plan.exposure.unit == "example" and entry.steps > 0
+    return plan.guarantee_on_grid(0.0, delta, steps=None if whole else entry.steps)
 
 
 def total(entries: list[Entry]) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from decor.engines.engine import Recipe
@@ -13,19 +13,12 @@ from decor.net.peer import Course
 from decor.noise.grid import Grid
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
-from decor.results.run import spent
-
-from .released import grid_of
-
-
-def at_delta(plan: NoisePlan, steps: int, delta: float) -> Guarantee:
-    """What so many messages cost: at the delta that the plan was made for, if any, said for the delta promised."""
-    return replace(spent(plan, steps, None if plan.budget is not None else delta), delta=delta)
+from decor.engines.released import grid_of
 
 
 @dataclass(frozen=True)
 class Terms:
-    """The same at every user. `delta` is what is promised; the plan was made for a little less, see `released`."""
+    """The same at every user. `delta` is what is promised, the tables' share included."""
 
     name: str
     members: tuple[Member, ...]
@@ -66,11 +59,16 @@ class Terms:
 
     @cached_property
     def grid(self) -> Grid:
-        return grid_of(self.plan, self.parameters, self.delta)
+        return grid_of(self.plan, self.parameters)
+
+    @cached_property
+    def promise(self) -> Guarantee:
+        """What the whole plan promises, which holds however early a run stops."""
+        return self.plan.guarantee_on_grid(self.grid.distance, self.delta)
 
     def spent(self, steps: int) -> Guarantee:
-        """What so many messages of a user have cost, at the delta promised."""
-        return at_delta(self.plan, steps, self.delta)
+        """What so many messages of a user have cost, if their number was fixed in advance."""
+        return self.plan.guarantee_on_grid(self.grid.distance, self.delta, steps=steps)
 
     @property
     def course(self) -> Course:

@@ -1,6 +1,7 @@
 """Which records every user takes in a step: all, a fixed number without replacement, or each one independently (Poisson).
 
-What is drawn is a function of (seed, step, user): a resumed run takes the records that the uninterrupted one would have taken.
+In a simulation what is drawn is a function of (seed, step, user): a resumed run takes the records that the uninterrupted one
+would have taken. In a private run, and at real peers, it follows from words that nobody else knows.
 """
 
 from __future__ import annotations
@@ -15,9 +16,14 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decor.errors import InputError
+from decor.errors import DecorError, InputError
 
 Array = NDArray[Any]
+Words = Callable[[int, int], Array]
+"""(step, count) -> that many uniform 32-bit words, which nobody else knows."""
+
+_SPARE = 64
+"""Words of 64 bits, beside one for each place, for those that are rejected: at most one in 2^64 / records is."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,8 @@ class Batch:
 class Batches:
     """Draws the batches of all users and seeds together; sampled ones are padded to a multiple of `unit` records.
 
-    `names` are the users' numbers, where these are some of many: somebody's records do not depend on who else is here.
+    `names` are the users' numbers, where these are some of many: a user's records do not depend on who else is here. `words`
+    draws the batches of a private run, for which `seeds` has one entry that means nothing.
     """
 
     def __init__(
@@ -48,8 +55,9 @@ class Batches:
         seeds: Sequence[int],
         unit: int = 1,
         names: Sequence[int] | None = None,
+        words: Words | None = None,
     ) -> None:
-        self.unit = unit
+        self.unit, self.words = unit, words
         self.names = np.arange(len(records)) if names is None else np.asarray(names, dtype=np.int64)
         self.records = np.asarray(records, dtype=np.int64)
         self.starts = np.concatenate([[0], np.cumsum(self.records)[:-1]])
@@ -70,6 +78,8 @@ class Batches:
         """The batches of a step, valid until the next are drawn."""
         if self.size is None:
             return self._all
+        if self.words is not None:
+            return self._drawn_secretly(self.words, step)
         if self.sampling == "fixed":
             _fixed(self._rows, self._scratch, self.starts, self.records, self.names, self.seeds, step)
             return self._batch
@@ -77,6 +87,33 @@ class Batches:
         while not _poisson(self._rows, self._counts, self.starts, self.records, rates, self.names, self.seeds, step, self.null):
             # rarer than once in 10^30 steps; drawn again with room, because leaving a record out would change the law
             self._rows = np.empty((len(self._rows), 2 * self._rows.shape[1]), dtype=np.int64)
+        return self._sampled()
+
+    def _drawn_secretly(self, words: Words, step: int) -> Batch:
+        """The batches of a private run: each user's own words, in the order of the users."""
+        assert self.size is not None
+        if self.sampling == "fixed":
+            each = 2 * (self.size + _SPARE)
+            drawn = words(step, each * len(self.records))
+            for u, (start, held) in enumerate(zip(self.starts.tolist(), self.records.tolist(), strict=True)):
+                choose(drawn[each * u : each * (u + 1)], held, self._scratch, self._rows[u])
+                self._rows[u] += start
+            return self._batch
+        drawn, first = words(step, self.null), 0
+        for u, (start, held) in enumerate(zip(self.starts.tolist(), self.records.tolist(), strict=True)):
+            taken = start + sample(drawn[first : first + held], self.size)
+            first += held
+            if len(taken) > self._rows.shape[1]:  # rarer than once in 10^30 steps; leaving a record out would change the law
+                wider = np.empty((len(self._rows), 2 * len(taken)), dtype=np.int64)
+                wider[:, : self._rows.shape[1]] = self._rows
+                self._rows = wider
+            self._rows[u, : len(taken)], self._rows[u, len(taken) :] = taken, self.null
+            self._counts[u] = len(taken)
+        return self._sampled()
+
+    def _sampled(self) -> Batch:
+        """What has been drawn, padded to the longest batch."""
+        assert self.size is not None
         wide = min(self._rows.shape[1], -(-max(1, int(self._counts.max())) // self.unit) * self.unit)
         rows = torch.from_numpy(self._rows[:, :wide])
         # by the expected size, never the realised one: dividing by what one record can change would leak it
@@ -103,20 +140,40 @@ def check_size(records: Sequence[int], size: int | None) -> None:
 def secretly(records: int, size: int | None, sampling: str, random: Callable[[int], bytes]) -> Batch:
     """One user's batch, by random bytes that nobody else knows: what amplification by sampling asks for.
 
-    Guarantee: with "poisson" every record is taken with probability at most size / records (less by 2^-64), independently.
+    Guarantee: see `sample` ("poisson") and `choose` ("fixed").
     """
     if size is None:
         return Batch(torch.arange(records).unsqueeze(0), 1.0 / records)
-    words = np.frombuffer(random(8 * records), dtype="<u8")
+    count = 2 * (size + _SPARE) if sampling == "fixed" else records
+    words = np.frombuffer(random(4 * count), "<u4").astype(np.uint32, copy=False)
     if sampling == "fixed":
-        taken = np.sort(np.argsort(words, kind="stable")[:size])
-    elif size >= records:
-        taken = np.arange(records)
+        taken = np.empty(size, np.int64)
+        choose(words, records, np.arange(records), taken)
+        taken.sort()
     else:
-        taken = np.flatnonzero(words < np.uint64((size << 64) // records))
+        taken = sample(words, size)
     if not len(taken):
         return Batch(torch.tensor([[records]]), torch.zeros(1, 1, dtype=torch.float64))
     return Batch(torch.from_numpy(taken).unsqueeze(0), 1.0 / size)
+
+
+def sample(words: Array, size: int) -> Array:
+    """Poisson: the records taken, one word for each.
+
+    Guarantee: every record is taken with probability at most size / records (less by 2^-32 at most), independently.
+    """
+    if size >= len(words):
+        return np.arange(len(words))
+    return np.flatnonzero(words < np.uint32((size << 32) // len(words)))
+
+
+def choose(words: Array, records: int, scratch: Array, taken: Array) -> None:
+    """Fixed size: `taken` becomes different records. `scratch` holds 0 to records - 1 or more, before and after.
+
+    Guarantee: every subset of that size is exactly equally likely, if words are uniform.
+    """
+    if not _choose(words.view(np.uint64), records, scratch, taken):
+        raise DecorError("the words for a batch ran out, which uniform words do not in 10^1000 years; is the machine broken?")
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -151,6 +208,28 @@ def _fixed(rows: Array, scratch: Array, starts: Array, records: Array, names: Ar
                 out[k] = starts[u] + scratch[k]
             for k in range(b - 1, -1, -1):
                 scratch[k], scratch[swapped[k]] = scratch[swapped[k]], scratch[k]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _choose(words: Array, records: int, scratch: Array, taken: Array) -> bool:
+    """Fisher and Yates' shuffle stopped after the batch, and undone; words in the uneven rest of 2^64 are rejected."""
+    at, b = 0, len(taken)
+    swapped = np.empty(b, dtype=np.int64)
+    for k in range(b):
+        left = np.uint64(records - k)
+        uneven = (np.uint64(0) - left) % left  # 2^64 mod left
+        while at < len(words) and words[at] < uneven:
+            at += 1
+        if at == len(words):
+            return False
+        j = k + np.int64(words[at] % left)
+        at += 1
+        swapped[k] = j
+        scratch[k], scratch[j] = scratch[j], scratch[k]
+        taken[k] = scratch[k]
+    for k in range(b - 1, -1, -1):
+        scratch[k], scratch[swapped[k]] = scratch[swapped[k]], scratch[k]
+    return True
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

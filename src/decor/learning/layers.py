@@ -90,8 +90,8 @@ class Layers:
         norm: Tensor = torch.linalg.vector_norm(g, dim=-1, dtype=torch.float64)
         return norm.to(self.dtype)
 
-    def evaluate(self, blocks: Blocks) -> dict[str, Tensor]:
-        return self.data.metrics(blocks, self._outputs)
+    def evaluate(self, blocks: Blocks, loss: bool = True) -> dict[str, Tensor]:
+        return self.data.metrics(blocks, self._outputs, loss)
 
     def _outputs(self, models: Blocks, X: Tensor) -> Tensor:
         X = X[..., :-1] if self.apart else X

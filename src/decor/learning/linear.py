@@ -63,8 +63,8 @@ class Linear:
         e.mul_(weights if isinstance(weights, float) else weights.unsqueeze(-1))
         to[0][users].view(len(A), -1, A.shape[-1]).baddbmm_(e.transpose(1, 2), A)
 
-    def evaluate(self, blocks: Blocks) -> dict[str, Tensor]:
-        return self.data.metrics(blocks, lambda models, X: (X @ models[0].squeeze(-1).T).T.unsqueeze(-1))
+    def evaluate(self, blocks: Blocks, loss: bool = True) -> dict[str, Tensor]:
+        return self.data.metrics(blocks, lambda models, X: (X @ models[0].squeeze(-1).T).T.unsqueeze(-1), loss)
 
     def _derivatives(self, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         A, y = self.data.gathered(rows)

@@ -85,15 +85,15 @@ class Modules:
             factor = factor * (weights if isinstance(weights, float) else weights[:, None, k : k + wide])
             target += torch.einsum("bcr,bcrp->bcp", factor, G)
 
-    def evaluate(self, blocks: Blocks) -> dict[str, Tensor]:
-        """Metrics of models [count, parameters]: training loss, and on public data test loss and accuracy."""
-        rows = [self._evaluated(flat) for flat in blocks[0]]
+    def evaluate(self, blocks: Blocks, loss: bool = True) -> dict[str, Tensor]:
+        """Metrics of models [count, parameters]: training loss, unless `loss` is False, and on test data test loss and accuracy."""
+        rows = [self._evaluated(flat, loss) for flat in blocks[0]]
         return {name: torch.tensor([row[name] for row in rows], dtype=torch.float64) for name in rows[0]}
 
-    def _evaluated(self, flat: Tensor) -> dict[str, float]:
-        found, start = {"loss": 0.0}, 0
+    def _evaluated(self, flat: Tensor, loss: bool) -> dict[str, float]:
+        found, start = {"loss": 0.0} if loss else {}, 0
         with torch.no_grad(), evaluating(self.model):
-            for m in self.task.records:
+            for m in self.task.records if loss else ():
                 found["loss"] += float(self._cost(flat, self.X[start : start + m], self.y[start : start + m])) / self.task.users
                 start += m
             if self.test is not None:

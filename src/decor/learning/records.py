@@ -73,17 +73,17 @@ class Records:
             output.div_(output.sum(-1, keepdim=True))
         return output.sub_(target)
 
-    def metrics(self, blocks: Blocks, forward: Forward) -> dict[str, Tensor]:
-        """Training loss of `count` models, and on public data test loss and accuracy."""
+    def metrics(self, blocks: Blocks, forward: Forward, loss: bool = True) -> dict[str, Tensor]:
+        """Training loss of `count` models, unless `loss` is False, and on test data test loss and accuracy."""
         count, wide = len(blocks[0]), max(block.shape[-1] + block.shape[-2] for block in blocks)
-        found = {"loss": torch.zeros(count, dtype=torch.float64, device=self.device)}
-        for part in pieces(len(self.share), count * wide, self.room):
+        zero = torch.zeros(count, dtype=torch.float64, device=self.device)
+        found = {"loss": zero.clone()} if loss else {}
+        for part in pieces(len(self.share), count * wide, self.room) if loss else ():
             each = self._losses(forward(blocks, self.X[:-1][part, : self.columns].to(self.dtype)), self.y[:-1][part])
             found["loss"] += each.double() @ self.share[part]
         if self.test is not None:
             X, target = self.test
-            found["test_loss"] = torch.zeros_like(found["loss"])
-            right = torch.zeros_like(found["loss"])
+            found["test_loss"], right = zero.clone(), zero.clone()
             for part in pieces(len(X), count * wide, self.room):
                 output = forward(blocks, X[part])
                 found["test_loss"] += self._losses(output, target[part]).double().sum(1) / len(X)

@@ -24,8 +24,9 @@ class Task:
     """What is learnt, and on whose data.
 
     `loss(model(X), y)` is the mean over records. Every user starts from the model's own weights. `shards` holds (X, y) of every
-    user, as tensors or arrays, records first; `test` is public data, measured with the average model. `optimum`, where it is
-    known, is the best flat parameter vector. `facts` says where the data is from, for the manifest of a run.
+    user, as tensors or arrays, records first; the average model is measured on `test`. `test_public` says that anybody may know
+    these records: only then does a private run keep what was measured on them. `optimum`, where it is known, is the best flat
+    parameter vector. `facts` says where the data is from, for the manifest of a simulation.
     """
 
     model: nn.Module
@@ -35,6 +36,7 @@ class Task:
     name: str = "own task"
     optimum: Tensor | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    test_public: bool = False
 
     def __post_init__(self) -> None:
         put = object.__setattr__

@@ -158,7 +158,7 @@ class _Deal:
         sizes = [len(records) for records in dealt]
         pieces = zip(*(torch.split(part, sizes) for part in _tensors(X, y)), strict=True)
         counts = {"records": len(y), "test_records": len(test[1]), "split": self.way, "alpha": self.alpha, "seed": self.seed}
-        return Task(model, loss, list(pieces), test=_tensors(*test), name=name, facts=facts | counts)
+        return Task(model, loss, list(pieces), test=_tensors(*test), name=name, facts=facts | counts, test_public=True)
 
 
 def _tensors(X: NDArray[Any], y: NDArray[np.int64]) -> Shard:

@@ -15,7 +15,7 @@ from typing import ClassVar, Self
 from decor.errors import LocalProtocolError, RemoteProtocolError
 from decor.noise.agreement import OFFER_BYTES, TAG_BYTES
 
-VERSION = 1
+VERSION = 2
 HEADER = struct.Struct("<B3xI")
 FIELDS = 64
 """Fields of a federation's file at most."""
@@ -47,7 +47,10 @@ class Hello:
     def parsed(cls, payload: memoryview) -> Hello:
         version, federation, epoch, step, count = cls._fixed.unpack_from(payload)
         if version != VERSION:
-            raise RemoteProtocolError(f"speaks version {version} of the protocol, and this side version {VERSION}")
+            raise RemoteProtocolError(
+                f"speaks version {version} of the protocol, and this side version {VERSION}; "
+                "install the same version of decor at both"
+            )
         if count > FIELDS:
             raise RemoteProtocolError(f"names {count} fields of its federation; {FIELDS} are the most")
         digests, at = [], cls._fixed.size

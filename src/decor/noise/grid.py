@@ -1,9 +1,10 @@
 # mypy: disallow-untyped-decorators=False
-"""Gradient and noise on one integer grid: what a user releases in a step is a whole multiple of `unit`, and so are its parts.
+"""Gradient and noise on one integer grid: what a user releases in a step is an integer multiple of `unit`, and so are its parts.
 
-Guarantee: a run of n users whose messages all come from `Grid.noised`, each with fresh keys, is as private as the same run with
-continuous Gaussian noise of the planned deviations and no grid, but for `slack(epsilon)` on delta. It holds for the gradients
-passed in: `shift` must bound how far two neighbouring ones are apart, their own floating-point errors included.
+Guarantee: a run of n users whose messages all come from `Grid.noised` (or from `noise.secret`, for many users at once), each with
+fresh keys, is as private as the same run with continuous Gaussian noise of the planned deviations and no grid, but for
+`slack(epsilon)` on delta. It holds for the gradients passed in: `shift` must bound how far two neighbouring ones are apart, their
+own floating-point errors included.
 docs/noise.md has the proof.
 """
 
@@ -62,12 +63,14 @@ class Grid:
         shift: float,
         parameters: int,
         steps: int,
+        words_per_key: int | None = None,
     ) -> Grid:
         """The grid for noise `sigma_cdp` of every user's own and `sigma_cor` of every edge, edges being pairs of user numbers.
 
         `shift` is how far apart two neighbouring gradients can be in norm: noise grows a little to hide their rounding as well.
         Deviations count with 12 decimal digits, rounded up, and all that follows is exact or has a fixed precision: machines
-        whose plans agree that far have the same grid.
+        whose plans agree that far have the same grid. `words_per_key`: None where every user and every edge has a key of its own
+        in every step; else the most words that one key serves, of streams that serve several users and edges one after the other.
         """
         ends = [(int(i), int(j)) for i, j in np.asarray(edges, np.int64).reshape(-1, 2)]
         _meant(sigma_cdp, sigma_cor, ends, users, shift, (parameters, steps))
@@ -75,14 +78,29 @@ class Grid:
         found = {float(c): _multiple(_DIGITS.create_decimal_from_float(float(c)), s) for c in sigma_cor}
         multiples = tuple(found[float(c)] for c in sigma_cor)
         values = int(parameters) * int(steps) * (users + 2 * len(ends))
-        departure = _departure(multiples, ends, users, int(parameters) * int(steps)) + values * _unrepeated(int(parameters))
+        departure = _departure(multiples, ends, users, int(parameters) * int(steps))
+        departure += int(steps) * _unrepeated(users, len(ends), int(parameters), words_per_key)
         return Grid(_unit(s, Decimal(float(shift)), int(parameters)), multiples, values, departure)
 
+    @property
+    def distance(self) -> float:
+        """A bound of the total variation between all messages and Gaussian ones: the tables, the cipher's blocks, the grid."""
+        return self.values * DISTANCE + self.departure
+
     def slack(self, epsilon: float) -> float:
-        """What is to be added to delta for all that is not exactly Gaussian: the tables, the cipher's blocks, the grid."""
+        """What is to be added to delta for all that is not exactly Gaussian."""
         if not epsilon >= 0:
             raise InputError(f"an epsilon is a number from 0 on, not {epsilon!r}")
-        return min(1.0, (1 + math.exp(min(epsilon, 700.0))) * (self.values * DISTANCE + self.departure))
+        return min(1.0, (1 + math.exp(min(epsilon, 700.0))) * self.distance)
+
+    def largest_epsilon(self, delta: float) -> float:
+        """The largest epsilon whose slack is at most `delta`."""
+        return max(0.0, math.log(max(delta / self.distance - 1, 1e-300)))
+
+    @property
+    def scale(self) -> float:
+        """What a gradient is multiplied by before it is rounded to an integer: there are 2^16 of these in a grid step."""
+        return 2.0**_FRACTION / self.unit
 
     def noised(
         self, gradient: NDArray[Any], own_key: bytes, edges: Sequence[tuple[bytes, int]], factor: float = 1.0, over: bool = False
@@ -91,22 +109,20 @@ class Grid:
 
         `own_key`: 32 bytes of this step that nobody else knows. `edges`: for every edge its key of this step and its multiple,
         positive at the user with the lower number and negative at the other. Keys that served once must not serve again.
-        The message is in float64, where it is exact; or, with `over`, in the gradient's place and type.
+        The message is in float64, where it is exact; or, with `over`, in the gradient's place and type. Nothing about the
+        gradient's values is refused, because neighbours would see a refusal: entries beyond 2^36 grid steps count as that far,
+        which brings no two gradients further apart, and an entry that is not a number counts as zero.
         """
         numbers = np.ascontiguousarray(gradient, None if gradient.dtype in (np.float32, np.float64) else np.float64)
         if numbers.ndim != 1:
             raise InputError(f"a gradient is one row of numbers, not an array of shape {numbers.shape}; flatten it")
         _summable(own_key, edges)
         message, total = numbers if over else np.empty(len(numbers)), np.empty(min(len(numbers), PART), np.int64)
-        seed = np.uint64(int.from_bytes(_keyed(own_key, _DITHER_KEY)[:8], "little"))
+        seed = np.uint32(int.from_bytes(_keyed(own_key, _DITHER_KEY)[:4], "little"))
         streams, sums, first = [parts(key, len(numbers), SHARED) for key, _ in edges], [0] * len(edges), 0
         for own in parts(_keyed(own_key, _OWN_KEY), len(numbers), OWN):
             there, some = slice(first, first + len(own)), total[: len(own)]
-            if not _place(numbers[there], factor * 2.0**_FRACTION / self.unit, seed, np.uint64(first), own, some):
-                raise InputError(
-                    f"the gradient has an entry that is not finite, or beyond {_FARTHEST / 2**_FRACTION * self.unit:.3g}: "
-                    "nothing may be sent for it; is it clipped, and the step size small enough?"
-                )
+            _place(numbers[there], self.scale * factor, seed, first, own, some)
             for e, (_, multiple) in enumerate(edges):
                 values = next(streams[e])
                 _add(values, np.int64(multiple), some)
@@ -178,9 +194,18 @@ def _departure(multiples: Sequence[int], ends: Sequence[tuple[int, int]], users:
     return found
 
 
-def _unrepeated(parameters: int) -> float:
-    """What a value owes to blocks of one key never being equal: q^2 / 2^129 a key, q <= 5 a value if every word were a tie."""
-    return 25.0 * parameters * 2.0**-129
+def _unrepeated(users: int, edges: int, parameters: int, words_per_key: int | None) -> float:
+    """What a step owes to blocks of one key never being equal: at most the expected number of equal pairs of uniform blocks.
+
+    q blocks have less than q^2 / 2 pairs. Blocks for ties, for one word in 2^20, are within the thousandth that is added.
+    """
+    # blocks of four words: three quarters of one for a user's own value, half of one for an edge's, drawn apart at both ends
+    pairs = users * (0.75 * parameters + 1) ** 2 + 2 * edges * (0.5 * parameters + 1) ** 2
+    if words_per_key is not None:
+        words = parameters * (3 * users + 2 * edges)
+        keys = math.ceil(words / words_per_key)
+        pairs += (words / 4 + keys) * (min(words, words_per_key) / 4 + 1)
+    return 1.001 * pairs * 2.0**-129
 
 
 def _room(independent: int, coordinates: int, widest: float) -> float:
@@ -224,26 +249,25 @@ def _summable(own_key: bytes, edges: Sequence[tuple[bytes, int]]) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _place(
-    gradient: NDArray[Any], scale: float, seed: np.uint64, first: np.uint64, own: NDArray[Any], total: NDArray[Any]
-) -> bool:
-    """total = floor(gradient / unit + dither) + own, from one rounding to a fraction of a grid step on in whole numbers."""
-    fit = True
+def _place(gradient: NDArray[Any], scale: float, seed: np.uint32, first: int, own: NDArray[Any], total: NDArray[Any]) -> None:
+    """total = floor(gradient / unit + dither) + own, in integers after one rounding to a fraction of a grid step."""
     for k in range(len(own)):
-        x = gradient[k] * scale
-        inside = abs(x) <= _FARTHEST  # which nan is not
-        fit &= inside
-        dither = np.int64(_mixed(seed + (first + np.uint64(k)) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - _FRACTION))
-        total[k] = ((np.int64(np.rint(x if inside else 0.0)) + dither) >> np.int64(_FRACTION)) + np.int64(own[k])
-    return fit
+        total[k] = placed(np.float64(gradient[k]) * scale, seed, first + k)
+    for k in range(len(own)):
+        total[k] += np.int64(own[k])
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _mixed(z: np.uint64) -> np.uint64:
-    """Splitmix64's output function; dither decides how gradients round and hides nothing, so that speed may choose."""
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+def placed(x: float, seed: np.uint32, place: int) -> np.int64:
+    """x / 2^16 rounded to an integer by the dither of this place: down or up, to x in the mean."""
+    # comparisons with nan are false: it becomes zero, and what is far off the farthest
+    near = min(max(x, -_FARTHEST), _FARTHEST) if x == x else 0.0
+    # the finaliser of MurmurHash3: dither decides how gradients round and hides nothing, so that speed may choose
+    z = np.uint32(place) * np.uint32(0x9E3779B9) + seed
+    z = np.uint32(z ^ (z >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    z = np.uint32(z ^ (z >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    dither = np.int64(np.uint32(z) >> np.uint32(32 - _FRACTION))
+    return (np.int64(np.rint(near)) + dither) >> np.int64(_FRACTION)
 
 
 @njit(cache=True, nogil=True)

@@ -11,6 +11,10 @@ import numpy as np
 from decor.errors import BudgetError
 
 
+ACCOUNTED = 0.999
+"""The part of delta that noise is planned for; the rest is for what secret noise, drawn from finite tables, differs from Gaussian."""
+
+
 def checked_delta(delta: object) -> float:
     value = _number(delta)
     if not 0.0 < value < 1.0:

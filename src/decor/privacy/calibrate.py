@@ -22,7 +22,7 @@ from decor.graph.topology import Topology
 
 from . import theory
 from .adversary import Adversary
-from .budget import Budget, Exposure
+from .budget import ACCOUNTED, Budget, Exposure
 from .need import Need, curve_of
 from .network import Floats
 from .plan import NoisePlan
@@ -66,7 +66,8 @@ def calibrate(
         raise InputError(f'edges must be "uniform" or "optimal", not {edges!r}')
     if sum(given is not None for given in (ratio, sigma_cdp, sigma_cor)) > 1:
         raise InputError("give at most one of ratio, sigma_cdp and sigma_cor: each of them fixes the couple")
-    need = Need.of(topology, exposure, adversary, budget, method)
+    spent = Budget(budget.epsilon, ACCOUNTED * budget.delta) if method == "exact" and isinstance(budget, Budget) else budget
+    need = Need.of(topology, exposure, adversary, spent, method)
     if ratio is not None:
         x = _checked("ratio", ratio)
     elif sigma_cdp is not None:
@@ -83,7 +84,7 @@ def calibrate(
 
         progress.report("designing the noise of every edge")
         plan = optimal(plan, need.allowed)
-    return _within(plan, budget, method)
+    return _within(plan, spent, method)
 
 
 def couples(

@@ -44,6 +44,14 @@ class Guarantee:
     method: str
     topology: Topology = field(repr=False)
     everybody: Callable[[], Floats] = field(repr=False)
+    simulated: bool = False
+    """Of a run whose noise can be subtracted by anyone who knows its seed."""
+    stopped: str | None = None
+    """How a run ended early: the guarantee is the whole plan's all the same."""
+    in_advance: bool = False
+    """Whether it holds only if the number of steps was fixed in advance."""
+    void: str | None = None
+    """Why there is no guarantee at all; epsilon is then infinite."""
 
     @cached_property
     def per_user(self) -> Floats:
@@ -53,16 +61,27 @@ class Guarantee:
         return values
 
     def __str__(self) -> str:
+        if self.void is not None:
+            return f"No guarantee: {self.void}."
+        known = "Simulation with a known seed. With secret noise this plan is " if self.simulated else ""
+        certainty = "" if self.exact else " This is a certified upper bound; the true value may be smaller."
+        return f"{known}{self._promise()}, against {self.adversary.sentence}.{self._exposed()}{certainty}"
+
+    def _promise(self) -> str:
+        """What is promised, for which change of the data."""
         changed = "the data of one user" if self.unit == "user" else "one record of one user"
-        how = {"replace": "replaced", "add-remove": "added or removed"}[self.relation]
+        # the number of records is public: a record that is taken away leaves an empty one behind
+        changed += {"replace": " replaced", "add-remove": " replaced by an empty one"}[self.relation]
         what = "central DP, not SecLDP" if self.adversary.average_only else "SecLDP"
         if self.adversary.colluders is None:
             what = "local DP"
-        certainty = "" if self.exact else " This is a certified upper bound; the true value may be smaller."
-        return (
-            f"({figure(self.epsilon)}, {figure(self.delta)})-{what} over {self.steps:,} steps, with {changed} {how}, "
-            f"against {self.adversary.sentence}.{self._exposed()}{certainty}"
-        )
+        if self.in_advance:
+            said = f"epsilon {figure(self.epsilon)} (delta {figure(self.delta)}, {what}) if {self.steps:,} was fixed in advance"
+            return f"{said} as the number of steps, with {changed}"
+        pair = f"({figure(self.epsilon)}, {figure(self.delta)})-{what}"
+        if self.stopped is not None:
+            return f"{pair}, the whole plan's; {self.stopped}; with {changed}"
+        return f"{pair} over {self.steps:,} steps, with {changed}"
 
     def _exposed(self) -> str:
         if self.adversary.average_only:

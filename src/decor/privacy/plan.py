@@ -17,7 +17,7 @@ from decor.graph.topology import Topology
 
 from .accountant import Segment, account
 from .adversary import Adversary
-from .budget import Budget, Exposure
+from .budget import ACCOUNTED, Budget, Exposure
 from .guarantee import Guarantee
 
 if TYPE_CHECKING:
@@ -72,6 +72,25 @@ class NoisePlan:
         Guarantee: epsilon is never below the truth.
         """
         return Phases((self,)).guarantee(delta, adversary, method)
+
+    def guarantee_on_grid(
+        self, distance: float, delta: float | None = None, adversary: Adversary | None = None, steps: int | None = None
+    ) -> Guarantee:
+        """What is promised by messages whose law is within `distance` (total variation) of this plan's Gaussian one.
+
+        `delta` and `adversary` are as in `guarantee`; `steps`: of these first steps alone, if that number was fixed in advance.
+        Guarantee: `delta` includes what the distance takes of it, and epsilon is infinite where that is more than is left.
+        """
+        plan = self if not steps else replace(self, exposure=replace(self.exposure, steps=steps))
+        if delta is None and self.budget is not None:
+            delta = self.budget.delta
+        found = plan.guarantee(None if delta is None else ACCOUNTED * delta, adversary)
+        whole = found.delta / ACCOUNTED if delta is None else delta
+        left = (1 + math.exp(min(found.epsilon, 700.0))) * distance <= (1 - ACCOUNTED) * whole * (1 + 1e-9)
+        found = replace(found, delta=whole, epsilon=found.epsilon if left else math.inf, in_advance=steps is not None)
+        if steps == 0:
+            return replace(found, epsilon=0.0, steps=0, exact=True, everybody=lambda: np.zeros(self.topology.users))
+        return found
 
     def couples(self, ratios: ArrayLike | None = None) -> Couples:
         """All couples (sigma_cdp, sigma_cor) that meet the same budget, as a curve over their ratio."""

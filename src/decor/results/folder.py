@@ -1,4 +1,8 @@
-"""The folder of a run: manifest.json, plan.json, metrics.jsonl and everybody's models as safetensors."""
+"""The folder of a run: manifest.json, plan.json, metrics.jsonl and every user's model as safetensors.
+
+An unfinished private run also has resume.key, readable by its owner alone, and one that was asked for private metrics private.jsonl:
+neither is ever part of a release.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,9 @@ from .run import Run
 
 _FORMAT = "decor-run-1"
 _MANIFEST, _PLAN, _METRICS = "manifest.json", "plan.json", "metrics.jsonl"
+_PRIVATE, _KEY = "private.jsonl", "resume.key"
 _KINDS = ("models", "velocity", "fixed")
-_IDENTITY = ("task", "recipe", "seed", "learning_rate", "engine")
+_IDENTITY = ("task", "recipe", "seed", "learning_rate", "engine", "run")
 """What two states of one run have in common, beside the plan."""
 
 
@@ -26,8 +31,8 @@ def write(run: Run, folder: Path, overwrite: bool) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    models = f"models-{run.steps_taken}.safetensors"
-    rows = "".join(json.dumps(row, allow_nan=False) + "\n" for row in _rows(run))
+    models = model_file(run)
+    rows, private = (_lines(history) for history in (run.history, run.private_metrics))
     own = {"format": _FORMAT, "steps_taken": run.steps_taken, "stopped": run.stopped, "models": models}
     manifest = json.dumps({**run.manifest, **own}, indent=1, allow_nan=False) + "\n"
     tensors = {f"{kind}/{name}": v.contiguous() for kind in _KINDS for name, v in getattr(run, kind).items()}
@@ -38,6 +43,8 @@ def write(run: Run, folder: Path, overwrite: bool) -> None:
         os.replace(folder / (models + ".new"), folder / models)
         replace_text(folder / _PLAN, run.plan.to_json() + "\n")
         replace_text(folder / _METRICS, rows)
+        _write_or_remove(folder / _PRIVATE, private)
+        _write_or_remove(folder / _KEY, "" if run.resume_key is None else run.resume_key.hex() + "\n")
         replace_text(folder / _MANIFEST, manifest)
         for old in folder.glob("models-*.safetensors"):
             if old.name != models:
@@ -67,7 +74,36 @@ def read(folder: Path) -> Run:
         raise InputError(f"{str(path)!r} cannot be read: {problem}") from None
     parts = {kind: {k.removeprefix(f"{kind}/"): v for k, v in tensors.items() if k.startswith(f"{kind}/")} for kind in _KINDS}
     history = _history(folder / _METRICS, steps)
-    return Run(plan, history, parts["models"], steps, stopped, manifest, parts["velocity"], parts["fixed"])
+    private = _history(folder / _PRIVATE, steps) if (folder / _PRIVATE).exists() else {}
+    key = _key(folder / _KEY)
+    return Run(plan, history, parts["models"], steps, stopped, manifest, parts["velocity"], parts["fixed"], private, key)
+
+
+def model_file(run: Run) -> str:
+    """The name of the file of models."""
+    return f"models-{run.steps_taken}.safetensors"
+
+
+def _write_or_remove(path: Path, text: str) -> None:
+    """A file that its owner alone can read, or none."""
+    if not text:
+        path.unlink(missing_ok=True)
+        return
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
+        stream.write(text)
+    os.replace(new, path)
+
+
+def _key(path: Path) -> bytes | None:
+    try:
+        found = bytes.fromhex(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as problem:
+        raise InputError(f"{str(path)!r} cannot be read: {problem}") from None
+    return found if len(found) == 32 else None
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -120,10 +156,13 @@ def _json(path: Path) -> Any:
         raise InputError(f"{str(path)!r} cannot be read: {problem}") from None
 
 
-def _rows(run: Run) -> list[dict[str, Any]]:
-    """One row a measurement; what is not finite is null."""
-    count = len(run.history.get("step", []))
-    return [{n: values[k] if math.isfinite(values[k]) else None for n, values in run.history.items()} for k in range(count)]
+def _lines(history: dict[str, list[float]]) -> str:
+    """One line a measurement; what is not finite is null."""
+    rows = [
+        {name: values[k] if math.isfinite(values[k]) else None for name, values in history.items()}
+        for k in range(len(history.get("step", [])))
+    ]
+    return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
 
 
 def _history(path: Path, steps: int) -> dict[str, list[float]]:

@@ -18,7 +18,6 @@ from decor.privacy.guarantee import figure
 from decor.privacy.plan import NoisePlan
 from decor.results import live
 from decor.results.outcomes import METRICS
-from decor.results.run import spent
 
 Ask = Callable[[Path], dict[str, Any]]
 """A node's socket -> what it says of itself; raises InputError where nobody answers."""
@@ -117,7 +116,7 @@ class Watch:
         """What so many steps have spent; remembered, as it may take a search."""
         key = (plan.to_json(), steps)
         if key not in self._spent:
-            guarantee = spent(plan, steps, plan.budget.delta if plan.budget is not None else 1e-5)
+            guarantee = plan.guarantee_on_grid(0.0, plan.budget.delta if plan.budget is not None else 1e-5, steps=steps)
             budget = figure(plan.budget.epsilon) if plan.budget is not None else None
             if len(self._spent) > 1000:
                 self._spent.clear()

@@ -33,8 +33,6 @@ _AIM = 3.0
 """The mu that canaries are made for, about."""
 _TAKEN, _WIDE, _WIDEST = 4, 64, 8_000
 """Canaries of one run: so many that a few are taken in a step, and more come from more seeds; or all that can be, in one run."""
-_REPEATED = 8
-"""Runs of real peers at most, each of which has one seed."""
 _DENSE = 30_000_000
 """Numbers of all users' records up to which they may be one-hot: 120 megabytes, which an engine holds some times."""
 _MANY = 100
@@ -48,7 +46,7 @@ def attacked(wire: Wire, plan: NoisePlan, canaries: int, steps: int, error: floa
     victim = plan.guarantee(0.5).worst_user
     against = foes(plan, wire.secrets, victim)
     few = math.ceil(_TAKEN / exposure.rates(users)[victim])
-    wide = min(canaries, max(_WIDE, min(few, _WIDEST)) if wire.widest else _WIDEST)
+    wide = min(canaries, max(_WIDE, min(few, _WIDEST)) if wire.widest else _width(canaries, users, wire.repeated))
     loud = _loud(plan, against[0], wide, steps)
     paths, each = _shared_out(max(1, canaries // wide), users * wide**2, wire)
     replaced, outcome = exposure.relation == "replace", Outcome((), ())
@@ -70,10 +68,16 @@ def attacked(wire: Wire, plan: NoisePlan, canaries: int, steps: int, error: floa
 
 def _shared_out(runs: int, dense: int, wire: Wire) -> tuple[tuple[str, ...], int]:
     """The paths that are taken one after the other, and the seeds of each; one-hot records would take `dense` numbers."""
-    if wire.widest is None:
-        return PATHS[:1] * min(runs, _REPEATED), 1
     paths = PATHS if runs >= len(PATHS) and dense <= _DENSE else PATHS[:1]
+    if wire.widest is None:
+        runs = min(runs, wire.repeated)
+        return (paths * runs)[:runs], 1
     return paths, runs // len(paths)
+
+
+def _width(canaries: int, users: int, repeated: int) -> int:
+    """Canaries of a run that has one seed: as many as may be one-hot, if so many runs are enough."""
+    return min(_WIDEST, max(math.isqrt(_DENSE // users), canaries // repeated))
 
 
 def _reach(plan: NoisePlan) -> float:

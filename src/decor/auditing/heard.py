@@ -41,6 +41,7 @@ class OfPeers:
     name: str = "peers"
     secrets: bool = True
     widest: int | None = None
+    repeated: int = 8
     is_private: bool = True
     hears: bool = True
 

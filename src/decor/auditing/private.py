@@ -40,6 +40,7 @@ class Private:
     name: str = "vectorised, private"
     secrets: bool = True
     widest: int | None = None
+    repeated: int = 48
     is_private: bool = True
     hears: bool = True
 

@@ -89,6 +89,11 @@ class Wire(Protocol):
         ...
 
     @property
+    def repeated(self) -> int:
+        """Runs at most, where each has one seed."""
+        ...
+
+    @property
     def is_private(self) -> bool:
         """Whether a promise is made: secret keys, and noise that hides all bits of a message."""
         ...
@@ -145,6 +150,7 @@ class Simulated:
     name: str
     secrets: bool
     widest: int = _LARGE
+    repeated: int = 1
     is_private: bool = False
 
     @property

@@ -50,7 +50,7 @@ def add_commands(commands: Any) -> None:
     train.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     train.add_argument("--tf32", action="store_true", help="on a card: products with operands of eleven bits")
     secret = "of noise and batches, or secret: one that is kept nowhere, for a model to be released (default: 0)"
-    train.add_argument("--seed", type=_seed, default=0, metavar="S", help=secret)
+    train.add_argument("--seed", type=opt.seed, default=0, metavar="S", help=secret)
     train.add_argument("--allow-disconnected", action="store_true", help="train on a graph in parts, whose models never agree")
     train.add_argument("--output", required=True, metavar="DIR", help="folder for the run")
     train.add_argument("--checkpoint-every", type=opt.number, default=10.0, metavar="S", help="seconds (default: 10)")
@@ -204,10 +204,6 @@ def _task_and_plan(options: argparse.Namespace) -> tuple[Any, decor.NoisePlan, i
         accelerate=options.accelerate,
     )
     return task, plan, batch
-
-
-def _seed(text: str) -> int | str:
-    return "secret" if text == "secret" else opt.whole(text)
 
 
 @contextmanager

@@ -139,16 +139,12 @@ for resume, restarts in ((run if FIRST else None, "0"), (None, "0" if FIRST else
         team_of.trained(secret, given, made, options | {"resume": resume})
     except decor.InputError as problem:
         say(f"refused: {problem}")
-from decor.engines.process_group import _agreed
-from decor.engines.team import Team
-say(f"agreed on: {_agreed(5 if FIRST else 6, Team.of_environment('cpu'))}")
 """
     ended = in_a_team(tmp_path, script)
     assert ended.returncode == 0, ended.stderr[-2000:]
     assert "too late: a run can be asked for while" in ended.stdout
     assert "ended: on purpose" in ended.stdout and "ended: the first process has failed in a callback" in ended.stdout
-    assert ended.stdout.count("batch_size 1000 is larger") == 2 and ended.stdout.count("a secret seed cannot be resumed") == 4
-    assert ended.stdout.count("agreed on: 5") == 2  # a secret seed is one for all
+    assert ended.stdout.count("batch_size 1000 is larger") == 2 and ended.stdout.count("a private run cannot be resumed") == 4
     assert len(next(iter(Run.load(tmp_path / "run").models.values()))) == 12
 
 

@@ -449,12 +449,12 @@ def test_a_run_takes_exactly_its_steps_and_its_guarantee_is_the_plans():
     sent = []
     run = decor.train(task, plan, learning_rate=0.1, engine=Vectorised(on_messages=lambda t, _: sent.append(t)))
     assert sent == list(range(12)) and run.steps_taken == 12 and run.stopped is None
-    assert run.guarantee.steps == 12 and run.guarantee.epsilon == plan.guarantee().epsilon
+    assert run.guarantee.steps == 12 and run.guarantee.epsilon == plan.guarantee(0.999 * plan.budget.delta).epsilon
     assert run.history["step"][0] == 0 and run.history["step"][-1] == 12
 
 
 @pytest.mark.parametrize("reason", [True, "seen enough"])
-def test_a_run_that_a_callback_stops_counts_and_says_what_was_spent(reason):
+def test_a_run_that_a_callback_stops_promises_what_the_whole_plan_does(reason):
     task = make("logistic")
     plan = private(task)
     sent, seen = [], []
@@ -465,10 +465,14 @@ def test_a_run_that_a_callback_stops_counts_and_says_what_was_spent(reason):
 
     engine = Vectorised(on_messages=lambda t, _: sent.append(t))
     run = decor.train(task, plan, learning_rate=0.1, callbacks=[enough], engine=engine, final_gossip_rounds=2)
-    shorter = replace(plan, exposure=replace(plan.exposure, steps=5))
-    assert sent == list(range(5)) and run.steps_taken == 5 == run.guarantee.steps, "no message after the last that counts"
-    assert run.guarantee.epsilon == shorter.guarantee().epsilon < plan.guarantee().epsilon
-    assert [step for step, _ in seen] == [0, 1, 2, 3, 4, 5] and seen[0][1] == 0 and seen[5][1] == run.guarantee.epsilon
+    shorter = replace(plan, exposure=replace(plan.exposure, steps=5)).guarantee(0.999 * plan.budget.delta).epsilon
+    assert sent == list(range(5)) and run.steps_taken == 5, "no message after the last that counts"
+    assert run.guarantee.steps == 12 and run.guarantee.epsilon == plan.guarantee(0.999 * plan.budget.delta).epsilon
+    reached = "seen enough" if reason != True else "stopped by a callback after step 5"  # noqa: E712
+    assert f"-SecLDP, the whole plan's; stopped after 5 of 12 steps ({reached}); with" in str(run.guarantee)
+    if_fixed = run.guarantee_at(steps=5)
+    assert if_fixed.epsilon == shorter < run.guarantee.epsilon and "if 5 was fixed in advance" in str(if_fixed)
+    assert [step for step, _ in seen] == [0, 1, 2, 3, 4, 5] and seen[0][1] == 0 and seen[5][1] == shorter
     assert run.stopped == ("seen enough" if reason != True else "stopped by a callback after step 5")  # noqa: E712
     assert run.guarantee_at(1e-3).epsilon < run.guarantee.epsilon
 
@@ -579,7 +583,7 @@ def test_resuming_a_run_without_models_is_refused_in_words():
 
 
 @pytest.mark.parametrize("kind", ["logistic", "squares", "tanh"])
-def test_a_run_that_diverges_stops_warns_and_counts_its_steps(kind):
+def test_a_run_that_diverges_stops_and_warns(kind):
     task = make(kind)
     plan = private(task, steps=40, clip=1e6)
     sent = []
@@ -588,8 +592,8 @@ def test_a_run_that_diverges_stops_warns_and_counts_its_steps(kind):
         run = decor.train(task, plan, learning_rate=1e30, engine=engine)
     assert run.stopped.startswith("diverged") and "lower the learning rate" in run.stopped
     assert run.steps_taken == len(sent) < 40
-    shorter = replace(plan, exposure=replace(plan.exposure, steps=len(sent)))
-    assert run.guarantee.steps == len(sent) and run.guarantee.epsilon == shorter.guarantee().epsilon
+    assert run.guarantee.steps == 40 and run.guarantee.epsilon == plan.guarantee(0.999 * plan.budget.delta).epsilon
+    assert f"the whole plan's; stopped after {len(sent)} of 40 steps (diverged);" in str(run.guarantee)
     assert not math.isfinite(run.metrics["loss"]) or not math.isfinite(run.metrics["consensus"])
     with pytest.raises(InputError, match="diverged.*start a new one"):
         decor.train(task, plan, learning_rate=1e30, resume=run)

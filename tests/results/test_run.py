@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 import decor
 from decor.errors import InputError
 from decor.learning import losses, models
-from decor.results.run import Run, spent
+from decor.results.run import Run
 
 torch.set_num_threads(1)
 BUDGET = decor.Budget(3.0, 1e-5)
@@ -317,33 +317,36 @@ def test_metrics_that_are_not_finite_are_null_and_come_back_as_nan(tmp_path):
     assert all(math.isnan(value) for value in (*found["loss"][1:], found["accuracy"][2])) and found["accuracy"][:2] == [0.5, 0.25]
 
 
-def test_what_a_run_spent_counts_the_steps_taken():
+def test_a_run_promises_what_the_whole_plan_does_and_says_what_fewer_steps_would_cost():
     whole = plan(steps=50)
-    curve = [spent(whole, steps).epsilon for steps in (0, 1, 2, 10, 49, 50, 51)]
+    run = replace(made(10), plan=whole)
+    curve = [run.guarantee_at(steps=steps).epsilon for steps in (0, 1, 2, 10, 49, 50)]
     assert curve[0] == 0 and (np.diff(curve) > 0).all()
-    assert curve[5] == pytest.approx(whole.guarantee().epsilon) == pytest.approx(3.0, rel=1e-6)
-    for steps in (1, 10):
-        by_hand = replace(whole, exposure=replace(whole.exposure, steps=steps)).guarantee(1e-5)
-        found = replace(made(steps), plan=whole).guarantee
-        assert (found.epsilon, found.delta, found.steps) == (by_hand.epsilon, 1e-5, steps)
+    assert curve[5] == run.guarantee.epsilon == pytest.approx(3.0, rel=1e-3)
+    by_hand = replace(whole, exposure=replace(whole.exposure, steps=10)).guarantee(0.999e-5)
+    found = run.guarantee_at(steps=10)
+    assert (found.epsilon, found.delta, found.steps, found.in_advance) == (by_hand.epsilon, 1e-5, 10, True)
+    assert run.guarantee.steps == 50 and not run.guarantee.in_advance
+    for steps in (-1, 51):
+        with pytest.raises(InputError, match="steps must be from 0 to the plan's 50"):
+            run.guarantee_at(steps=steps)
 
 
 def test_no_steps_cost_nothing_for_anybody():
     for users in (3, 5):
-        found = replace(made(0), plan=plan(users=users)).guarantee
+        found = replace(made(0), plan=plan(users=users)).guarantee_at(steps=0)
         assert (found.epsilon, found.steps, found.exact) == (0.0, 0, True)
         assert found.per_user.tolist() == [0.0] * users
-    free = replace(plan(), sigma_cdp=0.0, sigma_cor=0.0)
-    assert spent(free, 0).epsilon == 0 and math.isinf(spent(free, 1).epsilon)
+    free = replace(made(0), plan=replace(plan(), sigma_cdp=0.0, sigma_cor=0.0))
+    assert free.guarantee_at(steps=0).epsilon == 0 and math.isinf(free.guarantee_at(steps=1).epsilon)
 
 
 def test_a_run_promises_at_any_delta_and_against_any_adversary():
     run = made()
-    taken = replace(run.plan, exposure=replace(run.plan.exposure, steps=4))
     everyone = decor.Adversary.everyone()
-    assert run.guarantee_at(1e-7).epsilon == taken.guarantee(1e-7).epsilon > run.guarantee.epsilon
+    assert run.guarantee_at(1e-7).epsilon == run.plan.guarantee(0.999e-7).epsilon > run.guarantee.epsilon
     against = run.guarantee_at(1e-5, everyone)
-    assert against.epsilon == taken.guarantee(1e-5, everyone).epsilon > run.guarantee.epsilon
+    assert against.epsilon == run.plan.guarantee(0.999e-5, everyone).epsilon > run.guarantee.epsilon
     assert str(against.adversary) == "everyone" and str(run.guarantee.adversary) == "eavesdropper"
 
 

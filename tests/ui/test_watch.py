@@ -11,7 +11,6 @@ import decor
 from decor.errors import InputError
 from decor.privacy.guarantee import figure
 from decor.results.live import FILE, Live
-from decor.results.run import spent
 from decor.ui.watch import Watch
 
 PLAN = decor.calibrate(decor.ring(6), decor.Exposure(1.0, 40), decor.Adversary.curious(), decor.Budget(4.0, 1e-5))
@@ -55,7 +54,7 @@ def test_a_run_under_way_shows_its_steps_its_epsilon_and_its_curve(tmp_path):
     assert state["kind"] == "training" and not state["over"] and state["said"] == "Under way."
     assert (state["step"], state["steps"]) == (20, 40) and state["history"]["step"] == [0, 10, 20]
     assert state["history"]["accuracy"] == [0.5, 0.6, 0.7] and [m["name"] for m in state["metrics"]] == ["accuracy", "loss"]
-    assert state["epsilon"] == figure(spent(PLAN, 20).epsilon) and state["budget"] == "4"
+    assert state["epsilon"] == figure(PLAN.guarantee_on_grid(0.0, steps=20).epsilon) and state["budget"] == "4"
     live.over()
     assert os.listdir(tmp_path / "run") == []
 
@@ -84,7 +83,7 @@ def test_a_disk_that_cannot_take_it_does_not_stop_a_run(tmp_path):
 def test_a_run_that_has_ended_says_so_and_how(tmp_path):
     kept(tmp_path / "whole", 40)
     assert look(tmp_path / "whole")["said"] == "Finished." and look(tmp_path / "whole")["over"]
-    assert look(tmp_path / "whole")["epsilon"] == figure(spent(PLAN, 40).epsilon)
+    assert look(tmp_path / "whole")["epsilon"] == figure(PLAN.guarantee_on_grid(0.0).epsilon)
     kept(tmp_path / "early", 20, "diverged after step 20")
     state = look(tmp_path / "early")
     assert state["over"] and state["said"] == "Stopped early: diverged after step 20." and state["step"] == 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -99,7 +99,8 @@ class Moment:
     @property
     def guarantee(self) -> Guarantee:
         """What the steps so far cost, if their number was fixed in advance."""
-        return self.run_now().guarantee_at(steps=self.step)
+        found = self.setting.plan.guarantee_on_grid(0.0, steps=self.step)
+        return replace(found, simulated=self.setting.seed is not None)
 
     def run(self) -> Run:
         """The run as it would be if it stopped here: to save a checkpoint."""
@@ -111,9 +112,9 @@ class PublicMetrics(dict[str, float]):
 
     def __missing__(self, name: str) -> float:
         raise InputError(
-            f"{name!r} is not measured on public data, so a callback of a private run cannot have it: a run that stops by looking at "
-            "private data has no guarantee. Use the models (moment.run()) or public test data (Task(..., test_public=True)); "
-            "for your own eyes there is Vectorised(seed=None, private_metrics=True)"
+            f"{name!r} is not measured on public data, so a callback of a private run cannot have it: a run that stops by "
+            "looking at private data has no guarantee. Use the models (moment.run()), or public test data "
+            "(Task(..., test_public=True)); for your own eyes there is Vectorised(seed=None, private_metrics=True)"
         )
 
 

@@ -10,13 +10,12 @@ from decor.learning.task import Task
 
 from .descent import Descent
 
-
 PUBLIC = ("test_loss", "accuracy")
 """Metrics on test data, which a task may declare public."""
 
 
 def measured(descent: Descent, under_way: bool, public: bool = False) -> dict[str, list[float]]:
-    """Every metric of every run; `under_way` is between the first step and the last. `public`: what private data has no part in."""
+    """Every metric of every run; `under_way` is between the first step and the last. `public` leaves out private data."""
     share, gradients = descent.share, descent.gradients
     mean = [share.mean(block) for block in descent.models]
     found: dict[str, Tensor] = {}

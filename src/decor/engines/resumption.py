@@ -36,8 +36,8 @@ class Resumed:
                 )
         if run.manifest.get("resume_tag") != manifest.get("resume_tag"):
             raise InputError(
-                "the run to resume had other data, or its resume.key is gone; resume with the data it was started with, or start a "
-                "new run"
+                "the run to resume had other data, or its resume.key is gone; resume with the data it was started with, or start "
+                "a new run"
             )
         if not run.models:
             raise InputError("the run to resume has no models; keep them with sweep(..., keep_models=True)")

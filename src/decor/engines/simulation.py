@@ -108,18 +108,16 @@ class Simulation:
         """Of a private run: public metrics, divergence judged on the models, and what was asked for beside the promise."""
         own = self.engine.private_metrics
         table = measured(self.descent, 0 < self.taken < self.steps, public=not own)
-        public = ("consensus", *(PUBLIC if self.share.whole.test_public else ()))
-        row: dict[str, float] = {"step": self.taken, **{name: table[name][0] for name in public if name in table}}
-        for name, value in row.items():
-            self.history[0].setdefault(name, []).append(value)
-        if own:
-            for name, values in {"step": [self.taken], **table}.items():
-                self.private_metrics.setdefault(name, []).append(values[0])
+        every: dict[str, float] = {"step": self.taken, **{name: values[0] for name, values in table.items()}}
+        public = ("step", "consensus", *(PUBLIC if self.share.whole.test_public else ()))
+        row = {name: value for name, value in every.items() if name in public}
+        for history, values in ((self.history[0], row), (self.private_metrics, every if own else {})):
+            for name, value in values.items():
+                history.setdefault(name, []).append(value)
         if self.descent.diverged():
             self._stop(0, self._diverged(0))
             return
-        seen = {**row, **{name: values[0] for name, values in table.items()}} if own else PublicMetrics(row)
-        moment = Moment(self.settings[0], self.taken, seen, partial(self._run, 0))
+        moment = Moment(self.settings[0], self.taken, every if own else PublicMetrics(row), partial(self._run, 0))
         for k, reason in self.share.asked({0: moment}, self._run).items():
             self._stop(k, reason, by_private_metrics=own)
 

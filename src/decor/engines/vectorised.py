@@ -108,8 +108,8 @@ def check_private(settings: Sequence[Setting], random: Callable[[int], bytes] = 
     """A fresh secret, of `random`, for the one setting of a private run; refuses what it cannot be private for."""
     if len(settings) != 1:
         raise InputError(
-            f"a private run is one run, not {len(settings)}: choosing among several by their results reveals more than the epsilon "
-            "of one. Choose with simulations on public data, then train the chosen one privately"
+            f"a private run is one run, not {len(settings)}: choosing among several by their results reveals more than the "
+            "epsilon of one. Choose with simulations on public data, then train the chosen one privately"
         )
     (setting,) = settings
     if setting.seed is not None:

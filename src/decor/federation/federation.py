@@ -222,7 +222,7 @@ class Federation:
 
     @property
     def plan(self) -> NoisePlan:
-        """The noise that the budget takes, the same numbers on every machine; made for ACCOUNTED of the file's delta (see calibrate)."""
+        """The noise that the budget takes, the same numbers on every machine."""
         return self._derived[0]
 
     @property

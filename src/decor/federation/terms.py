@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from decor.engines.engine import Recipe
+from decor.engines.released import grid_of
 from decor.errors import InputError
 from decor.federation.federation import Federation, Member
 from decor.net.link import Neighbour
@@ -13,7 +14,6 @@ from decor.net.peer import Course
 from decor.noise.grid import Grid
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
-from decor.engines.released import grid_of
 
 
 @dataclass(frozen=True)

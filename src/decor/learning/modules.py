@@ -86,7 +86,7 @@ class Modules:
             target += torch.einsum("bcr,bcrp->bcp", factor, G)
 
     def evaluate(self, blocks: Blocks, loss: bool = True) -> dict[str, Tensor]:
-        """Metrics of models [count, parameters]: training loss, unless `loss` is False, and on test data test loss and accuracy."""
+        """Metrics of models [count, parameters]: training loss, unless `loss` is False; on test data its loss and accuracy."""
         rows = [self._evaluated(flat, loss) for flat in blocks[0]]
         return {name: torch.tensor([row[name] for row in rows], dtype=torch.float64) for name in rows[0]}
 

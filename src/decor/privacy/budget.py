@@ -10,9 +10,8 @@ import numpy as np
 
 from decor.errors import BudgetError
 
-
 ACCOUNTED = 0.999
-"""The part of delta that noise is planned for; the rest is for what secret noise, drawn from finite tables, differs from Gaussian."""
+"""The part of delta for which `calibrate` finds noise; the rest covers that noise drawn from tables is not quite Gaussian."""
 
 
 def checked_delta(delta: object) -> float:

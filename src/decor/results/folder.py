@@ -1,7 +1,7 @@
 """The folder of a run: manifest.json, plan.json, metrics.jsonl and every user's model as safetensors.
 
-An unfinished private run also has resume.key, readable by its owner alone, and one that was asked for private metrics private.jsonl:
-neither is ever part of a release.
+An unfinished private run also has resume.key, and one that was asked for private metrics private.jsonl. Their owner alone can
+read them, and neither is ever part of a release.
 """
 
 from __future__ import annotations
@@ -43,11 +43,14 @@ def write(run: Run, folder: Path, overwrite: bool) -> None:
         os.replace(folder / (models + ".new"), folder / models)
         replace_text(folder / _PLAN, run.plan.to_json() + "\n")
         replace_text(folder / _METRICS, rows)
-        _write_or_remove(folder / _PRIVATE, private)
-        _write_or_remove(folder / _KEY, "" if run.resume_key is None else run.resume_key.hex() + "\n")
+        owned = {_PRIVATE: private, _KEY: "" if run.resume_key is None else run.resume_key.hex() + "\n"}
+        for name, text in owned.items():
+            if text:
+                _write_owned(folder / name, text)
         replace_text(folder / _MANIFEST, manifest)
-        for old in folder.glob("models-*.safetensors"):
-            if old.name != models:
+        old_models = [old for old in folder.glob("models-*.safetensors") if old.name != models]
+        for old in (*old_models, *(folder / name for name, text in owned.items() if not text)):
+            if old.exists():
                 old.unlink()
     except (OSError, SafetensorError) as problem:
         raise InputError(f"the run cannot be written to {str(folder)!r}: {problem}") from None
@@ -84,11 +87,8 @@ def model_file(run: Run) -> str:
     return f"models-{run.steps_taken}.safetensors"
 
 
-def _write_or_remove(path: Path, text: str) -> None:
-    """A file that its owner alone can read, or none."""
-    if not text:
-        path.unlink(missing_ok=True)
-        return
+def _write_owned(path: Path, text: str) -> None:
+    """Writes a file that its owner alone can read, in one move."""
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:

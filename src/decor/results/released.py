@@ -25,8 +25,8 @@ def write(run: Run, to: Path) -> None:
     """Writes the folder; refuses a simulation, a run without a guarantee, and a folder that has something in it."""
     if run.simulated:
         raise InputError(
-            "this run is a simulation: anyone who knows its seed can subtract the noise, so it is not to be published. Train with "
-            "Vectorised(seed=None) (decor train --seed secret), or with real peers"
+            "this run is a simulation: anyone who knows its seed can subtract the noise, so it is not to be published. Train "
+            "with Vectorised(seed=None) (decor train --seed secret), or with real peers"
         )
     if run.guarantee.void is not None:
         raise InputError(f"{run.guarantee} It is not to be published; train again without private metrics, or without a callback")
@@ -73,7 +73,8 @@ user's model by the names of its parameters; load them with `decor.Run.load(FOLD
 - protected: {unit}
 - epsilon {figure(guarantee.epsilon)}, delta {figure(guarantee.delta)} (the failure probability, noise tables included)
 - adversary: {guarantee.adversary.sentence}
-- noise: sigma_cdp {figure(plan.sigma_cdp)} of each user, sigma_cor {_correlated(plan.sigma_cor)} on each edge, clip {exposure.clip:g}
+- noise: sigma_cdp {figure(plan.sigma_cdp)} of each user, sigma_cor {_correlated(plan.sigma_cor)} on each edge
+- gradients clipped to {exposure.clip:g}
 
 This folder holds the models, the plan and public metrics. Nothing else in it depends on the training data.
 

@@ -59,7 +59,7 @@ class Run:
 
     @property
     def simulated(self) -> bool:
-        """Whether the noise can be subtracted by anyone who knows the seed; folders of before say nothing, and are simulations."""
+        """Whether anyone who knows the seed can subtract the noise. Folders of before 0.2 are simulations, but for peers'."""
         return self._distance is None
 
     @property
@@ -88,7 +88,8 @@ class Run:
         if self.stopped is None or steps is not None:
             return found
         ended = f"stopped after {self.steps_taken:,} of {self.plan.exposure.steps:,} steps"
-        return replace(found, stopped=f"{ended} ({self.stopped.partition(';')[0].partition(':')[0]})")
+        reason = self.stopped.partition(";")[0].partition(":")[0]
+        return replace(found, stopped=ended if reason.startswith("stopped after") else f"{ended} ({reason})")
 
     @property
     def _distance(self) -> float | None:

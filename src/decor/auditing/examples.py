@@ -35,6 +35,8 @@ _TAKEN, _WIDE, _WIDEST = 4, 64, 8_000
 """Canaries of one run: so many that a few are taken in a step, and more come from more seeds; or all that can be, in one run."""
 _DENSE = 30_000_000
 """Numbers of all users' records up to which they may be one-hot: 120 megabytes, which an engine holds some times."""
+_LOUD = np.array([1.5, 2.0, 2.5, 3.0])
+"""Clips of one record's share beyond which its messages are counted."""
 _MANY = 100
 """Records taken in all from which the sum of what each tells is Gaussian, far out too."""
 _REHEARSED = 10_000
@@ -115,7 +117,7 @@ class _Evidence:
         self.weights = [ear.weights(foe) for foe in against]
         self.ratios, self.sums, self.told = (np.zeros((len(against), len(self.amplitudes))) for _ in range(3))
         self.squares, self.loudest = np.zeros(len(self.amplitudes)), 0.0
-        self.longer = np.zeros(len(self.amplitudes))
+        self.longer, self.louder = np.zeros(len(self.amplitudes)), np.zeros(len(_LOUD), int)
         self.over = np.concatenate([np.tile(part.over, runs) for part in parts])
 
     def begin(self, k: int) -> None:
@@ -154,7 +156,9 @@ class _Evidence:
                 own = heard.batches[foe.coalition[0]]
                 self.told[k, here] += own * (2 * seen if self.replaced else seen - 0.5)
             if k == 0:
-                self.longer[here] += self._longer(self.amplitudes[here] * seen)
+                share = self.amplitudes[here] * seen
+                self.longer[here] += self._longer(share)
+                self.louder += (share[:, None] > _LOUD)[self.amplitudes[here] != 0].sum(0)
                 self.loudest = float(np.maximum(self.loudest, np.abs(seen).max()))  # what is no number stays
                 self.squares[here] += np.square(self.amplitudes[here] * seen - self.rate)
 
@@ -191,11 +195,14 @@ class _Evidence:
         pairs = float((np.square(excess) - self.squares[there]).sum()) / 2
         looks = 2 * steps * len(self.amplitudes)
         loud = looks * float(stats.norm.sf((self.loudest - 1) / z))
+        # of one that is there: taken, or not; twice, and it is counted more often than chance allows
+        beyond = self.rate * stats.norm.sf((_LOUD - 1) / z) + (1 - self.rate) * stats.norm.sf(_LOUD / z)
+        often = len(_LOUD) * float(stats.binom.sf(self.louder - 1, steps * count, beyond).min())
         taken = np.array([excess.sum() / math.sqrt(steps * count * variance)])
         again = np.array([pairs / (variance * math.sqrt(max(1, steps * (steps - 1) // 2) * count))])
         return [
             self._clipped(least),
-            Check.of("share", "no record moves a message by more than its part of a batch", loud, least),
+            Check.of("share", "no record moves a message by more than its part of a batch", 2 * min(loud, often), least),
             largest("rate", "records are taken at their rate", taken, least),
             largest("draws", "who is taken in a step is not known from the others", again, least),
         ]

@@ -66,7 +66,7 @@ class OfPeers:
                 raise DecorError(str(problem).rpartition("; see ")[0] or str(problem)) from None
             written = _Written(plan, task.records, [seat.witness for seat in together.seats])
             problems = written.told(hear, self.engine.dtype, terms.grid.unit, terms.grid.multiples)
-            return Outcome(tuple(problems), tuple(written.entropy(written.steps)))
+            return Outcome(tuple(problems), tuple(written.entropy()))
 
 
 class _Written:
@@ -127,21 +127,24 @@ class _Written:
         exposure = self.plan.exposure
         if exposure.unit == "user":
             return None
+        assert exposure.batch_size is not None
         found = np.zeros((len(self.records), self.records[0]), bool)
         for user, records in enumerate(self.records):
-            # a step draws for its batch, and then the key of the user's own noise
-            drawn = self.drawn.get((user, witness.OF_STEPS), [])[2 * step : 2 * step + 1]
-            if drawn and exposure.batch_size is not None:
-                try:
-                    rows = secretly(records, exposure.batch_size, str(exposure.sampling), partial(_first, drawn[0])).rows
-                except ValueError:  # too few bytes, of which `entropy` tells
-                    continue
+            drawn = self._for_batches(user)
+            if step < len(drawn):
+                rows = secretly(records, exposure.batch_size, str(exposure.sampling), partial(_first, drawn[step])).rows
                 found[user, rows[rows < records].numpy()] = True
         return found
 
-    def entropy(self, steps: int) -> list[str]:
+    def _for_batches(self, user: int) -> list[bytes]:
+        """What was drawn for batches, told by its length: four bytes a record, or eight and more for each that is taken."""
+        size, records = self.plan.exposure.batch_size or 0, self.records[user]
+        least = 8 * size if self.plan.exposure.sampling == "fixed" else 4 * records
+        return [drawn for drawn in self.drawn.get((user, witness.OF_STEPS), []) if len(drawn) >= max(least, _KEY + 1)]
+
+    def entropy(self) -> list[str]:
         """What is wrong with the keys: everybody asks the operating system for all bytes of each, and no two are alike."""
-        found, topology, exposure = self.foreign[:1], self.plan.topology, self.plan.exposure
+        found, topology = self.foreign[:1], self.plan.topology
         every: list[bytes] = []
         for user in range(topology.users):
             of_edges, of_steps = (self.drawn.get((user, kind), []) for kind in (witness.OF_EDGES, witness.OF_STEPS))
@@ -151,24 +154,15 @@ class _Written:
                 found.append(
                     f"user {user} has asked for {asked} bytes for its keys with {degree} neighbours, not {_KEY} for each"
                 )
-            each = 2 if exposure.unit == "example" else 1  # a batch, and a key
-            own = of_steps[each - 1 :: each]
-            if len(of_steps) != each * steps or any(len(key) < _KEY for key in own):
-                asked = sum(map(len, own))
-                found.append(f"user {user} has asked for {asked} bytes for its own noise in {steps} steps, not {_KEY} for each")
-            if exposure.unit == "example":
-                found += self._too_short(user, of_steps[::2])
-            every += [*of_edges, *of_steps]
+            own = [drawn for drawn in of_steps if len(drawn) == _KEY]
+            if len(own) < self.steps:
+                found.append(f"user {user} has asked for {len(own)} keys of {_KEY} bytes for its own noise in {self.steps} steps")
+            if self.plan.exposure.unit == "example" and len(self._for_batches(user)) < self.steps:
+                found.append(f"user {user} has not asked for enough random bytes to draw a batch in each of {self.steps} steps")
+            every += [drawn for drawn in (*of_edges, *of_steps) if len(drawn) >= _KEY]
         if len(set(every)) < len(every):
             found.append("the same random bytes were drawn twice")
         return found
-
-    def _too_short(self, user: int, drawn: list[bytes]) -> list[str]:
-        """A batch takes four bytes a record at least, or eight for each that is taken."""
-        size, records = self.plan.exposure.batch_size or 0, self.records[user]
-        least = 8 * size if self.plan.exposure.sampling == "fixed" else 4 * records
-        short = [held for held in drawn if len(held) < least]
-        return [f"user {user} has asked for {len(short[0])} bytes for a batch, not {least}"] if short else []
 
 
 def _sent(before: Array, unit: float, kind: np.dtype[Any], steps: Array) -> Array:

@@ -71,7 +71,7 @@ def test_callbacks_resuming_and_grids_work_in_a_team(teams, alone, size):
     for k, run in enumerate(grid.runs):
         assert apart(run, Run.load(teams(size) / f"grid-{k}")) < 1e-13
     secret = Run.load(teams(size) / "secret")
-    assert secret.manifest["seed"] == "secret" and len(next(iter(secret.models.values()))) == 12
+    assert not secret.simulated and secret.manifest["seed"] == "secret" and len(next(iter(secret.models.values()))) == 12
 
 
 def in_a_team(tmp_path, script, *words):
@@ -146,6 +146,98 @@ for resume, restarts in ((run if FIRST else None, "0"), (None, "0" if FIRST else
     assert "ended: on purpose" in ended.stdout and "ended: the first process has failed in a callback" in ended.stdout
     assert ended.stdout.count("batch_size 1000 is larger") == 2 and ended.stdout.count("a private run cannot be resumed") == 4
     assert len(next(iter(Run.load(tmp_path / "run").models.values()))) == 12
+
+
+LISTENING = """
+import hashlib, json
+import numpy as np, torch, torch.distributed as dist
+from decor.engines.team import Team
+from decor.noise import secret, stream
+
+team, heard = Team.of_environment("cpu"), []
+def tap(name, which):
+    original = getattr(dist, name)
+    def tapped(*arguments, **options):
+        heard.extend(hashlib.sha256(t.contiguous().numpy().tobytes()).hexdigest() for t in which(*arguments))
+        return original(*arguments, **options)
+    setattr(dist, name, tapped)
+tap("broadcast", lambda tensor, source: [tensor] if dist.get_rank() == source else [])
+tap("all_reduce", lambda tensor: [tensor])
+tap("all_gather", lambda to, tensor: [tensor])
+tap("send", lambda tensor, to: [tensor])
+tap("batch_isend_irecv", lambda operations: [o.tensor for o in operations if o.op is dist.isend])
+
+def listened(engine, scale, **options):
+    '''Digests of all that this process sends in a run of one step, for users of whom one has features so many times as large.'''
+    heard.clear()
+    rng = np.random.default_rng(0)
+    X = [rng.normal(size=(9, 4)) for _ in range(6)]
+    shards = [((scale if i == 4 else 1.0) * x, rng.integers(0, 2, 9)) for i, x in enumerate(X)]
+    model = torch.nn.Linear(4, 1, bias=False).double()
+    torch.nn.init.zeros_(model.weight)  # at zero a gradient grows with the features, and a clipped one stays as it is
+    task = decor.Task(model, decor.losses.logistic, shards)
+    plan = decor.NoisePlan(decor.ring(6), decor.Exposure(1e-3, 1), decor.Adversary.curious(), 0.02, 0.1)
+    decor.train(task, plan, learning_rate=0.1, engine=engine, **options)
+    return list(heard)
+
+def known(self, random=None):
+    self._value = hashlib.sha256(b"of rank %d" % team.rank).digest() if random is None else random(32)
+"""
+
+
+def test_of_a_private_run_nothing_travels_but_what_follows_from_the_integers_on_the_grid(tmp_path):
+    """The same secrets twice, for data whose clipped gradients are equal to the last bit and whose loss and hash are not.
+
+    A simulation sends a hash of the data and its loss, so that there the same look sees a difference.
+    """
+    script = (
+        LISTENING
+        + """
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+class Fixed:
+    generate = staticmethod(lambda: X25519PrivateKey.from_private_bytes(hashlib.sha256(b"x %d" % team.rank).digest()))
+kept, generator = secret.Secret.__init__, secret.X25519PrivateKey
+secret.Secret.__init__, secret.X25519PrivateKey = known, Fixed
+private = [listened(decor.ProcessGroup(seed=None), scale) for scale in (1.0, 4.0)]
+secret.Secret.__init__, secret.X25519PrivateKey = kept, generator
+fresh = listened(decor.ProcessGroup(seed=None), 1.0)
+simulated = [listened(decor.ProcessGroup(seed=3), scale) for scale in (1.0, 4.0)]
+say(json.dumps([len(private[0]), private[0] == private[1], private[0] == fresh, simulated[0] == simulated[1]]))
+"""
+    )
+    ended = in_a_team(tmp_path, script)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    lines = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert len(lines) == 2
+    for count, same, fresh, simulated in lines:
+        assert count > 5 and same and not fresh and not simulated
+
+
+def test_edges_between_processes_cancel_in_a_private_run_and_every_rank_draws_its_own(tmp_path):
+    script = (
+        LISTENING
+        + """
+d, steps, seen = 4000, 3, []
+task = decor.Task(decor.models.linear(d), decor.losses.squared, [(np.zeros((2, d)), np.zeros(2)) for _ in range(6)])
+plan = decor.NoisePlan(decor.ring(6), decor.Exposure(1.0, steps), decor.Adversary.curious(), 0.02, 0.3)
+engine = decor.ProcessGroup(seed=None, dtype="float64", on_messages=lambda t, m: seen.append(m[:, 0, 0].numpy().copy()))
+run = decor.train(task, plan, learning_rate=1.0, engine=engine, gossip_rounds=0)
+if FIRST:
+    steps = np.diff(np.stack(seen), axis=0)
+    memory = float(np.corrcoef(steps[0].ravel(), steps[1].ravel())[0, 1])
+    say(json.dumps([float(steps.std()), float(steps.sum(1).std() / np.sqrt(6)), memory]))
+    say(json.dumps(np.cov(steps[0]).tolist()))
+    assert not run.simulated and "fingerprint" not in json.dumps(run.manifest)
+"""
+    )
+    ended = in_a_team(tmp_path, script)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    figures, covariance = (json.loads(line) for line in ended.stdout.splitlines())
+    noise, own, memory = figures
+    assert abs(own / 0.02 - 1) < 0.05, "in the sum of all users each user's own noise is left, and no edge's"
+    assert abs(noise / np.hypot(0.02, 0.3 * np.sqrt(2)) - 1) < 0.05 and abs(memory) < 0.05
+    expected = 0.02**2 * np.eye(6) + 0.3**2 * (2 * np.eye(6) - np.roll(np.eye(6), 1, 0) - np.roll(np.eye(6), -1, 0))
+    assert (np.abs(np.array(covariance) - expected) < 0.08 * expected.max()).all()
 
 
 COMMAND = ["-m", "decor", "train", "--task", "breast-cancer", "--users", "8", "--topology", "torus", "--epsilon", "10"]

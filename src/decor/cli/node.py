@@ -90,7 +90,7 @@ def run_node(options: argparse.Namespace) -> None:
         node.on_step = lambda step: progress.report(f"{name}: training {federation.name}", min(step, node.steps), node.steps)
         node.keep = lambda run: run.save(output, overwrite=True)
         run = asyncio.run(attended(node, socket_of(path), options.metrics))
-        guarantee, missed = node.guarantee(), node.skipped
+        guarantee, missed = run.guarantee, node.skipped
     progress.report("")
     if options.json:
         write_json(
@@ -134,13 +134,12 @@ def run_up(options: argparse.Namespace) -> None:
 
     def shown(said: list[dict[str, Any]]) -> None:
         slowest = min((each["step"] for each in said), default=0)
-        spent = max((each["epsilon"] for each in said), default=0.0)
-        progress.report(f"{len(said)} of {users} users at work, epsilon {spent:.3g} spent", slowest, steps)
+        progress.report(f"{len(said)} of {users} users at work", slowest, steps)
 
     runs = Together(terms, identities, tasks, output, crashes, _tell, shown).trained()
     progress.report("")
     metrics = _measured(federation, tasks, runs)
-    guarantee = terms.spent(max(run.steps_taken for run in runs))
+    guarantee = max(runs, key=lambda run: run.steps_taken).guarantee
     if options.json:
         write_json(
             {

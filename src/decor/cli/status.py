@@ -79,9 +79,9 @@ def _of(ledger: Path) -> dict[str, Any]:
 
 def _left(ledger: Path, last: Entry) -> dict[str, Any]:
     node.installed()
-    from decor.federation.spending import name_of, paid, planned
+    from decor.federation.spending import name_of, paid, planned, promise
 
-    guarantee, steps = paid(last), planned(last).exposure.steps
+    guarantee, promised, steps = paid(last), promise(last), planned(last).exposure.steps
     finished = last.ended is not None
     return {
         "federation": name_of(last),
@@ -90,7 +90,8 @@ def _left(ledger: Path, last: Entry) -> dict[str, Any]:
         "steps": steps,
         "messages": last.steps,
         "missed": steps - last.steps if finished else None,
-        "epsilon": guarantee.epsilon,
+        "epsilon": (promised if last.steps else guarantee).epsilon,
+        "epsilon_if_fixed": guarantee.epsilon,
         "delta": guarantee.delta,
         "result": _result(ledger, last.federation.hex()) if finished else None,
     }
@@ -120,7 +121,8 @@ def _lines(each: dict[str, Any]) -> list[str]:
     missed = "" if each["missed"] is None else f", {each['missed']} steps missed"
     lines = [
         f"{each['user']} in {each['federation']}: step {each['step']} of {each['steps']}, {where}",
-        f"  epsilon spent in it {figure(each['epsilon'])} (delta {figure(each['delta'])}), {each['messages']} messages{missed}",
+        f"  promised: epsilon {figure(each['epsilon'])} (delta {figure(each['delta'])}), the whole plan's; {each['messages']} "
+        f"messages{missed}: epsilon {figure(each['epsilon_if_fixed'])} if that was fixed in advance",
     ]
     for other in each.get("neighbours", ()):
         lines.append(f"  {other['name']}: {'here' if other['here'] else 'done' if other['done'] else other['problem']}")

@@ -49,8 +49,10 @@ def add_commands(commands: Any) -> None:
     train.add_argument("--processes", type=opt.whole, metavar="N", help=said)
     train.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     train.add_argument("--tf32", action="store_true", help="on a card: products with operands of eleven bits")
-    secret = "of noise and batches, or secret: one that is kept nowhere, for a model to be released (default: 0)"
+    secret = "a number: a simulation, whose noise anyone who knows it can subtract; secret: a private run (default: 0)"
     train.add_argument("--seed", type=opt.seed, default=0, metavar="S", help=secret)
+    own = "private run: measure the training loss too, in private.jsonl; a run stopped by looking at it has no guarantee"
+    train.add_argument("--private-metrics", action="store_true", help=own)
     train.add_argument("--allow-disconnected", action="store_true", help="train on a graph in parts, whose models never agree")
     train.add_argument("--output", required=True, metavar="DIR", help="folder for the run")
     train.add_argument("--checkpoint-every", type=opt.number, default=10.0, metavar="S", help="seconds (default: 10)")
@@ -166,7 +168,10 @@ def _check_folder(folder: Path, options: argparse.Namespace, started: bool) -> N
 def _engine(options: argparse.Namespace, started: bool) -> decor.Vectorised | decor.ProcessGroup:
     seed = None if options.seed == "secret" else options.seed
     if not started:
-        return decor.Vectorised(seed=seed, device=options.device, threads=options.threads, tf32=options.tf32)
+        own = options.private_metrics
+        return decor.Vectorised(seed, options.device, threads=options.threads, tf32=options.tf32, private_metrics=own)
+    if options.private_metrics:
+        raise InputError("--private-metrics needs one process: a loss must not travel between several; drop it")
     return decor.ProcessGroup(seed=seed, device=options.device, threads=options.threads or 1, tf32=options.tf32)
 
 
@@ -280,6 +285,7 @@ def _show(run: decor.Run, folder: Path, options: argparse.Namespace) -> None:
             {
                 "steps_taken": run.steps_taken,
                 "stopped": run.stopped,
+                "simulated": run.simulated,
                 "metrics": run.metrics,
                 "epsilon": guarantee.epsilon,
                 "delta": guarantee.delta,
@@ -294,7 +300,8 @@ def _show(run: decor.Run, folder: Path, options: argparse.Namespace) -> None:
         return
     print(f"{run.manifest['task']['name']} on {run.plan.topology.description}, {run.steps_taken:,} steps")
     print(table(["metric", "value"], [[name, f"{value:.6g}"] for name, value in run.metrics.items() if name != "step"]))
-    print("  (the training loss is of private data: a real federation keeps it to itself)")
+    if run.simulated:
+        print("  (the training loss is of private data: a private run does not measure it)")
     if run.stopped:
         print(f"\n{run.stopped}")
     print(f"\n{guarantee}\n\nwrote {folder}, {folder / 'report.html'}")

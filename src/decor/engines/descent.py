@@ -47,7 +47,7 @@ class Descent:
         shape = (len(seeds), len(grid))
         models = len(seeds) * len(grid) * task.users
         self.threads = Threads(engine.threads or (1 if self.on_card else None), models * task.parameters)
-        self.gradients = engine.gradients(task, recipe, exposure.unit)
+        self.gradients = engine.gradients(task, recipe, exposure.unit, exact=share.secret is not None)
         self.by_record = exposure.unit == "example"
         size, sampling = (exposure.batch_size, exposure.sampling) if self.by_record else (recipe.batch_size, "fixed")
         self.batches = share.batches(size, str(sampling), seeds, UNIT if self.on_card else 1)

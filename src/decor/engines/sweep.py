@@ -127,6 +127,11 @@ def sweep(
     for plan in plans:
         check(task, plan, recipe, allow_disconnected)
     chosen = engine or Vectorised()
+    if getattr(chosen, "seed", 0) is None:
+        raise InputError(
+            "a sweep compares runs, and choosing among private runs by their results reveals more than the epsilon of one; sweep "
+            "simulations on public data (an engine with a seed), then train the chosen setting with seed=None"
+        )
     done: list[tuple[Setting, Run]] = []
     groups = list(_groups(task, plans, rates, seeds, getattr(chosen, "room", None) or _ROOM))
     total = sum(len(group) for group in groups)

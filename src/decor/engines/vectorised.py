@@ -56,6 +56,8 @@ class Vectorised:
     on_messages: Callable[[int, Tensor], object] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        if self.seed is None and self.device != "cpu":
+            raise InputError('a private run draws its noise on the CPU; say device="cpu", or give a seed to simulate on a GPU')
         check_device(self.device)
         if self.tf32 and (self.device == "cpu" or self.dtype != "float32"):
             raise InputError('tf32 is a way to multiply float32 numbers on a card; say device="cuda", or drop it')
@@ -65,8 +67,6 @@ class Vectorised:
             raise InputError(f'dtype must be "float32" or "float64", not {self.dtype!r}')
         if self.path not in ("auto", "generic"):
             raise InputError(f'path must be "auto" or "generic", not {self.path!r}')
-        if self.seed is None and self.device != "cpu":
-            raise InputError('a private run draws its noise on the CPU; say device="cpu", or give a seed to simulate on a GPU')
         if self.seed is None and self.noise is not None:
             raise InputError("a private run draws its own noise; drop noise, or give a seed to simulate")
         if self.private_metrics and self.seed is not None:
@@ -91,8 +91,8 @@ class Vectorised:
         """Numbers of all models that a sweep trains together at most; None where a processor does."""
         return None if self.device == "cpu" else torch.cuda.mem_get_info(self.device)[0] // 32
 
-    def gradients(self, task: Task, recipe: Recipe, unit: str) -> Gradients:
-        """The fastest of those that can."""
+    def gradients(self, task: Task, recipe: Recipe, unit: str, exact: bool = False) -> Gradients:
+        """The fastest of those that can; with `exact`, sums of examples that differ in one differ by its clip at most."""
         dtype, device = torch.float64 if self.dtype == "float64" else torch.float32, torch.device(self.device)
         if self.path == "auto":
             if unit == "user" and Quadratic.takes(task, recipe.batch_size):
@@ -100,8 +100,10 @@ class Vectorised:
             stack = Stack.of(task.model, task.loss, task.shards[0][0].shape[1:])
             # classes as probabilities are rare enough to go the general way
             if stack is not None and not (stack.loss == "classes" and task.shards[0][1].is_floating_point()):
-                return Linear(task, stack, dtype, device) if Linear.takes(stack) else Layers(task, stack, dtype, device)
-        return Modules(task, dtype, device)
+                if Linear.takes(stack) and not (exact and unit == "example"):
+                    return Linear(task, stack, dtype, device)
+                return Layers(task, stack, dtype, device, exact)
+        return Modules(task, dtype, device, exact)
 
 
 def check_private(settings: Sequence[Setting], random: Callable[[int], bytes] = os.urandom) -> Secret:

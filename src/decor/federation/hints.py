@@ -131,7 +131,7 @@ def _steps(now: Federation) -> str | None:
     if half < 1:
         return None
     exposure = replace(now.exposure, steps=half)
-    spent = replace(now.plan, exposure=exposure).guarantee().epsilon
+    spent = replace(now.plan, exposure=exposure).guarantee_on_grid(now.grid.distance).epsilon
     before = now.guarantee().epsilon
     if not spent < before:
         return None

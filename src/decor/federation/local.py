@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -13,15 +14,14 @@ from decor.engines.engine import Recipe
 from decor.engines.vectorised import Vectorised
 from decor.errors import InputError
 from decor.learning.batches import Batch, secretly
-from decor.learning.clip import Blocks
+from decor.learning.clip import Blocks, lengths, limits
+from decor.learning.modules import Modules
 from decor.learning.task import Task
 from decor.privacy.budget import Exposure
 
 from .vectors import Vector
 
-_PART, _LARGEST_BATCH = 1 << 16, 100_000
-_SLACK = 1e-13
-"""A clip is taken this much shorter, which is more than a few roundings in double precision can make it longer."""
+_LARGEST_BATCH = 100_000
 
 
 class Local:
@@ -35,7 +35,8 @@ class Local:
         self.exposure, self.recipe, self.random = exposure, recipe, random
         self.dtype = np.dtype(dtype)
         self.example = exposure.unit == "example"
-        self._gradients = Vectorised(dtype="float64" if self.example else dtype).gradients(task, recipe, exposure.unit)
+        engine = Vectorised(dtype="float64" if self.example else dtype)
+        self._gradients = engine.gradients(task, recipe, exposure.unit, exact=True)
         self._kind = np.dtype(np.float64) if self.example else self.dtype
         self._records = task.records[0]
         if self.example and (exposure.batch_size or 0) > _LARGEST_BATCH:
@@ -52,7 +53,7 @@ class Local:
     def gradient(self, model: Vector, rate: float) -> tuple[Vector, float]:
         """(g, factor): the clipped gradient of the model on a fresh batch is factor * g; `local_steps` walk with `rate`."""
         at = model.astype(self._kind, copy=False)
-        with torch.no_grad():
+        with torch.no_grad(), self._dropout():
             return (self._of_records(at), 1.0) if self.example else self._of_user(at, rate)
 
     def state(self, model: Vector) -> dict[str, Tensor]:
@@ -71,10 +72,19 @@ class Local:
     def fixed(self) -> dict[str, Tensor]:
         return self._gradients.fixed
 
+    @contextmanager
+    def _dropout(self) -> Iterator[None]:
+        """What a module draws for a record is secret: were it known, whose turn it is would matter."""
+        if not isinstance(self._gradients, Modules):
+            yield
+            return
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int.from_bytes(self.random(8), "little") >> 1)
+            yield
+
     def _of_records(self, model: Vector) -> Vector:
         total, size = np.zeros(self.parameters), self.exposure.batch_size or 1
-        # a sum of b gradients is off by b roundings of b clips; that counts against the one clip of one record
-        clip = torch.tensor([[self.exposure.clip * (1 - _SLACK - 4 * size**2 * 2.0**-53)]], dtype=torch.float64)
+        clip = torch.tensor([[self.exposure.clip]], dtype=torch.float64)
         one = torch.ones(1, 1, dtype=torch.float64)
         batch = self._batch(size, str(self.exposure.sampling))
         self._gradients.add_records(self._blocks(total), self._blocks(model), batch, slice(0, 1), clip, one)
@@ -88,11 +98,12 @@ class Local:
                 step = self._mean(walked)
                 total += step
                 walked -= rate * step
-        length = math.sqrt(_square(total))
+        length = float(lengths(torch.from_numpy(total)))
         if not math.isfinite(length):
             # as if there were no data: to stop here would tell others that these data, and not others', made it overflow
             return np.zeros_like(total), 1.0
-        limit = self.exposure.clip * (1 - _SLACK)
+        # factor * gradient is taken in float64, whatever the gradient is in
+        limit = float(limits(torch.tensor(self.exposure.clip, dtype=torch.float64), torch.float64, self.parameters))
         return total, 1.0 if length <= limit else limit / length
 
     def _mean(self, model: Vector) -> Vector:
@@ -107,8 +118,3 @@ class Local:
         """The vector's own memory, cut into the model's parts."""
         parts = torch.split(torch.from_numpy(flat), [shape.numel() for shape in self._shapes])
         return [part.view(1, 1, 1, *shape) for part, shape in zip(parts, self._shapes, strict=True)]
-
-
-def _square(vector: Vector) -> float:
-    """Of its length, in double precision, a part at a time. Not BLAS: its threads wait for each other on a busy machine."""
-    return math.fsum(float(np.square(vector[k : k + _PART], dtype=np.float64).sum()) for k in range(0, len(vector), _PART))

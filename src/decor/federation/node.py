@@ -85,7 +85,6 @@ class Node:
         if new:
             self.log("new run in the ledger", ledger=self.ledger.path)
         self.peer: Peer | None = None
-        self.began = time.time()
         self._spent: Guarantee | None = None
         self._quick = self._at_work = False
 
@@ -131,7 +130,11 @@ class Node:
         return next(entry.steps for entry in self.ledger.entries() if entry.run == self.run)
 
     def guarantee(self) -> Guarantee:
-        """What has been spent; asked for often, and worked out once a step."""
+        """What is promised from the first message on: the whole plan's, however early the run stops."""
+        return self.terms.promise if self.messages else self.terms.spent(0)
+
+    def so_far(self) -> Guarantee:
+        """What the messages so far cost, if their number was fixed in advance; asked for often, worked out once a step."""
         taken = self.messages
         if self._spent is None or self._spent.steps != taken:
             self._spent = self.terms.spent(taken)
@@ -148,10 +151,11 @@ class Node:
             "recipe": self.terms.recipe.described(),
             "federation": self.terms.digest.hex(),
             "steps_missed": self.skipped,
-            "seconds": round(time.time() - self.began, 3),
+            "simulated": False,
+            "noise": {"kind": "grid", "distance": self.terms.grid.distance},
         }
         stopped = None if self.step > self.steps else f"stopped after step {self.step} of {self.steps}"
-        measured = self.local.metrics(self.model) if self.task.test is not None else {}
+        measured = self.local.metrics(self.model) if self.task.test is not None and self.task.test_public else {}
         history: dict[str, list[float]] = {"step": [taken], **{name: [value] for name, value in measured.items()}}
         return Run(self.terms.plan, history, self.local.state(self.model), taken, stopped, manifest, {}, self.local.fixed)
 
@@ -167,6 +171,7 @@ class Node:
             "missed": self.skipped,
             "late": peer.late if peer is not None else 0,
             "epsilon": self.guarantee().epsilon,
+            "epsilon_if_fixed": self.so_far().epsilon,
             "delta": self.guarantee().delta,
             "paused": peer.paused if peer is not None else "is starting",
             "neighbours": peer.described() if peer is not None else [],

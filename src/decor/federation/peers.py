@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ from torch import Tensor
 
 from decor import progress
 from decor.engines.engine import Callback, Recipe, Setting
-from decor.engines.manifest import fingerprint, versions
+from decor.engines.manifest import versions
+from decor.engines.measurement import PUBLIC
 from decor.engines.vectorised import Vectorised
 from decor.errors import InputError
 from decor.federation.federation import Member
@@ -34,13 +34,15 @@ class Peers:
     """Real peers: keys and noise from the operating system, nothing repeatable. `folder` keeps their ledgers and logs.
 
     A neighbour may be silent for `timeout` seconds; a user goes on with a share `quorum` of its neighbours. Metrics are of the
-    end alone: a federation measures nothing on the way that its users would have to share.
+    end alone: a federation measures nothing on the way that its users would have to share. The run is a private one. With
+    `private_metrics` the run keeps the training loss as well, which is known here because all data is on one machine.
     """
 
     dtype: str = "float32"
     timeout: float = 30.0
     quorum: float = 0.5
     folder: str | Path | None = None
+    private_metrics: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in ("float32", "float64"):
@@ -63,7 +65,6 @@ class Peers:
             raise InputError("peers promise something to people: make the plan for a budget, with decor.calibrate()")
         if setting.plan.adversary.average_only:
             raise InputError("peers have no server, so they cannot run central DP; use Vectorised()")
-        began = time.monotonic()
         identities = [Identity.new() for _ in range(task.users)]
         terms = self.terms(task, setting, recipe, identities, setting.plan.budget.delta)
         with ExitStack() as stack:
@@ -80,22 +81,17 @@ class Peers:
                 ),
             ).trained()
         manifest = {
-            "task": {
-                "name": task.name,
-                "users": task.users,
-                "records": list(task.records),
-                "parameters": task.parameters,
-                "fingerprint": fingerprint(task),
-                **task.facts,
-            },
+            "simulated": False,
+            "task": {"name": task.name, "users": task.users, "parameters": task.parameters},
             "learning_rate": setting.learning_rate,
             "seed": "secret",
             "recipe": recipe.described(),
             "engine": {"name": "peers", "dtype": self.dtype, "timeout": self.timeout, "quorum": self.quorum},
+            "noise": {"kind": "grid", "distance": terms.grid.distance},
             "versions": versions(),
-            "seconds": round(time.monotonic() - began, 3),
+            "run": terms.digest.hex()[:16],
         }
-        return [joined(task, setting.plan, runs, manifest)]
+        return [joined(task, setting.plan, runs, manifest, self.private_metrics)]
 
     def terms(self, task: Task, setting: Setting, recipe: Recipe, identities: Sequence[Identity], delta: float) -> Terms:
         """As of a federation's file, for a plan that is there already; nobody else takes part, so the digest is of the keys."""
@@ -127,16 +123,18 @@ def alone(task: Task) -> list[Task]:
     return [Task(task.model, task.loss, [shard], name=task.name) for shard in task.shards]
 
 
-def joined(task: Task, plan: NoisePlan, runs: Sequence[Run], manifest: dict[str, object]) -> Run:
-    """Everybody's run as one, measured as the simulator does: only whoever holds all data can do that."""
+def joined(task: Task, plan: NoisePlan, runs: Sequence[Run], manifest: dict[str, object], private_metrics: bool = False) -> Run:
+    """All users' runs as one, measured as the simulator does. With `private_metrics` it keeps the training loss as well."""
     models: dict[str, Tensor] = {name: torch.cat([run.models[name] for run in runs]) for name in runs[0].models}
     gradients = Vectorised(dtype="float64").gradients(task, Recipe(), plan.exposure.unit)
     own = {name: value.double() for name, value in models.items() if name not in gradients.tied}
     mean = [block.mean(0, keepdim=True) for block in gradients.blocks(own)]
-    found = {name: float(value) for name, value in gradients.evaluate(mean).items()}
+    every = {name: float(value) for name, value in gradients.evaluate(mean, loss=private_metrics).items()}
+    found = {name: every[name] for name in PUBLIC if name in every and task.test_public}
     found["consensus"] = sum(
         float((block - centre).square().sum()) for block, centre in zip(gradients.blocks(own), mean, strict=True)
     ) / len(runs)
     taken = max(run.steps_taken for run in runs)
     history: dict[str, list[float]] = {"step": [taken], **{name: [value] for name, value in found.items()}}
-    return Run(plan, history, models, taken, None, manifest, {}, runs[0].fixed)
+    private = history | {name: [value] for name, value in every.items()} if private_metrics else {}
+    return Run(plan, history, models, taken, None, manifest, {}, runs[0].fixed, private)

@@ -38,6 +38,12 @@ def paid(entry: Entry) -> Guarantee:
     return plan.guarantee_on_grid(0.0, delta, steps=None if whole else entry.steps)
 
 
+def promise(entry: Entry) -> Guarantee:
+    """What a run promised, which holds however early it stopped."""
+    _, delta, plan = _read(entry)
+    return plan.guarantee_on_grid(0.0, delta)
+
+
 def total(entries: list[Entry]) -> tuple[float, float]:
     """(epsilon, delta) of all runs together: both add up, whatever the runs were.
 

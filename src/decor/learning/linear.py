@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .batches import Batch
-from .clip import CPU, Blocks, add_clipped
+from .clip import CPU, Blocks, add_clipped, limits
 from .records import Records
 from .stack import Stack
 from .task import Task
@@ -40,7 +40,7 @@ class Linear:
         rows, weights = self.data.taken(batch, models[0], users)
         A, e = self._derivatives(x, rows)
         if isinstance(weights, Tensor):
-            e = e.mul_(weights.unsqueeze(-1))
+            e = e.mul_(weights.to(self.dtype).unsqueeze(-1))
             return [torch.bmm(e.transpose(1, 2), A).view(x.shape)]
         # beta = 0 ignores what the output held
         found = torch.empty_like(x)
@@ -52,16 +52,24 @@ class Linear:
         add_clipped([to[0][users]], self.mean(models, batch, users), clip, alpha)
 
     def add_records(self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor) -> None:
-        """to[users] += alpha * sum of weighted gradients of single records, each clipped first."""
+        """to[users] += alpha * sum of weighted gradients of single records, each clipped first.
+
+        Guarantee: as `Layers.add_records` without `exact`, which at example level takes the place of this class.
+        """
         x = models[0][users]
         rows, weights = self.data.taken(batch, models[0], users)
         A, e = self._derivatives(x, rows)  # [B, b, count]
         size = self.data.size.index_select(0, rows.reshape(-1)).view(*rows.shape, 1)
-        limit, rate = (_by_group(value, len(rows), x) for value in (clip, alpha))  # [B or 1, 1, count]
-        # e times the clip factor min(1, limit / (|e| |a|)); a null gradient stays null
-        e = torch.minimum(e.abs(), limit / size).mul_(e.sign_()).mul_(rate)
-        e.mul_(weights if isinstance(weights, float) else weights.unsqueeze(-1))
-        to[0][users].view(len(A), -1, A.shape[-1]).baddbmm_(e.transpose(1, 2), A)
+        limit, rate = (_by_group(value, len(rows), x).double() for value in (clip, alpha))  # [B or 1, 1, count]
+        # e times the clip factor min(1, limit / (|e| |a|)), in float64; a null gradient stays null, one not finite becomes so
+        limit = limits(limit, self.dtype, x.shape[-2])
+        shrunk = torch.minimum(e.abs(), limit / size).mul_(e.sign()).mul_(rate)
+        shrunk.mul_(weights if isinstance(weights, float) else weights.unsqueeze(-1))
+        shrunk = torch.where(torch.isfinite(e) & torch.isfinite(size), shrunk, 0.0)
+        # below the smallest normal number roundings are larger than a relative bound
+        shrunk = torch.where(shrunk.abs() < torch.finfo(self.dtype).smallest_normal, 0.0, shrunk).to(self.dtype)
+        A = A if self.data.fits else torch.where(torch.isfinite(size), A, 0.0)
+        to[0][users].view(len(A), -1, A.shape[-1]).baddbmm_(shrunk.transpose(1, 2), A)
 
     def evaluate(self, blocks: Blocks, loss: bool = True) -> dict[str, Tensor]:
         return self.data.metrics(blocks, lambda models, X: (X @ models[0].squeeze(-1).T).T.unsqueeze(-1), loss)

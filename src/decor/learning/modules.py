@@ -13,18 +13,23 @@ from torch.func import functional_call, grad, vmap
 from decor.errors import InputError
 
 from .batches import Batch
-from .clip import CPU, Blocks, add_clipped
+from .clip import CPU, Blocks, add_clipped, factors, lengths, limits
 from .task import Task, evaluating
+from .tiles import add_double, alike, expected_sizes, fixed_width, light_sizes, sum_slack
 
 _ROOM = 64_000_000
 """Numbers that gradients of single records may take at a time."""
 
 
 class Modules:
-    """Gradients and metrics of any module: one flat block [users, seeds, settings, parameters]."""
+    """Gradients and metrics of any module: one flat block [users, seeds, settings, parameters].
 
-    def __init__(self, task: Task, dtype: torch.dtype, device: torch.device = CPU) -> None:
-        self.task, self.dtype, self.device = task, dtype, device
+    `exact`: as in `Layers`.
+    """
+
+    def __init__(self, task: Task, dtype: torch.dtype, device: torch.device = CPU, exact: bool = False) -> None:
+        self.task, self.dtype, self.device, self.exact = task, dtype, device, exact
+        self.widths: dict[object, int] = {}
         self.model = task.model
         self.trained = {name: p for name, p in task.model.named_parameters() if p.requires_grad}
         self.shapes = {name: p.shape for name, p in self.trained.items()}
@@ -60,7 +65,7 @@ class Modules:
         """Everybody's weighted mean gradient, in the shape of `models[users]`."""
         x, rows, weights = self._part(models[0], batch, users)
         X, y = self._records_at(rows)
-        G = self._user(x, X, y) if isinstance(weights, float) else self._weighted(x, X, y, weights)
+        G = self._user(x, X, y) if isinstance(weights, float) else self._weighted(x, X, y, weights.to(self.dtype))
         return [G.view(models[0][users].shape)]
 
     def add_means(self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor) -> None:
@@ -68,22 +73,77 @@ class Modules:
         add_clipped([to[0][users]], self.mean(models, batch, users), clip, alpha)
 
     def add_records(self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor) -> None:
-        """to[users] += alpha * sum of weighted gradients of single records, each clipped first."""
+        """to[users] += alpha * sum of weighted gradients of single records, each clipped first.
+
+        Guarantee: as `Layers.add_records`. A module that draws numbers itself draws them for every record anew.
+        """
         x, rows, weights = self._part(models[0], batch, users)
-        count, out = x.shape[1], to[0][users]
-        limit, rate = (v.reshape(1, -1) if len(x) == len(out) else v.repeat(len(out), 1) for v in (clip, alpha))
+        out = to[0][users]
         target = out.view(x.shape)
-        wide = max(1, _ROOM // max(1, len(x) * count * x.shape[-1]))
+        if isinstance(weights, float):
+            weights = torch.full(rows.shape, weights, dtype=torch.float64, device=rows.device)
+        cap, rate = (v.reshape(1, -1) if len(x) == len(out) else v.repeat(len(out), 1) for v in (clip, alpha))
+        sums, heavy, slack = target, [], torch.zeros(1, dtype=torch.float64, device=rows.device)
+        wide = max(1, _ROOM // max(1, len(x) * x.shape[1] * x.shape[-1]))
+        if self.exact:
+            sizes = expected_sizes(weights)
+            slack = sum_slack(sizes, self.dtype, out.dtype)
+            if self.dtype is torch.float32:
+                heavy = ((weights > 0).sum(1) > light_sizes(sizes)).nonzero().flatten().tolist()
+            if not (out.dtype is torch.float64 and target.is_contiguous()):
+                sums = torch.zeros_like(target, dtype=torch.float64)
+            wide = self._width(x, wide, float(sizes.max()))
+        limit = limits(cap, self.dtype, x.shape[-1], slack.unsqueeze(1)).unsqueeze(-1)
         for k in range(0, rows.shape[1], wide):
-            part = rows[:, k : k + wide]
+            part, shares = rows[:, k : k + wide], weights[:, None, k : k + wide]
+            if self.exact and part.shape[1] < wide:  # the user's own first again, for nothing
+                missing = wide - part.shape[1]
+                part = torch.cat([part, rows[:, :1].expand(-1, missing)], 1)
+                shares = torch.nn.functional.pad(shares, (0, missing))
             G = self._records(x, *self._records_at(part))  # [B, count, records, parameters]
-            if isinstance(weights, Tensor):
-                # a record that was not taken counts for nothing, even where its gradient is not a number
-                G.masked_fill_((weights[:, None, k : k + wide] == 0).unsqueeze(-1), 0.0)
-            norm = torch.linalg.vector_norm(G, dim=-1, dtype=torch.float64)
-            factor = (limit.unsqueeze(-1) / norm).clamp_(max=1.0).to(self.dtype).mul_(rate.unsqueeze(-1))
-            factor = factor * (weights if isinstance(weights, float) else weights[:, None, k : k + wide])
-            target += torch.einsum("bcr,bcrp->bcp", factor, G)
+            factor = factors(lengths(G), limit).mul_(rate.unsqueeze(-1)) * shares
+            factor = torch.where(factor.abs() < torch.finfo(self.dtype).smallest_normal, 0.0, factor)
+            # what counts for nothing does so even where its gradient is not a number
+            if G.is_cuda or not bool(factor.all()):
+                G.masked_fill_((factor == 0).unsqueeze(-1), 0.0)
+            if not self.exact:
+                target += _weighted_sum(factor.to(self.dtype), G)
+                continue
+            for user in heavy:
+                sums[user] += _weighted_sum(factor[user : user + 1], G[user : user + 1].double())[0]
+                factor[user] = 0.0
+            if len(heavy) < len(G):
+                add_double(sums, _weighted_sum(factor.to(self.dtype), G))
+        if sums is not target:
+            target += sums.to(target.dtype)
+
+    def _width(self, x: Tensor, room: int, expected: float) -> int:
+        """Records of a tile, all of which get the same bits, as random ones show."""
+        key = (tuple(x.shape), room, expected)
+        if key not in self.widths:
+            self.widths[key] = fixed_width(expected, lambda width: self._same(x, width), room)
+        return self.widths[key]
+
+    def _same(self, x: Tensor, width: int) -> bool:
+        """Whether equal records in all places have gradients of the same bits; numbers that a module draws are the same here."""
+        over_records = vmap(grad(self._record_cost), in_dims=(None, 0, 0), randomness="same")
+        over_settings = vmap(over_records, in_dims=(0, None, None), randomness="same")
+        gradients = vmap(over_settings, in_dims=0, randomness="same")
+        generator = torch.Generator().manual_seed(0)
+
+        def anything(like: Tensor) -> Tensor:
+            """A record of no one's; whole numbers are classes or words, of which there is a first."""
+            shape = (len(x), 1, *like.shape[1:])
+            drawn = torch.randn(shape, generator=generator, dtype=self.dtype) if like.is_floating_point() else torch.zeros(shape)
+            return drawn.to(like.device, like.dtype).expand(len(x), width, *like.shape[1:]).contiguous()
+
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            for _ in range(3):
+                noise = torch.randn(x.shape, generator=generator, dtype=self.dtype).to(self.device)
+                G = gradients(self.initial()[0] + 0.1 * noise, anything(self.X), anything(self.y))
+                if not alike(G.transpose(-1, -2)):
+                    return False
+        return True
 
     def evaluate(self, blocks: Blocks, loss: bool = True) -> dict[str, Tensor]:
         """Metrics of models [count, parameters]: training loss, unless `loss` is False; on test data its loss and accuracy."""
@@ -127,7 +187,7 @@ class Modules:
     def _part(self, block: Tensor, batch: Batch, users: slice) -> tuple[Tensor, Tensor, float | Tensor]:
         per = len(batch.rows) // len(block)
         inside = slice(users.start * per, users.stop * per)
-        weights = batch.weights if isinstance(batch.weights, float) else batch.weights[inside].to(self.dtype)
+        weights = batch.weights if isinstance(batch.weights, float) else batch.weights[inside]
         rows = batch.rows[inside]
         if isinstance(weights, Tensor):
             # padding is a record of the same user: nobody's record is ever looked at for somebody else's message
@@ -180,3 +240,8 @@ def _load() -> None:
 def _over(function: Callable[..., Any], dims: Any) -> Callable[..., Any]:
     """`function` for a whole batch; what is random in it is drawn anew for everybody."""
     return vmap(function, in_dims=dims, randomness="different")
+
+
+def _weighted_sum(factor: Tensor, G: Tensor) -> Tensor:
+    """Over records: [B, count, records] and [B, count, records, parameters]."""
+    return torch.einsum("bcr,bcrp->bcp", factor, G)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from . import losses
 from .batches import Batch
-from .clip import CPU, Blocks, add_clipped
+from .clip import CPU, Blocks, add_clipped, least, length_of, shrunk, slack
 from .stack import plain
 from .task import Task
 
@@ -69,7 +69,9 @@ class Quadratic:
         x, out = models[0][users], to[0][users]
         flat, target = (block.view(len(x), -1, x.shape[-1]).numpy() for block in (x, out))
         H, h = self.H[users].numpy(), self.h[users].numpy()
-        _add_clipped(target, flat, H, h, clip.reshape(-1).numpy(), alpha.reshape(-1).numpy())
+        d, dtype = x.shape[-1], x.dtype
+        bound = (slack(dtype, d), least(dtype, d), torch.finfo(dtype).max)
+        _add_clipped(target, flat, H, h, clip.reshape(-1).numpy(), alpha.reshape(-1).numpy(), *bound)
 
     def add_records(self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor) -> None:
         raise NotImplementedError("records are not kept apart here; the engine takes another path at example level")
@@ -92,10 +94,18 @@ _TILE = 128
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
 def _add_clipped(
-    to: NDArray[Any], models: NDArray[Any], H: NDArray[Any], h: NDArray[Any], clip: NDArray[Any], alpha: NDArray[Any]
+    to: NDArray[Any],
+    models: NDArray[Any],
+    H: NDArray[Any],
+    h: NDArray[Any],
+    clip: NDArray[Any],
+    alpha: NDArray[Any],
+    slack: float,
+    least: float,
+    largest: float,
 ) -> None:
     users, count, d = models.shape
-    x, g, factor = np.zeros((d, _TILE), to.dtype), np.empty((d, _TILE), to.dtype), np.empty(_TILE, to.dtype)
+    x, g, factor = np.zeros((d, _TILE), to.dtype), np.empty((d, _TILE), to.dtype), np.empty(_TILE)
     for u in range(users):
         for first in range(0, count, _TILE):
             some = min(_TILE, count - first)
@@ -113,11 +123,12 @@ def _add_clipped(
                     for k in range(some):
                         row[k] += weight * column[k]
                 for k in range(some):
-                    factor[k] += row[k] * row[k]
+                    factor[k] += np.float64(row[k]) * np.float64(row[k])
             for k in range(some):
-                limit = clip[first + k]
-                shrunk = limit / np.sqrt(factor[k]) if not factor[k] <= limit * limit else to.dtype.type(1)
-                factor[k] = alpha[first + k] * shrunk
+                moderate = 1e-280 < factor[k] < 1e280
+                length = np.sqrt(factor[k]) if moderate else length_of(g[:, k])
+                factor[k] = alpha[first + k] * shrunk(length, clip[first + k], slack, least, largest)
             for k in range(some):
-                for i in range(d):
-                    to[u, first + k, i] += factor[k] * g[i, k]
+                if factor[k] != 0:  # zero times what is not finite would not be zero
+                    for i in range(d):
+                        to[u, first + k, i] += to.dtype.type(factor[k] * np.float64(g[i, k]))

@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from .batches import Batch
-from .clip import Blocks
+from .clip import Blocks, lengths
 from .task import Task
+from .tiles import gather_columns
 
 _ALIGNED = 8
 """Numbers that a row of records has a multiple of on a card: its products are slow where rows begin anywhere."""
@@ -28,7 +29,10 @@ class Records:
         self.room = _CARD_ROOM if device.type == "cuda" else _ROOM
         X = self._rows(torch.cat([X.flatten(1) for X, _ in task.shards]))
         X = torch.cat([X, torch.zeros_like(X[:1])]).to(device)
-        self.size = torch.linalg.vector_norm(X, dim=1, dtype=torch.float64).to(dtype)  # squares of tiny numbers would vanish
+        self.null = len(X) - 1
+        self.size = lengths(X)
+        # a record beyond float32's range is infinitely long: it adds nothing, and is told from all others by its length alone
+        self.fits = bool(torch.isfinite(self.size).all())
         # small whole numbers, such as indicators, are kept as bytes: most of a step on little models is fetching its records
         small = X.to(torch.uint8)
         self.columns = X.shape[1]
@@ -51,7 +55,7 @@ class Records:
         rows, weights = batch.rows[inside], batch.weights
         if isinstance(weights, float):
             return rows, weights
-        weights = weights[inside].to(self.dtype)
+        weights = weights[inside]
         if rows.is_cuda:  # to look would be to wait for the card
             return rows, weights
         wide = max(1, int((weights > 0).sum(1).max()))  # some users need less padding than all
@@ -63,14 +67,19 @@ class Records:
         X, y = (table.index_select(0, flat).to(self.dtype).view(*rows.shape, -1) for table in (self.X, self.y))
         return X[..., : self.columns], y
 
-    def derivative(self, output: Tensor, target: Tensor) -> Tensor:
-        """Of every record's loss by the last layer's output; overwrites the output."""
+    def columns_of(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Records [B, columns, b] and targets [B, outputs, b]: records side by side."""
+        A = gather_columns(self.X, rows, self.columns, self.dtype)
+        return A, gather_columns(self.y, rows, self.y.shape[1], self.dtype)
+
+    def derivative(self, output: Tensor, target: Tensor, classes: int = -1) -> Tensor:
+        """Of every record's loss by the last layer's output, whose dimension `classes` is; overwrites the output."""
         if self.loss == "logistic":
             output.sigmoid_()
         elif self.loss == "classes":
             # three times as fast as torch's softmax, which is made for many classes
-            output = output.sub_(output.amax(-1, keepdim=True)).exp_()
-            output.div_(output.sum(-1, keepdim=True))
+            output = output.sub_(output.amax(classes, keepdim=True)).exp_()
+            output.div_(output.sum(classes, keepdim=True))
         return output.sub_(target)
 
     def metrics(self, blocks: Blocks, forward: Forward, loss: bool = True) -> dict[str, Tensor]:

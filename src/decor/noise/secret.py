@@ -32,8 +32,8 @@ from .stream import COARSE, OWN, SHARED, WORD_BYTES, Words, corrections, one, ta
 
 Array = NDArray[Any]
 
-WORDS_PER_KEY = 1 << 17
-"""Words that one key serves at most: half a megabyte, which stays in the second cache, and few enough for `Grid.slack`."""
+WORDS_PER_KEY = 1 << 18
+"""Words that one key serves at most: a megabyte, which stays in the second cache, and few enough for `Grid.slack`."""
 _NARROW, _WIDE = 256, 8192
 """Coordinates that are worked on together, at least and at most: short rows cost calls, long ones the cache."""
 _NOISE, _DITHER, _BATCH, _LOCAL = b"decor noise 2", b"decor dither 2", b"decor batch 2", b"decor local 2"
@@ -117,6 +117,7 @@ class GridNoise:
         self._width = width
         self._groups = _groups(users, len(self._ends), width)
         self._local = threading.local()
+        self._dithered: tuple[int, int, bytes] = (-1, -1, b"")
 
     def chunks(self, parameters: int) -> list[tuple[int, int]]:
         """The coordinates [first, last) that `add` takes one after the other, or each in a thread of its own."""
@@ -130,8 +131,8 @@ class GridNoise:
         Guarantee: what is there then is `unit` times integers, rounded once to the type of `messages`.
         """
         first, last = chunk
-        total = np.empty((self.users, last - first), np.int64)
-        dither = np.uint32(int.from_bytes(self._secret.key(_DITHER, step, offset)[:4], "little"))
+        total = self._room("total", self.users * (last - first), np.int64).reshape(self.users, -1)
+        dither = np.uint32(int.from_bytes(self._dither(step, offset)[:4], "little"))
         rounded, discrete = table(OWN[0]).cells, table(OWN[1]).cells
         for number, (users, edges) in enumerate(self._groups):
             words, stream = self._words(step, offset + first, number, last - first)
@@ -161,11 +162,23 @@ class GridNoise:
         """The words of some rows, users' before edges', and the stream that they come from."""
         users, edges = self._groups[group]
         count = width * (3 * len(users) + 2 * len(edges))
-        buffer: bytearray | None = getattr(self._local, "buffer", None)
-        if buffer is None or len(buffer) < WORD_BYTES * count + 32:
-            buffer = self._local.buffer = bytearray(WORD_BYTES * count + 32)
-        stream = Words(self._secret.key(_NOISE, step, first, group), count, buffer)
+        room = self._room("words", WORD_BYTES * count + 32, np.uint8)
+        stream = Words(self._secret.key(_NOISE, step, first, group), count, room)
         return stream.take(count), stream
+
+    def _dither(self, step: int, offset: int) -> bytes:
+        """One for all chunks of a step; kept, because it is asked for once a chunk."""
+        if self._dithered[:2] != (step, offset):
+            self._dithered = (step, offset, self._secret.key(_DITHER, step, offset))
+        return self._dithered[2]
+
+    def _room(self, name: str, count: int, kind: type) -> Array:
+        """An array of this thread's, made once: asking the system for memory in every chunk would cost as much as the noise."""
+        held: Array | None = getattr(self._local, name, None)
+        if held is None or len(held) < count:
+            held = np.empty(count, kind)
+            setattr(self._local, name, held)
+        return held[:count]
 
     def _settle(self, words: Array, stream: Words, users: range, edges: range, total: Array, tied: Array) -> None:
         """Ties of this group's rows, whose further bits decide."""

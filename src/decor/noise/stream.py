@@ -81,18 +81,18 @@ class Words:
     `buffer`, of 4 `most` + 32 bytes or more, is where they are written; None makes one.
     """
 
-    def __init__(self, key: bytes, most: int, buffer: bytearray | None = None) -> None:
+    def __init__(self, key: bytes, most: int, buffer: NDArray[np.uint8] | None = None) -> None:
         if len(key) != 32:
             raise InputError(f"a step's key has 32 bytes, not {len(key)}")
         self._key = key
         self._cipher = _cipher(key, 0)
         self._zeros = _zeros(WORD_BYTES * most)
         # with room for two blocks, as the cipher asks
-        self._buffer = bytearray(WORD_BYTES * most + 32) if buffer is None else buffer
+        self._buffer = np.empty(WORD_BYTES * most + 32, np.uint8) if buffer is None else buffer
 
     def take(self, count: int) -> NDArray[np.uint32]:
         """The next `count` words, valid until the next are taken."""
-        self._cipher.update_into(self._zeros[: WORD_BYTES * count], self._buffer)
+        self._cipher.update_into(self._zeros[: WORD_BYTES * count], self._buffer.data)
         # read again for every part: a view made once would be a copy, and stay zero, where words have the other byte order
         return np.frombuffer(self._buffer, "<u4", count).astype(np.uint32, copy=False)
 

@@ -62,7 +62,7 @@ def card(run: Run) -> str:
 
 ## Model
 
-{task.get("parameters", "?"):,} parameters, trained by {plan.topology.users} users on {plan.topology.description} over
+{task.get("parameters", 0):,} parameters, trained by {plan.topology.description} over
 {run.steps_taken:,} steps of decentralised gradient descent with correlated noise (DECOR). `{folder.model_file(run)}` holds every
 user's model by the names of its parameters; load them with `decor.Run.load(FOLDER)`, and their mean with `.average_model`.
 

@@ -196,7 +196,9 @@ class _Inclusion(nn.Module):
         self.clip = clip
 
     def forward(self, X: Tensor) -> Tensor:
-        here = nn.functional.embedding(X[:, 0].long(), self.weights.unsqueeze(-1))[:, 0]
+        # engines may try a module on records of no one's, whose places are nowhere
+        places = X[:, 0].long().clamp(0, len(self.weights) - 1)
+        here = nn.functional.embedding(places, self.weights.unsqueeze(-1))[:, 0]
         return _flat(self.clip * X[:, 1] * here)
 
 

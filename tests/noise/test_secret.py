@@ -159,13 +159,13 @@ def test_no_key_serves_twice(monkeypatch):
         secret.hmac, "digest", lambda key, message, how: keys.append(message) or hmac.new(key, message, how).digest()
     )
     noise, _ = made("complete", 40, 2000, width=256)
-    assert len(noise._groups) > 2
+    assert len(noise._groups) > 1
     for step in range(3):
         messages(noise, step, np.zeros((40, 2000)))
         noise._secret.batch_words(step, 10)
         noise._secret.local_seed(step)
     noises = [message for message in keys if not message.startswith(b"decor dither")]  # one dither a step serves every chunk
-    assert len(noises) > 60 and len(set(noises)) == len(noises)
+    assert len(noises) > 30 and len(set(noises)) == len(noises)
     assert len({message[:8] for message in keys}) == 4
 
 

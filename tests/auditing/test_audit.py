@@ -8,9 +8,15 @@ import torch
 
 import decor
 from decor.auditing import adversaries, examples
-from decor.engines import channel, rows
+from decor.engines import channel, rows, vectorised
 from decor.errors import InputError
+from decor.federation.local import Local
+from decor.federation.node import Node
 from decor.learning import batches, layers, linear, modules
+from decor.net import session
+from decor.noise.agreement import Agreement
+from decor.noise.grid import Grid
+from decor.noise.secret import Secret
 from decor.privacy import gaussian
 
 FEW = 15_000
@@ -129,6 +135,36 @@ def test_one_process_of_a_group_is_attacked():
     assert all(share > 0.8 for share in reached(found).values())
 
 
+def test_a_private_run_is_attacked_by_all_and_its_last_bits_and_its_secret_are_looked_at():
+    found = decor.audit(plan(), engine=decor.Vectorised(seed=None), canaries=30_000, steps=8)
+    assert found.passed, found.failures
+    assert {row.adversary for row in found.rows} == {"eavesdropper", "curious", "everyone"}
+    assert all(share > 0.85 for share in reached(found).values())
+    (wire,) = found.wires
+    assert {"clip", "support", "low bits", "entropy"} <= {check.name for check in wire.checks} and wire.last_bits == "looked at"
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_records_of_a_private_run_are_attacked_on_every_path(sampling):
+    made = plan(decor.ring(4), **EXAMPLES, sampling=sampling)
+    found = decor.audit(made, engine=decor.Vectorised(seed=None), canaries=9_000, steps=8)
+    assert found.passed, found.failures
+    assert found.wires[0].paths == ("module", "linear", "network")
+    assert {attack.kind for attack in found.wires[0].attacks} == {"optimal", "linear", "own batch"}
+    assert all(share > 0.3 for share in reached(found).values()), reached(found)
+
+
+def test_a_simulation_claims_nothing_of_its_last_bits_and_says_so():
+    found = decor.audit(plan(), canaries=3_000, steps=4)
+    assert found.passed and all(said.startswith("not claimed: a simulation") for said in found.to_json()["last_bits"].values())
+    assert not {"support", "low bits", "entropy"} & {check.name for wire in found.wires for check in wire.checks}
+
+
+def test_a_private_run_of_several_processes_is_refused_with_a_way_out():
+    with pytest.raises(InputError, match="Vectorised\\(seed=None\\), which draws the same noise"):
+        decor.audit(plan(), engine=decor.ProcessGroup(seed=None))
+
+
 # what is not right
 
 
@@ -177,6 +213,115 @@ def test_gradients_that_are_not_clipped_are_found_out(monkeypatch):
     found = decor.audit(plan(), canaries=FEW, steps=8)
     assert all(not wire.passed for wire in found.wires)
     assert "more of user" in said(found) or "covariance" in said(found)
+
+
+def late(limit):
+    """A clip that lets up to twice its length through; what is longer is clipped."""
+    return lambda length: 1.0 if length <= 2 * limit else limit / length
+
+
+def test_gradients_that_are_clipped_too_late_are_found_out(monkeypatch):
+    """Canaries that are all eight clips long would not see it."""
+
+    def clipped(to, gradients, clip, alpha):
+        for block, g in zip(to, gradients, strict=True):
+            length = g.flatten(3).double().norm(dim=-1)
+            factor = torch.where(length <= 2 * clip, 1.0, clip / length) * alpha
+            block += (g * factor.unsqueeze(-1)).to(g.dtype)
+
+    monkeypatch.setattr(modules, "add_clipped", clipped)
+    found = decor.audit(plan(), canaries=FEW, steps=8)
+    assert "is sent as one clip" in said(found) and all(not wire.passed for wire in found.wires)
+
+
+def test_peers_that_clip_too_late_are_found_out(monkeypatch):
+    def of_user(self, model, rate):
+        total = self._mean(model)
+        length = float(np.linalg.norm(total.astype(np.float64)))
+        return total, late(self.exposure.clip)(length)
+
+    monkeypatch.setattr(Local, "_of_user", of_user)
+    assert "is sent as one clip" in said(decor.audit(plan(), engine=decor.Peers(), canaries=FEW, steps=4))
+
+
+@pytest.mark.parametrize("seed", [0, None])
+def test_records_that_are_clipped_too_late_are_found_out(monkeypatch, seed):
+    """On the path of any module alone, which is one of three."""
+    taken = modules.Modules.add_records
+
+    def add(self, to, models, batch, users, clip, alpha):
+        taken(self, to, models, batch, users, 1.2 * clip, alpha)
+
+    monkeypatch.setattr(modules.Modules, "add_records", add)
+    made = plan(decor.ring(4), **EXAMPLES)
+    assert "is sent as one clip" in said(decor.audit(made, engine=decor.Vectorised(seed=seed), canaries=24_000, steps=16))
+
+
+def test_batches_of_all_users_that_are_drawn_together_are_found_out_by_those_who_know_their_own(monkeypatch):
+    draw = batches._poisson
+
+    def alike(rows, counts, starts, records, rates, names, *rest):
+        return draw(rows, counts, starts, records, rates, 0 * names, *rest)
+
+    monkeypatch.setattr(batches, "_poisson", alike)
+    found = decor.audit(plan(decor.ring(4), **EXAMPLES), engine=decor.Vectorised(noise="edges"), canaries=12_000, steps=16)
+    failing = [attack for attack in found.wires[0].attacks if not attack.passed]
+    assert {attack.kind for attack in failing} == {"own batch"} and {attack.by.adversary for attack in failing} >= {"curious"}
+    assert "own batch attack" in said(found)
+
+
+def test_records_that_can_be_taken_twice_are_found_out(monkeypatch):
+    def twice(rows, scratch, starts, records, names, seeds, step):
+        rng = np.random.default_rng([step, *seeds.tolist()])
+        rows[:] = rng.integers(0, records[0], rows.shape) + np.repeat(starts, len(seeds))[:, None]
+
+    monkeypatch.setattr(batches, "_fixed", twice)
+    found = decor.audit(plan(decor.ring(4), **EXAMPLES, sampling="fixed"), canaries=24_000, steps=32)
+    assert "more than its part of a batch" in said(found)
+
+
+def test_keys_of_two_bytes_are_found_out(monkeypatch):
+    def weak(identity, edge, random):
+        return Agreement(identity, edge, lambda count: random(2) + bytes(count - 2))
+
+    monkeypatch.setattr(session, "Agreement", weak)
+    assert "has asked for 4 bytes for its keys with 2 neighbours" in said(
+        decor.audit(plan(), engine=decor.Peers(), canaries=3_000, steps=2)
+    )
+
+
+def test_a_secret_of_two_bytes_is_found_out(monkeypatch):
+    monkeypatch.setattr(vectorised, "Secret", lambda random: Secret(lambda count: random(2) + bytes(count - 2)))
+    found = decor.audit(plan(), engine=decor.Vectorised(seed=None), canaries=3_000, steps=2)
+    assert "was made from 2 bytes" in said(found)
+
+
+def test_bytes_that_are_not_the_operating_systems_are_found_out(monkeypatch):
+    made = Node.__post_init__
+
+    def seeded(self):
+        self.random = np.random.default_rng(list(self.identity.public)).bytes
+        made(self)
+
+    monkeypatch.setattr(Node, "__post_init__", seeded)
+    found = decor.audit(plan(), engine=decor.Peers(), canaries=3_000, steps=2)
+    assert "not the operating system's" in said(found)
+    assert all(check.name == "entropy" for check in found.wires[0].checks if not check.passed), "their law is right"
+
+
+def test_a_gradient_that_is_added_beside_the_grid_is_found_out(monkeypatch):
+    """The first digits are as they should be; the last ones are the gradient's own."""
+    noised = Grid.noised
+
+    def beside(self, gradient, own_key, edges, factor=1.0, over=False):
+        held = factor * gradient
+        message, tags = noised(self, 0 * gradient, own_key, edges)
+        return (message + held).astype(gradient.dtype if over else np.float64), tags
+
+    monkeypatch.setattr(Grid, "noised", beside)
+    found = decor.audit(plan(), engine=decor.Peers(), canaries=FEW, steps=4)
+    assert "possible one, to the last bit" in said(found)
+    assert {check.name for check in found.wires[0].checks if not check.passed} == {"support"}
 
 
 def test_records_drawn_more_often_than_accounted_are_found_out(monkeypatch):

@@ -133,8 +133,14 @@ def test_the_noise_of_an_absent_neighbours_edge_is_added_all_the_same(tmp_path):
             if round_ == 0 and step < steps:
                 seen[step, sender] = np.frombuffer(values)
 
+        def began(self, step, model):
+            pass
+
         def shared(self, step, keys):
             pass
+
+        def drawing(self, source, kind):
+            return source
 
     asyncio.run(together())
     w = plan.topology.mixing[0, 1]

@@ -144,7 +144,7 @@ def every_line() -> frozenset[tuple[str, int]]:
 def ephemeral(draw: Callable[[], bytes]) -> Iterator[None]:
     """Agreements take their keys from `draw` instead of the operating system."""
     kept = agreement.X25519PrivateKey
-    agreement.X25519PrivateKey = SimpleNamespace(generate=lambda: X25519PrivateKey.from_private_bytes(draw()))
+    agreement.X25519PrivateKey = SimpleNamespace(from_private_bytes=lambda _: X25519PrivateKey.from_private_bytes(draw()))
     try:
         yield
     finally:

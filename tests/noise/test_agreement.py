@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,6 +47,26 @@ def test_two_agreements_of_the_same_two_share_nothing():
     second = [Agreement(a, edge), Agreement(b, edge)]
     keys = {one.accept(two.offer).key(0) for one, two in (first, second)}
     assert len(keys) == 2
+
+
+def test_a_key_is_all_of_32_bytes_of_the_randomness_it_is_given():
+    """Fewer can be tried one after the other, and then the edge's noise is known."""
+    a, b, edge = pair()
+    asked = []
+
+    def random(count):
+        asked.append(count)
+        return bytes(range(7, 7 + count))
+
+    offer = Agreement(a, edge, random).offer
+    assert asked == [32]
+    assert offer[:32] == X25519PrivateKey.from_private_bytes(bytes(range(7, 39))).public_key().public_bytes_raw()
+    # every byte counts: X25519 itself fixes three bits of the first, and two of the last
+    for place in range(32):
+        other = bytearray(range(7, 39))
+        other[place] ^= 0x18
+        assert Agreement(a, edge, lambda count, other=other: bytes(other)).offer[:32] != offer[:32]
+    Agreement(b, edge).accept(offer)
 
 
 def test_the_secret_needs_the_exchange_and_not_only_what_was_said():

@@ -27,8 +27,8 @@ _WORK = 30_000_000
 """Numbers on the wire that take some ten seconds: steps are as many as fit."""
 _WIDEST = 1e6
 """Times everybody's own noise that an edge's may be, for single precision and for plain inverses."""
-_KEPT_STEPS = 16
-"""Of real peers, whose messages are all kept until the end."""
+_KEPT_STEPS = {"user": 16, "example": 32}
+"""Of real peers, whose messages are all kept until the end, and of private runs, each of which has one seed."""
 
 
 def audit(
@@ -47,6 +47,11 @@ def audit(
     the attacks prove is compared with what the accountant claims for just that; the claim itself is linear in their length, and
     composes over steps exactly. More `canaries` (None: 120,000, or 80,000 records) bring the proof closer to the truth.
 
+    `engine` is whose messages: `Vectorised()` (the default) and `ProcessGroup()` with a seed are simulations, of which only the
+    law of the noise is attacked; `Vectorised(seed=None)` and `Peers()` are private, and owe secret keys and the last bits too.
+    `delta` is where epsilons are compared (None: the plan's, or 1e-5); `seed` that of canaries, and of simulated noise. Of the
+    processes of a group the first has the audit; the others' have measured nothing, and have not passed.
+
     Guarantee: if noise and clipping are as planned, the audit fails with a probability of at most 1 - confidence.
     """
     began = time.monotonic()
@@ -57,8 +62,8 @@ def audit(
     listed = wires(engine or Vectorised(), plan)
     if steps is None:
         steps = _fitting(plan, canaries)
-        if listed[0].widest is None and plan.exposure.unit == "user":
-            steps = min(steps, _KEPT_STEPS)
+        if listed[0].widest is None:
+            steps = min(steps, _KEPT_STEPS[plan.exposure.unit])
     steps = min(steps, plan.exposure.steps)
     attacked = users.attacked if plan.exposure.unit == "user" else examples.attacked
     found = []

@@ -24,10 +24,11 @@ RHYTHMS = ("constant", "alternating", "random")
 """Signs over steps. Noise that is used again in another step hides a constant canary, and none of the others."""
 PATHS = ("module", "linear", "network")
 """How engines take records' gradients: of any module, or written out by hand for linear models and for dense layers."""
-_OVER = 8.0
-"""Gradients are so many times longer than the clip: an engine that does not clip is loud."""
+OVER = (1.2, 2.0, 8.0)
+"""Gradients are so many times longer than the clip: an engine that does not clip is loud, and so is one that clips too late."""
 _FAR, _FIRM = 1e4, 100.0
-"""Times as far as models come: targets, so that residuals keep their signs, and the one weight that must hardly change."""
+"""Clips that a record's gradient is longer than what models change of it; and times as far as models come, the one weight that
+must hardly change."""
 _FIRST = 8
 """One of so many numbers of a network is in its first layer, where noise is seen alone."""
 _BEAT = 40.0
@@ -77,8 +78,13 @@ class Signals:
         found: Array = self.signs * (self.length * self.beats(step))
         return found
 
+    def over(self, step: int) -> Array:
+        """Of OVER, how much longer than the clip everybody's gradient is in a step: [users]."""
+        found: Array = (step + np.arange(len(self.signs))) % len(OVER)
+        return found
+
     def task(self) -> Task:
-        X = torch.from_numpy(self.signs).float()
+        X = torch.from_numpy(np.concatenate([self.signs, self.over(0)[:, None]], axis=1)).float()
         model = _Clocked(self.table, self.rhythm, self.length, self.beat)
         return Task(model, _mean, [(x.unsqueeze(0), torch.zeros(1)) for x in X], name="canaries")
 
@@ -95,12 +101,15 @@ class _Clocked(nn.Module):
         self.register_buffer("table", torch.from_numpy(table).float())
         self.register_buffer("length", torch.from_numpy(length))
         self.register_buffer("rhythm", torch.from_numpy(rhythm))
+        self.over: Tensor
+        self.register_buffer("over", torch.tensor(OVER))
         self.beat = beat
 
     def forward(self, X: Tensor) -> Tensor:
         step = (self.weights[0].detach() / self.beat).round().clamp(0, len(self.table) - 1).long()
         signs = self.table.index_select(0, step.reshape(1))[0][self.rhythm]
-        return _flat(_OVER * ((X * signs * self.length * self.weights[1:]).sum(-1) - self.beat * self.weights[0]))
+        over = self.over.index_select(0, (step + X[:, -1].long()) % len(OVER))
+        return _flat(over * ((X[:, :-1] * signs * self.length * self.weights[1:]).sum(-1) - self.beat * self.weights[0]))
 
 
 @dataclass(frozen=True)
@@ -135,6 +144,12 @@ class Inclusions:
         return Inclusions(path, amplitudes, silent, users, victim, clip, reach)
 
     @property
+    def over(self) -> Array:
+        """Of OVER, how much longer than the clip every record's gradient is."""
+        found: Array = np.arange(len(self.amplitudes)) % len(OVER)
+        return found
+
+    @property
     def initial(self) -> Array:
         """The model that everybody begins with, as it is sent."""
         found = np.zeros(1 + len(self.amplitudes))
@@ -151,15 +166,20 @@ class Inclusions:
 
     def _module(self) -> tuple[nn.Module, Loss, Array, Array]:
         places = 1 + np.arange(len(self.amplitudes))
-        return _Inclusion(1 + len(places), self.clip), _mean, np.stack([places, self.amplitudes], 1), 0.0 * places
+        loud = np.take(OVER, self.over) * self.amplitudes
+        return _Inclusion(1 + len(places), self.clip), _mean, np.stack([places, loud], 1), 0.0 * places
 
     def _dense(self) -> tuple[nn.Module, Loss, Array, Array]:
-        """A record's residual is far, at one output; what has no record has no input."""
-        count, there = len(self.amplitudes), np.abs(self.amplitudes)
-        far = -(_FAR * self.reach + _OVER * self.clip) * self.amplitudes
+        """A record's residual is far, at one output; what has no record has no input.
+
+        Inputs are so small that a model, wherever it comes, changes a gradient by a small part of its clip.
+        """
+        small = math.sqrt(self.clip / (_FAR * self.reach))
+        count, there = len(self.amplitudes), small * np.abs(self.amplitudes)
+        far = -self.clip / small * np.take(OVER, self.over) * self.amplitudes
         if self.path == "linear":
             return nn.Linear(1 + count, 1, bias=False), losses.squared, np.diag(there, 1)[:-1], far
-        # the first input, through a weight so large that it seems not to move, makes the hidden unit one; the others are silent
+        # the first input, through a weight so large that it seems not to move, makes the hidden unit; the others are silent
         first = count // _FIRST
         model = nn.Sequential(nn.Linear(1 + first, 1, bias=False), nn.ReLU(), nn.Linear(1, count - first, bias=False))
         X = np.zeros((count, 1 + first))
@@ -168,7 +188,7 @@ class Inclusions:
 
 
 class _Inclusion(nn.Module):
-    """Output whose gradient is a record's number (its amplitude) in one coordinate (its place)."""
+    """Output whose gradient is a record's number (in clips) in one coordinate (its place)."""
 
     def __init__(self, count: int, clip: float) -> None:
         super().__init__()
@@ -176,8 +196,10 @@ class _Inclusion(nn.Module):
         self.clip = clip
 
     def forward(self, X: Tensor) -> Tensor:
-        here = nn.functional.embedding(X[:, 0].long(), self.weights.unsqueeze(-1))[:, 0]
-        return _flat(_OVER * self.clip * X[:, 1] * here)
+        # engines may try a module on records of no one's, whose places are nowhere
+        places = X[:, 0].long().clamp(0, len(self.weights) - 1)
+        here = nn.functional.embedding(places, self.weights.unsqueeze(-1))[:, 0]
+        return _flat(self.clip * X[:, 1] * here)
 
 
 def _flat(output: Tensor) -> Tensor:

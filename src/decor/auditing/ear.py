@@ -12,14 +12,16 @@ from decor.privacy.plan import NoisePlan
 
 from .adversaries import Foe, covariance, incidence
 from .law import Check, Columns, Law
-from .wire import RATE, Wire
+from .support import Integers, Support
+from .wire import RATE, Outcome, Wire
 
 Array = NDArray[Any]
 
 _PARTS = 512
 """Users and edges up to which each one's noise is looked at by itself."""
-CHECKS = 18
-"""Eight of the noise at users, six of its parts, and what is left for records."""
+CHECKS = 20
+"""Eight of the noise at users, six of its parts, one of low bits, one of the clip, three of records; and one to spare."""
+CLIPPED = "what is longer than the clip, 1.2, 2 or 8 times, is sent as one clip"
 _WHOLE = 1 - 1e-9
 """Of a planned deviation, but for rounding."""
 
@@ -28,6 +30,10 @@ def but_first(columns: Array, runs: int) -> Array:
     """All runs' columns, each without its first, which tells nothing."""
     found: Array = columns.reshape(len(columns), runs, -1)[:, :, 1:].reshape(len(columns), -1)
     return found
+
+
+def integers_but_first(found: Integers, runs: int) -> Integers:
+    return Integers(*(but_first(each, runs) for each in (found.steps, found.told, found.possible)))
 
 
 class Ear:
@@ -39,6 +45,7 @@ class Ear:
         self.own, self.shared = wire.deviations(plan, parameters)
         self.W, self.K = topology.mixing.toarray(), incidence(topology.users, topology.edges)
         self.model = np.zeros(1)
+        self.is_private, self.support = wire.is_private, Support()
         self.law, self.every = Law(self.seen_by(()), self.own), Columns(self.seen_by(()), self.own)
         every = np.concatenate([np.full(topology.users, self.own), self.shared[self.shared > 0]])
         self.parts = Law(np.diag(np.square(every))) if wire.secrets and len(every) <= _PARTS else None
@@ -73,18 +80,34 @@ class Ear:
         found[honest] = row / row[np.searchsorted(honest, foe.victim)]
         return found
 
-    def look(self, noise: Array, edges: Array | None) -> None:
-        self.every.see(noise)
+    def look(self, noise: Array, edges: Array | None) -> Array:
+        """Gives the noise times the inverse of its covariance: what the best attack weighs."""
+        weighed = self.every.see(noise)
         self.law.see(noise)
         if self.parts is not None and edges is not None:
             self.parts.see(np.concatenate([noise - self.K @ edges, edges[self.shared > 0]]))
+        return weighed
 
-    def checks(self, error: float, problems: list[str]) -> tuple[Check, ...]:
-        """All of them; with three more at most they fail without cause with a probability of at most `error`."""
-        least = error / CHECKS
+    @property
+    def last_bits(self) -> str:
+        """Whether messages hide their last bits, in words."""
+        if not self.is_private:
+            return "not claimed: a simulation's noise is in floating point, whose last bits tell what it was added to"
+        if not self.support.is_enough:
+            return "not seen: messages are coarser than the grid, so that their last bits are not those of an integer"
+        return "looked at"
+
+    def checks(self, error: float, outcome: Outcome) -> tuple[Check, ...]:
+        """All of them; with four more at most they fail without cause with a probability of at most `error`."""
+        least, problems = error / CHECKS, outcome.problems
         found = [*self.law.checks(least), self.every.check(least)] if self.law.steps else []
         if self.parts is not None and self.parts.steps:
             found += [replace(c, name=f"parts: {c.name}") for c in self.parts.checks(least, users=False)]
+        if self.is_private:
+            found += self.support.checks(least)
+        if outcome.entropy is not None:
+            said = "every key is made from 32 bytes of the operating system, and no two are alike"
+            found.append(Check("entropy", outcome.entropy[0] if outcome.entropy else said, float(not outcome.entropy), 0.5))
         enough = self.own >= self.plan.sigma_cdp * _WHOLE and bool((self.shared >= np.array(self.plan.sigma_cor) * _WHOLE).all())
         right = not problems and self.steps == self.expected
         said = problems[0] if problems else f"{self.steps} messages of everybody for {self.expected} steps"

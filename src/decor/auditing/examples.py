@@ -20,12 +20,12 @@ from decor.privacy.plan import NoisePlan
 
 from .adversaries import Foe, covariance, foes
 from .attack import Attack, errors, proven, upper
-from .canary import PATHS, Inclusions
+from .canary import OVER, PATHS, Inclusions
 from .claim import DELTAS, Claim
-from .ear import CHECKS, Ear, but_first
+from .ear import CHECKS, CLIPPED, Ear, but_first, integers_but_first
 from .findings import Wired
 from .law import Check, largest
-from .wire import Wire
+from .wire import Outcome, Seen, Wire
 
 Array = NDArray[Any]
 
@@ -33,10 +33,12 @@ _AIM = 3.0
 """The mu that canaries are made for, about."""
 _TAKEN, _WIDE, _WIDEST = 4, 64, 8_000
 """Canaries of one run: so many that a few are taken in a step, and more come from more seeds; or all that can be, in one run."""
-_REPEATED = 8
-"""Runs of real peers at most, each of which has one seed."""
 _DENSE = 30_000_000
 """Numbers of all users' records up to which they may be one-hot: 120 megabytes, which an engine holds some times."""
+_LOUD = np.array([1.5, 2.0, 2.5, 3.0])
+"""Clips of one record's share beyond which its messages are counted."""
+_MANY = 100
+"""Records taken in all from which the sum of what each tells is Gaussian, far out too."""
 _REHEARSED = 10_000
 """Canaries by which the optimal attack chooses its threshold, before it sees any: so that all that it sees are evidence."""
 
@@ -46,32 +48,38 @@ def attacked(wire: Wire, plan: NoisePlan, canaries: int, steps: int, error: floa
     victim = plan.guarantee(0.5).worst_user
     against = foes(plan, wire.secrets, victim)
     few = math.ceil(_TAKEN / exposure.rates(users)[victim])
-    wide = min(canaries, max(_WIDE, min(few, _WIDEST)) if wire.widest else _WIDEST)
+    wide = min(canaries, max(_WIDE, min(few, _WIDEST)) if wire.widest else _width(canaries, users, wire.repeated))
     loud = _loud(plan, against[0], wide, steps)
     paths, each = _shared_out(max(1, canaries // wide), users * wide**2, wire)
-    replaced, problems = exposure.relation == "replace", []
+    replaced, outcome = exposure.relation == "replace", Outcome((), ())
     parts = [Inclusions.of(path, users, victim, wide, loud.exposure.clip, _reach(loud), replaced, rng) for path in paths]
     heard = _Evidence(Ear(wire, loud, 1 + wide, len(parts)), parts, against, each, wire.name)
     for k, part in enumerate(parts):
         heard.begin(k)
         with progress.share(k / len(parts), (k + 1) / len(parts)):
-            problems += wire.run(part.task(), loud, range(seed + k * each, seed + (k + 1) * each), heard.hear)
+            outcome += wire.run(part.task(), loud, range(seed + k * each, seed + (k + 1) * each), heard.hear)
     if not wire.hears:  # the first process of the group has heard everything
         return Wired(wire.name, (), ())
     trained = rng.random(len(heard.amplitudes)) < 0.5
-    allowed = error / 2 / (2 * len(against))
+    allowed = error / 2 / (3 * len(against))
     attacks = [attack for k in range(len(against)) for attack in heard.attacks(k, trained, allowed)]
     sampled = heard.sampled(error / 2 / CHECKS)
-    checks = (*sampled, *heard.ear.checks(error / 2, problems))
-    return Wired(wire.name, tuple(attacks), checks, tuple(dict.fromkeys(paths)))
+    checks = (*sampled, *heard.ear.checks(error / 2, outcome))
+    return Wired(wire.name, tuple(attacks), checks, tuple(dict.fromkeys(paths)), heard.ear.last_bits)
 
 
 def _shared_out(runs: int, dense: int, wire: Wire) -> tuple[tuple[str, ...], int]:
     """The paths that are taken one after the other, and the seeds of each; one-hot records would take `dense` numbers."""
-    if wire.widest is None:
-        return PATHS[:1] * min(runs, _REPEATED), 1
     paths = PATHS if runs >= len(PATHS) and dense <= _DENSE else PATHS[:1]
+    if wire.widest is None:
+        runs = min(runs, wire.repeated)
+        return (paths * runs)[:runs], 1
     return paths, runs // len(paths)
+
+
+def _width(canaries: int, users: int, repeated: int) -> int:
+    """Canaries of a run that has one seed: as many as may be one-hot, if so many runs are enough."""
+    return min(_WIDEST, max(math.isqrt(_DENSE // users), canaries // repeated))
 
 
 def _reach(plan: NoisePlan) -> float:
@@ -107,8 +115,10 @@ class _Evidence:
         assert exposure.batch_size is not None and isinstance(exposure.records, int)
         self.unit, self.rate = exposure.clip / exposure.batch_size, exposure.batch_size / exposure.records
         self.weights = [ear.weights(foe) for foe in against]
-        self.ratios, self.sums = (np.zeros((len(against), len(self.amplitudes))) for _ in range(2))
+        self.ratios, self.sums, self.told = (np.zeros((len(against), len(self.amplitudes))) for _ in range(3))
         self.squares, self.loudest = np.zeros(len(self.amplitudes)), 0.0
+        self.longer, self.louder = np.zeros(len(self.amplitudes)), np.zeros(len(_LOUD), int)
+        self.over = np.concatenate([np.tile(part.over, runs) for part in parts])
 
     def begin(self, k: int) -> None:
         """What is heard next are the runs of this part."""
@@ -120,14 +130,17 @@ class _Evidence:
         """Of the noise that is left against a foe, in clips of one record's share."""
         return 1 / (self.unit * math.sqrt(foe.leverage))
 
-    def hear(self, step: int, messages: Array, edges: Array | None) -> None:
-        steps = self.ear.plan.exposure.steps
+    def hear(self, heard: Seen) -> None:
+        step, steps = heard.step, self.ear.plan.exposure.steps
         progress.report(f"auditing {self.name}", step, steps)
-        noised = self.ear.noised(messages)
+        noised = self.ear.noised(heard.messages)
         if step >= steps:
             return  # one too many, which the checks will say
         noised = but_first(noised, self.runs)
-        edges = None if edges is None else but_first(edges, self.runs)
+        edges = None if heard.edges is None else but_first(heard.edges, self.runs)
+        if heard.integers is not None:
+            found = integers_but_first(heard.integers, self.runs)
+            self.ear.support.see(found, np.broadcast_to(self.amplitudes[self.columns] > 0, found.told.shape))
         here, silent = self.columns, np.flatnonzero(self.silent[self.columns])
         self.ear.look(noised[:, silent], None if edges is None else edges[:, silent])
         for k, foe in enumerate(self.against):
@@ -138,7 +151,14 @@ class _Evidence:
             seen /= self.unit
             self.sums[k, here] += seen
             self.ratios[k, here] += self._ratio(seen, self.multiplier(foe))
+            if foe.coalition and heard.batches is not None:
+                # what a member has taken itself says nothing of the victim's batch, unless they are drawn together
+                own = heard.batches[foe.coalition[0]]
+                self.told[k, here] += own * (2 * seen if self.replaced else seen - 0.5)
             if k == 0:
+                share = self.amplitudes[here] * seen
+                self.longer[here] += self._longer(share)
+                self.louder += (share[:, None] > _LOUD)[self.amplitudes[here] != 0].sum(0)
                 self.loudest = float(np.maximum(self.loudest, np.abs(seen).max()))  # what is no number stays
                 self.squares[here] += np.square(self.amplitudes[here] * seen - self.rate)
 
@@ -147,6 +167,24 @@ class _Evidence:
         if self.replaced:
             found -= np.log1p(self.rate * np.expm1((-seen - 0.5) / z**2))
         return found
+
+    def _longer(self, seen: Array) -> Array:
+        """The score of a record's length at one clip: how much longer it is, where it seems to have been taken."""
+        z = self.multiplier(self.against[0])
+        odds = np.exp(np.clip((0.5 - seen) / z**2, -500.0, 500.0)) * (1 - self.rate) / self.rate
+        found: Array = (seen - 1) / (1 + odds)
+        return found
+
+    def _clipped(self, least: float) -> Check:
+        """Whether records are sent as one clip, whatever they were before, and once: three kinds of them, and all together."""
+        z, steps, there = self.multiplier(self.against[0]), self.ear.plan.exposure.steps, self.amplitudes != 0
+        seen = np.linspace(-12 * z, 1 + 12 * z, 40_001)
+        density = (1 - self.rate) * stats.norm.pdf(seen, 0, z) + self.rate * stats.norm.pdf(seen, 1, z)
+        spread = float((np.square(self._longer(seen)) * density).sum()) * (seen[1] - seen[0])
+        kinds = [there & (self.over == kind) for kind in range(len(OVER))]
+        many = [some for some in (*kinds, there) if self.rate * steps * some.sum() >= _MANY]
+        scores = np.array([self.longer[some].sum() / math.sqrt(steps * some.sum() * spread) for some in many])
+        return largest("clip", CLIPPED, scores, least) if len(scores) else Check("clip", CLIPPED, 1.0, least)
 
     def sampled(self, least: float) -> list[Check]:
         """What sampling owes to the claim: a record's share, its rate, a fresh draw in every step; in an eavesdropper's eyes."""
@@ -157,10 +195,14 @@ class _Evidence:
         pairs = float((np.square(excess) - self.squares[there]).sum()) / 2
         looks = 2 * steps * len(self.amplitudes)
         loud = looks * float(stats.norm.sf((self.loudest - 1) / z))
+        # of one that is there: taken, or not; twice, and it is counted more often than chance allows
+        beyond = self.rate * stats.norm.sf((_LOUD - 1) / z) + (1 - self.rate) * stats.norm.sf(_LOUD / z)
+        often = len(_LOUD) * float(stats.binom.sf(self.louder - 1, steps * count, beyond).min())
         taken = np.array([excess.sum() / math.sqrt(steps * count * variance)])
         again = np.array([pairs / (variance * math.sqrt(max(1, steps * (steps - 1) // 2) * count))])
         return [
-            Check.of("share", "no record moves a message by more than its part of a batch", loud, least),
+            self._clipped(least),
+            Check.of("share", "no record moves a message by more than its part of a batch", 2 * min(loud, often), least),
             largest("rate", "records are taken at their rate", taken, least),
             largest("draws", "who is taken in a step is not known from the others", again, least),
         ]
@@ -172,11 +214,15 @@ class _Evidence:
         present, first, ratios, sums = (
             each[~self.silent] for each in (self.amplitudes > 0, trained, self.ratios[k], self.sums[k])
         )
-        found = []
-        for kind, (tried, kinds), (held, secret) in (
+        told = self.told[k][~self.silent]
+        tried_out = [
             ("optimal", self._rehearsed(self.multiplier(foe)), (ratios, present)),
             ("linear", (sums[first], present[first]), (sums[~first], present[~first])),
-        ):
+        ]
+        if foe.coalition:
+            tried_out.append(("own batch", (told[first], present[first]), (told[~first], present[~first])))
+        found = []
+        for kind, (tried, kinds), (held, secret) in tried_out:
             cuts = np.quantile(tried, np.linspace(0.02, 0.98, 25))
             likely = [_measured(errors(tried, kinds, cut), claims, error) for cut in cuts]
             best = int(np.argmax([measured / claimed for measured, _, claimed in likely]))

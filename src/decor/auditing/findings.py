@@ -29,6 +29,8 @@ class Wired:
     checks: tuple[Check, ...]
     paths: tuple[str, ...] = ()
     """Whose records were attacked: of any module, a linear model, a network."""
+    last_bits: str = ""
+    """What can be said of the last bits of messages."""
 
     @property
     def passed(self) -> bool:
@@ -146,6 +148,7 @@ class Audit:
                 "confidence": self.confidence,
                 "seconds": self.seconds,
                 "unit": self.plan.exposure.unit,
+                "last_bits": {wire.name: wire.last_bits for wire in self.wires},
                 "records_of": {wire.name: list(wire.paths) for wire in self.wires if wire.paths},
                 "users": self.plan.topology.users,
                 "topology": self.plan.topology.description,

@@ -137,12 +137,15 @@ class Columns:
     def __init__(self, covariance: Array, own: float) -> None:
         self.inverse, self.own, self.steps = np.linalg.inv(covariance), own, 0
 
-    def see(self, noise: Array) -> None:
+    def see(self, noise: Array) -> Array:
+        """Gives what the best attack weighs: the noise times the inverse of its covariance."""
         if not self.steps:
             self.white, self.total = np.zeros((2, noise.shape[1]))
-        self.white += np.einsum("ij,ij->j", noise, self.inverse @ noise)
+        weighed: Array = self.inverse @ noise
+        self.white += np.einsum("ij,ij->j", noise, weighed)
         self.total += np.square(noise.sum(0))
         self.steps += 1
+        return weighed
 
     def check(self, least: float) -> Check:
         users = len(self.inverse)

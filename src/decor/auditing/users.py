@@ -14,11 +14,12 @@ from decor.privacy.plan import NoisePlan
 
 from .adversaries import Foe, covariance, foes
 from .attack import Attack, errors, fitted, proven, upper
-from .canary import RHYTHMS, Signals
+from .canary import OVER, RHYTHMS, Signals
 from .claim import Claim
-from .ear import Ear, but_first
+from .ear import CHECKS, CLIPPED, Ear, but_first, integers_but_first
 from .findings import Wired
-from .wire import Wire
+from .law import Check, largest
+from .wire import Seen, Wire
 
 Array = NDArray[Any]
 
@@ -36,13 +37,14 @@ def attacked(wire: Wire, plan: NoisePlan, canaries: int, steps: int, error: floa
     signals = Signals.of(topology.users, width, steps, _lengths(against, steps), largest, rng)
     loud = replace(plan, exposure=replace(plan.exposure, clip=signals.clip, steps=steps), budget=None)
     heard = _Sums(Ear(wire, loud, 1 + width), signals, len(seeds), wire)
-    problems = wire.run(signals.task(), loud, seeds, heard.hear)
+    outcome = wire.run(signals.task(), loud, seeds, heard.hear)
     if not wire.hears:  # the first process of the group has heard everything
         return Wired(wire.name, (), ())
     each = error / 2 / (2 * len(RHYTHMS) * len(against))
     trained = rng.random(width * len(seeds)) < 0.5
     attacks = [attack for foe in against for attack in heard.attacks(foe, trained, each)]
-    return Wired(wire.name, tuple(attacks), heard.ear.checks(error / 2, problems))
+    checks = (heard.clipped(error / 2 / CHECKS), *heard.ear.checks(error / 2, outcome))
+    return Wired(wire.name, tuple(attacks), checks, last_bits=heard.ear.last_bits)
 
 
 def _lengths(against: list[Foe], steps: int) -> Array:
@@ -65,20 +67,40 @@ class _Sums:
         topology, count = self.ear.plan.topology, self.signals.signs.shape[1] * self.runs
         self.noise: Array = np.zeros((topology.users, count))
         self.edges: Array = np.zeros((topology.edge_count if self.wire.secrets else 0, count))
+        self.longer, self.sure = np.zeros((2, len(OVER)))
+        bare = self.signals.signs * self.signals.length
+        self.products: Array = self.runs * self.ear.law.inverse * (bare @ bare.T)
 
-    def hear(self, step: int, messages: Array, edges: Array | None) -> None:
-        steps = self.ear.plan.exposure.steps
+    def hear(self, seen: Seen) -> None:
+        step, steps = seen.step, self.ear.plan.exposure.steps
         progress.report(f"auditing {self.wire.name}", step, steps)
-        noised = self.ear.noised(messages)
+        noised = self.ear.noised(seen.messages)
         if step >= steps:
             return  # one too many, which the checks will say
-        noise = but_first(noised, self.runs) - np.tile(self.signals.gradients(step), self.runs)
-        own = None if edges is None else but_first(edges, self.runs)
-        self.ear.look(noise, own)
+        gradients = np.tile(self.signals.gradients(step), self.runs)
+        noise = but_first(noised, self.runs) - gradients
+        own = None if seen.edges is None else but_first(seen.edges, self.runs)
+        weighed = self.ear.look(noise, own)
+        self._measure(step, np.einsum("ij,ij->i", weighed, gradients))
+        if seen.integers is not None:
+            self.ear.support.see(integers_but_first(seen.integers, self.runs), gradients > 0)
         beats = np.tile(self.signals.beats(step), self.runs)
         self.noise += noise * beats
         if own is not None:
             self.edges += own * beats
+
+    def _measure(self, step: int, excess: Array) -> None:
+        """How much of everybody's canaries is in what is left without them, by how much longer than the clip they were."""
+        over = self.signals.over(step)
+        for kind in range(len(OVER)):
+            some = np.flatnonzero(over == kind)
+            self.longer[kind] += excess[some].sum()
+            self.sure[kind] += self.products[np.ix_(some, some)].sum()
+
+    def clipped(self, least: float) -> Check:
+        """The best estimate of the length at which gradients were sent, for each that they had before."""
+        z = self.longer[self.sure > 0] / np.sqrt(self.sure[self.sure > 0])
+        return largest("clip", CLIPPED, z, least)
 
     def attacks(self, foe: Foe, trained: Array, error: float) -> list[Attack]:
         signals, steps = self.signals, self.ear.plan.exposure.steps

@@ -1,7 +1,6 @@
-"""What an engine's users send: the messages of a run of canaries, step by step, and what its users know of the noise.
+"""What an engine's users send: the messages of a run of canaries, step by step, and what its users know beside them.
 
-`hear(step, messages, shared)` is told [users, columns] as first sent, and every edge's noise [edges, columns], or None where
-nobody draws noise edge by edge.
+There are three ways: the simulator's floating-point noise, a private run's on the grid, and real peers'.
 """
 
 from __future__ import annotations
@@ -22,15 +21,17 @@ from decor.engines.process_group import ProcessGroup
 from decor.engines.vectorised import Vectorised
 from decor.engines.world import World
 from decor.errors import InputError
+from decor.learning.batches import Batches
 from decor.learning.task import Task
 from decor.noise import root
 from decor.privacy.plan import NoisePlan
+
+from .support import Integers
 
 if TYPE_CHECKING:
     from decor.federation.peers import Peers
 
 Array = NDArray[Any]
-Hear = Callable[[int, Array, Array | None], object]
 RECIPE = Recipe(evaluate_every=10**9)
 _SMALL, _LARGE = 8_000, 1_000_000
 """Canaries of a small model, and of a large one."""
@@ -38,6 +39,37 @@ _UNHEARD = 2
 """Steps that are taken once more without a listener."""
 RATE = 1.0
 """Step size: a message is the model less gradient and noise."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """All that any adversary sees or knows of one step."""
+
+    step: int
+    messages: Array
+    """[users, columns], as first sent."""
+    edges: Array | None = None
+    """The noise of every edge, [edges, columns]; None where nobody draws noise edge by edge."""
+    batches: Array | None = None
+    """[users, records of all runs], whether a user has taken its record; None where all records are taken."""
+    integers: Integers | None = None
+    """The messages in steps of the grid, where there is one."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What must not happen on any wire, whatever the noise: a sentence for everything that did."""
+
+    problems: tuple[str, ...] = ()
+    entropy: tuple[str, ...] | None = None
+    """About keys that are shorter, or not as secret, as they must be; None where nothing is secret."""
+
+    def __add__(self, other: Outcome) -> Outcome:
+        entropy = None if self.entropy is None or other.entropy is None else self.entropy + other.entropy
+        return Outcome(self.problems + other.problems, entropy)
+
+
+Hear = Callable[[Seen], object]
 
 
 class Wire(Protocol):
@@ -57,6 +89,16 @@ class Wire(Protocol):
         ...
 
     @property
+    def repeated(self) -> int:
+        """Runs at most, where each has one seed."""
+        ...
+
+    @property
+    def is_private(self) -> bool:
+        """Whether a promise is made: secret keys, and noise that hides all bits of a message."""
+        ...
+
+    @property
     def hears(self) -> bool:
         """Whether this process is the one that is told the messages: known once a run has joined its process group."""
         ...
@@ -65,18 +107,25 @@ class Wire(Protocol):
         """Of everybody's own noise and of every edge's, as they really are."""
         ...
 
-    def run(self, task: Task, plan: NoisePlan, seeds: Sequence[int], hear: Hear) -> list[str]:
-        """Sentences about what must not happen on any wire, whatever the noise."""
-        ...
+    def run(self, task: Task, plan: NoisePlan, seeds: Sequence[int], hear: Hear) -> Outcome: ...
 
 
 def wires(engine: Vectorised | ProcessGroup | Peers, plan: NoisePlan) -> list[Wire]:
     """Vectorised draws noise by a root of its covariance, of which edges are no part: one for small models, and for large ones on
-    some graphs another. On demand, and on a card always, it draws edge by edge."""
+    some graphs another. On demand, and on a card always, it draws edge by edge. A private run is drawn on the grid."""
     name = "vectorised" if isinstance(engine, Vectorised) else "process-group"
     by_edges = plan.topology.edge_count > 0 and not (is_complete(plan.topology) and plan.topology.users > DENSE)
+    if isinstance(engine, ProcessGroup) and engine.seed is None:
+        raise InputError(
+            "a private run of several processes is not audited: no process knows the noise of all; audit Vectorised(seed=None), "
+            "which draws the same noise, or Peers()"
+        )
     if isinstance(engine, ProcessGroup):
         return [Simulated(engine, name, by_edges)]
+    if isinstance(engine, Vectorised) and engine.seed is None:
+        from .private import Private  # what simulates needs no cipher
+
+        return [Private(engine)]
     if isinstance(engine, Vectorised):
         if engine.noise is not None and not isinstance(engine.noise, str):
             raise InputError("noise from outside is not the engine's own; audit Vectorised() as you train with it")
@@ -101,6 +150,8 @@ class Simulated:
     name: str
     secrets: bool
     widest: int = _LARGE
+    repeated: int = 1
+    is_private: bool = False
 
     @property
     def hears(self) -> bool:
@@ -109,38 +160,55 @@ class Simulated:
     def deviations(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
         return plan.sigma_cdp, np.broadcast_to(np.array(plan.sigma_cor), plan.topology.edge_count)
 
-    def run(self, task: Task, plan: NoisePlan, seeds: Sequence[int], hear: Hear) -> list[str]:
+    def run(self, task: Task, plan: NoisePlan, seeds: Sequence[int], hear: Hear) -> Outcome:
         sizes = [weights.numel() for weights in task.model.parameters()]
         edges = _Edges(plan, seeds, sizes) if self.secrets else None
+        batches = drawn(plan, Batches(task.records, plan.exposure.batch_size, str(plan.exposure.sampling), seeds))
         early: list[Array] = []
 
         def listen(step: int, messages: Tensor) -> None:
             heard = messages.double().cpu().flatten(1).numpy()
             if step < min(_UNHEARD, plan.exposure.steps):
                 early.append(heard)
-            hear(step, heard, None if edges is None else edges.noise(step))
+            hear(Seen(step, heard, None if edges is None else edges.noise(step), batches(step)))
 
         replace(self.engine, on_messages=listen).run(task, [Setting(plan, RATE, seed) for seed in seeds], RECIPE)
-        return self._unheard(task, plan, seeds, early)
+        return Outcome(self._unheard(task, plan, seeds, early))
 
-    def _unheard(self, task: Task, plan: NoisePlan, seeds: Sequence[int], early: list[Array]) -> list[str]:
+    def _unheard(self, task: Task, plan: NoisePlan, seeds: Sequence[int], early: list[Array]) -> tuple[str, ...]:
         """An engine that nobody listens to may take another way, such as noise and gossip in one kernel: to the same models."""
         short = replace(plan, exposure=replace(plan.exposure, steps=min(_UNHEARD, plan.exposure.steps)))
         runs = replace(self.engine, on_messages=None).run(task, [Setting(short, RATE, seed) for seed in seeds], RECIPE)
         if not self.hears:
-            return []
+            return ()
         if not early:
-            return ["no message was heard"]
+            return ("no message was heard",)
         models = torch.cat([_as_sent(weights) for run in runs for weights in run.models.values()], 1).numpy()
         expected = plan.topology.mixing @ early[-1]
         # the clock's numbers are the largest, and have roundings of their own
         apart = np.abs(models - expected) > 1e-4 * (np.abs(expected) + early[-1].std())
-        return ["who is not listened to trains other models than the messages make"] if apart.any() else []
+        return ("who is not listened to trains other models than the messages make",) if apart.any() else ()
 
 
 def _as_sent(weights: Tensor) -> Tensor:
     """Layers [users, outputs, inputs] are sent input by input."""
     return (weights.transpose(1, 2) if weights.dim() == 3 else weights).double().flatten(1)
+
+
+def drawn(plan: NoisePlan, batches: Batches) -> Callable[[int], Array | None]:
+    """step -> the records that everybody takes in it, as each user knows of its own; at user level everybody takes all."""
+    if plan.exposure.unit == "user":
+        return lambda step: None
+    runs, records = len(batches.seeds), int(batches.records[0])  # an audit gives everybody as many
+
+    def of(step: int) -> Array:
+        rows = batches.draw(step).rows.numpy()
+        found = np.zeros((len(batches.records), runs, records), bool)
+        row, place = np.nonzero(rows < batches.null)  # the others are padding
+        found.reshape(-1, records)[row, rows[row, place] - batches.starts[row // runs]] = True
+        return found.reshape(len(batches.records), -1)
+
+    return of
 
 
 class _Edges:

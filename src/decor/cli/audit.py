@@ -42,7 +42,8 @@ def add_commands(commands: Any) -> None:
     audit.add_argument("--audit-steps", type=opt.whole, metavar="T", help="steps to run (default: what takes some seconds)")
     sure = "of a failure not being chance (default: 0.9999)"
     audit.add_argument("--confidence", type=opt.number, default=0.9999, metavar="P", help=sure)
-    audit.add_argument("--seed", type=opt.whole, default=0, metavar="S", help="of canaries and of simulated noise (default: 0)")
+    seeds = "of canaries and of simulated noise, or secret: attack a private run (default: 0, or as the run was trained)"
+    audit.add_argument("--seed", type=opt.seed, metavar="S", help=seeds)
     audit.add_argument("--epsilon", type=opt.number, metavar="E", help="the claim (default: 3), or give the noise:")
     audit.add_argument("--sigma-cdp", type=opt.number, metavar="S", help="independent noise of every user")
     audit.add_argument("--sigma-cor", type=opt.number, metavar="S", help="noise of every edge")
@@ -57,6 +58,13 @@ def run_audit(options: argparse.Namespace) -> None:
     if options.engine == "peers" or str(options.what).endswith(".toml"):
         node.installed()
     plan, told, folder = _target(options)
+    if options.seed is not None:
+        told["private"] = options.seed == "secret"
+    if told["name"] == "process-group" and told.get("private"):
+        raise InputError(
+            "a private run of several processes is not audited: no process knows the noise of all; audit --engine vectorised "
+            "--seed secret, which draws the same noise, or --engine peers"
+        )
     if told["name"] != "process-group" and options.processes is not None:
         raise InputError("--processes are those of --engine process-group; say both, or neither")
     if told["name"] == "process-group" and World.announced() is None:
@@ -87,7 +95,7 @@ def _audited(plan: decor.NoisePlan, told: dict[str, Any], options: argparse.Name
         canaries=options.canaries,
         steps=options.audit_steps,
         confidence=options.confidence,
-        seed=options.seed,
+        seed=options.seed if isinstance(options.seed, int) else 0,
     )
     progress.report("")
     return found.to_json()
@@ -113,7 +121,7 @@ def _engine(told: dict[str, Any], options: argparse.Namespace) -> Any:
     device = _device(told.get("device", "cpu")) if options.device is None else options.device
     tf32 = device != "cpu" and dtype == "float32" and told.get("tf32") is True
     kind = decor.ProcessGroup if told["name"] == "process-group" else decor.Vectorised
-    return kind(seed=options.seed, device=device, dtype=dtype, tf32=tf32)
+    return kind(seed=None if told.get("private") else 0, device=device, dtype=dtype, tf32=tf32)
 
 
 def _device(trained: str) -> str:
@@ -163,6 +171,9 @@ def _engine_of(run: decor.Run, options: argparse.Namespace) -> dict[str, Any]:
             raise InputError(
                 f"the run's manifest has the {name} {told[name]!r} where {needed} is needed; audit its plan.json instead"
             )
+    if not run.simulated and told.get("name") in ("vectorised", "process-group"):
+        # one process draws the same noise as several, and can be listened to
+        told |= {"name": "vectorised", "private": True}
     return told
 
 
@@ -206,6 +217,7 @@ def _show(data: dict[str, Any], folder: Path | None, options: argparse.Namespace
     print(f"{data['topology']}; {data['canaries']:,} canaries, {data['steps']} of {data['steps_of_plan']:,} steps")
     print(table(HEADER, lines(data)))
     right = sum(check["passed"] for check in data["checks"])
-    print(f"\n{right} of {len(data['checks'])} checks of the noise's law passed.\n\n{data['statement']}  ({data['seconds']:g} s)")
+    bits = "\n".join(f"Last bits of messages, {wire}: {said}." for wire, said in data["last_bits"].items())
+    print(f"\n{right} of {len(data['checks'])} checks passed.\n{bits}\n\n{data['statement']}  ({data['seconds']:g} s)")
     for path in wrote:
         print(f"wrote {path}")

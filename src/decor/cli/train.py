@@ -50,7 +50,7 @@ def add_commands(commands: Any) -> None:
     train.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     train.add_argument("--tf32", action="store_true", help="on a card: products with operands of eleven bits")
     secret = "a number: a simulation, whose noise anyone who knows it can subtract; secret: a private run (default: 0)"
-    train.add_argument("--seed", type=_seed, default=0, metavar="S", help=secret)
+    train.add_argument("--seed", type=opt.seed, default=0, metavar="S", help=secret)
     own = "private run: measure the training loss too, in private.jsonl; a run stopped by looking at it has no guarantee"
     train.add_argument("--private-metrics", action="store_true", help=own)
     train.add_argument("--allow-disconnected", action="store_true", help="train on a graph in parts, whose models never agree")
@@ -209,10 +209,6 @@ def _task_and_plan(options: argparse.Namespace) -> tuple[Any, decor.NoisePlan, i
         accelerate=options.accelerate,
     )
     return task, plan, batch
-
-
-def _seed(text: str) -> int | str:
-    return "secret" if text == "secret" else opt.whole(text)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -105,8 +106,8 @@ class Vectorised:
         return Modules(task, dtype, device, exact)
 
 
-def check_private(settings: Sequence[Setting]) -> Secret:
-    """A fresh secret for the one setting of a private run; refuses what it cannot be private for."""
+def check_private(settings: Sequence[Setting], random: Callable[[int], bytes] = os.urandom) -> Secret:
+    """A fresh secret, of `random`, for the one setting of a private run; refuses what it cannot be private for."""
     if len(settings) != 1:
         raise InputError(
             f"a private run is one run, not {len(settings)}: choosing among several by their results reveals more than the "
@@ -121,7 +122,7 @@ def check_private(settings: Sequence[Setting]) -> Secret:
         raise InputError(
             "a plan without sigma_cdp promises nothing, so there is nothing to keep secret; give a seed to simulate it"
         )
-    return Secret()
+    return Secret(random)
 
 
 def check_device(device: str) -> None:

@@ -31,7 +31,7 @@ from .local import Local
 from .spending import run_of
 from .terms import Terms
 from .vectors import Vector, moderate, moved, pulled
-from .witness import Witness
+from .witness import OF_EDGES, OF_STEPS, Witness
 
 _QUICK = 0.02
 """Seconds for which the network may wait: what takes longer is done in a thread."""
@@ -59,6 +59,9 @@ class Node:
 
     def __post_init__(self) -> None:
         terms = self.terms
+        self._for_keys = self.random
+        if self.witness is not None:
+            self._for_keys, self.random = (self.witness.drawing(self.random, kind) for kind in (OF_EDGES, OF_STEPS))
         self.local = Local(self.task, terms.plan.exposure, terms.recipe, terms.dtype, self.random)
         if self.local.parameters != terms.parameters:
             raise InputError(
@@ -97,6 +100,7 @@ class Node:
             terms.course,
             terms.timeout,
             terms.quorum,
+            self._for_keys,
         )
         listen = terms.members[self.number].address if self.listen is None else self.listen
         more = {} if self.witness is None else {"heard": self.witness.heard}
@@ -227,6 +231,7 @@ class Node:
         # who holds no secret with this user gets noise of the same size from nobody
         edges = [(keys[j] or self.random(32), self.multiples[j]) for j in order]
         if self.witness is not None:
+            self.witness.began(step, _bytes(self.model))
             self.witness.shared(step, {j: key for j, (key, _) in zip(order, edges, strict=True)})
         gradient, factor = self.local.gradient(self.model, rate)
         noised, shown = self.terms.grid.noised(gradient, self.random(32), edges, factor, over=True)

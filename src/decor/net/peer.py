@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -54,6 +55,8 @@ class Agenda:
     course: Course
     timeout: float
     quorum: float
+    random: Callable[[int], bytes] = os.urandom
+    """Of the keys that this user offers to its neighbours."""
 
     @property
     def needed(self) -> int:
@@ -258,6 +261,7 @@ class Peer:
             self.agenda.federation,
             self.agenda.digests,
             self.agenda.model_bytes,
+            self.agenda.random,
         )
         return Session(ends, self.ledger.epoch(self.run, neighbour.number), self.next_step)
 

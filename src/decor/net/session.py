@@ -6,6 +6,7 @@ The same object serves the side that called and the side that answered; after th
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,6 +94,8 @@ class Ends:
     federation: bytes
     digests: tuple[tuple[str, bytes], ...]
     model_bytes: int
+    random: Callable[[int], bytes] = os.urandom
+    """Of the key that this side offers."""
 
 
 class Session:
@@ -174,7 +177,8 @@ class Session:
         self.epoch = max(self.epoch, hello.epoch)
         own = self.ends.identity.public_key().public_bytes_raw()
         low, high = (own, self.ends.public) if self.ends.is_lower else (self.ends.public, own)
-        self._agreement = Agreement(self.ends.identity, Edge(low, high, self.ends.federation, self.epoch))
+        edge = Edge(low, high, self.ends.federation, self.epoch)
+        self._agreement = Agreement(self.ends.identity, edge, self.ends.random)
         self._say(Offer(self._agreement.offer))
         self.state = State.AGREEING
         return [Greeted(hello.step)]

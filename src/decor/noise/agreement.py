@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidSignature
@@ -50,14 +52,15 @@ class Edge:
 
 
 class Agreement:
-    """One end of one exchange. Its key is made from the operating system's randomness and is gone after `accept`."""
+    """One end of one exchange. Its key is 32 bytes of `random`, the operating system's, and is gone after `accept`."""
 
-    def __init__(self, identity: Ed25519PrivateKey, edge: Edge) -> None:
+    def __init__(self, identity: Ed25519PrivateKey, edge: Edge, random: Callable[[int], bytes] = os.urandom) -> None:
         own = identity.public_key().public_bytes_raw()
         if own not in (edge.lower, edge.higher):
             raise InputError("this identity is at neither end of the edge")
         self.edge, self.is_lower = edge, own == edge.lower
-        self._key: X25519PrivateKey | None = X25519PrivateKey.generate()
+        # all 32 bytes of a key of X25519 come from `random`, where an audit can count them
+        self._key: X25519PrivateKey | None = X25519PrivateKey.from_private_bytes(random(32))
         self._public = self._key.public_key().public_bytes_raw()
         self.offer = self._public + identity.sign(_signed(edge, self.is_lower, self._public))
         """To be sent to the neighbour."""

@@ -15,7 +15,7 @@ from decor.errors import InputError
 from .batches import Batch
 from .clip import CPU, Blocks, add_clipped, factors, lengths, limits
 from .task import Task, evaluating
-from .tiles import add_double, alike, expected_sizes, fixed_width, light_sizes, sum_slack
+from .tiles import add_into, alike, expected_sizes, fixed_tile, light_sizes, sum_slack
 
 _ROOM = 64_000_000
 """Numbers that gradients of single records may take at a time."""
@@ -113,7 +113,7 @@ class Modules:
                 sums[user] += _weighted_sum(factor[user : user + 1], G[user : user + 1].double())[0]
                 factor[user] = 0.0
             if len(heavy) < len(G):
-                add_double(sums, _weighted_sum(factor.to(self.dtype), G))
+                add_into(sums, _weighted_sum(factor.to(self.dtype), G))
         if sums is not target:
             target += sums.to(target.dtype)
 
@@ -121,7 +121,7 @@ class Modules:
         """Records of a tile, all of which get the same bits, as random ones show."""
         key = (tuple(x.shape), room, expected)
         if key not in self.widths:
-            self.widths[key] = fixed_width(expected, lambda width: self._same(x, width), room)
+            self.widths[key], _ = fixed_tile(expected, lambda width, columns: not columns and self._same(x, width), room)
         return self.widths[key]
 
     def _same(self, x: Tensor, width: int) -> bool:
@@ -141,7 +141,7 @@ class Modules:
             for _ in range(3):
                 noise = torch.randn(x.shape, generator=generator, dtype=self.dtype).to(self.device)
                 G = gradients(self.initial()[0] + 0.1 * noise, anything(self.X), anything(self.y))
-                if not alike(G.transpose(-1, -2)):
+                if not alike(G, -2):
                     return False
         return True
 

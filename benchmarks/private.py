@@ -5,7 +5,8 @@
     python benchmarks/private.py --table benchmarks/private.jsonl      # the table of docs/benchmarks.md
 
 Every row calls `decor.train` with few and with many steps, with a seed and with `seed=None` in turn; a step's cost is the
-difference of the best long and the best short run. `audit` is the whole of `decor audit --seed secret` on two cores. Rows of a9a and mnist need DECOR_DATA.
+difference of the best long and the best short run. `audit` is the whole of `decor audit --seed secret` on two cores. Rows of a9a
+and mnist need DECOR_DATA.
 """
 
 from __future__ import annotations
@@ -76,9 +77,8 @@ def table(path: str) -> None:
     for line in open(path, encoding="utf-8"):
         row = json.loads(line)
         if "times" in row:
-            print(
-                f"| {row['what']} | {row['simulation_ms']:.3g} | {row['private_ms']:.3g} | {row['times']:.2f} | {row['reach']:g} |"
-            )
+            figures = [f"{row[name]:.3g}" for name in ("simulation_ms", "private_ms", "times", "reach")]
+            print(f"| {row['what']} | {' | '.join(figures)} |")
 
 
 def main(words: list[str]) -> None:

@@ -32,8 +32,8 @@ METRICS: tuple[dict[str, Any], ...] = (
 _CURIOUS = "Users follow the protocol and are curious; somebody who deviates from it, and side channels, are not covered."
 _LOSS = "The training loss is computed on private data: a simulation shows it, a private run does not measure it."
 _SEED = (
-    "This is a simulation: anyone who knows its seed can subtract the noise, so that its models are not to be released. A private "
-    "run (decor train --seed secret) makes models that are."
+    "This is a simulation: anyone who knows its seed can subtract the noise, so that its models are not to be released. A "
+    "private run (decor train --seed secret) makes models that are."
 )
 _SECRET = "The noise of this private run came from 256 bits of the operating system that are kept nowhere: it cannot be repeated."
 _PEERS = (

@@ -299,11 +299,11 @@ def local(task, unit="example", clip=1.0, dtype="float32", taken=None, size=None
         if unit == "example"
         else decor.Exposure(clip, 1)
     )
-    words = np.full(task.records[0], 2**64 - 1, dtype="<u8")
+    words = np.full(task.records[0], 2**32 - 1, dtype="<u4")
     words[list(taken or [])] = 0
 
     def random(count):
-        return words.tobytes() if count == 8 * len(words) else bytes(count)
+        return words.tobytes() if count == 4 * len(words) else bytes(count)
 
     return Local(task, exposure, Recipe(**recipe), dtype, random)
 

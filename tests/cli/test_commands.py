@@ -61,7 +61,7 @@ def test_tables_are_for_people(here):
 
 def test_gossip_moves_the_default_couple_and_the_predicted_errors_but_no_epsilon(here):
     answer = json.loads(here("plan", "--epsilon", 3, "--gossip-rounds", 8, "--accelerate", "--json").stdout)
-    plain = Exposure(1.0, 1000), Adversary.eavesdropper(), Budget(3.0, 1e-5)
+    plain = Exposure(1.0, 1000), Adversary.curious(), Budget(3.0, 1e-5)
     plan = decor.calibrate(decor.ring(16), *plain, gossip_rounds=8, accelerate=True)
     assert (answer["sigma_cdp"], answer["sigma_cor"]) == (plan.sigma_cdp, plan.sigma_cor)
     one, eight = (here("plan", "--epsilon", 3, "--ratio", 200, "--gossip-rounds", k).stdout for k in (1, 8))
@@ -85,7 +85,7 @@ def test_a_saved_plan_is_accounted_at_its_own_delta_against_whom_one_likes(here,
     file = tmp_path / "plan.json"
     here("plan", "--epsilon", 1, "--delta", "1e-9", "--save", file)
     own = json.loads(here("account", "--plan", file, "--json").stdout)
-    assert own["delta"] == 1e-9 and 0.999 < own["epsilon"] <= 1.0 and own["adversary"] == "eavesdropper"
+    assert own["delta"] == 1e-9 and 0.999 < own["epsilon"] <= 1.0 and own["adversary"] == "curious"
     other = json.loads(here("account", "--plan", file, "--adversary", "everyone", "--delta", "1e-5", "--json").stdout)
     assert other["delta"] == 1e-5 and other["adversary"] == "everyone"
     assert other["epsilon"] == decor.NoisePlan.load(file).guarantee(1e-5, Adversary.everyone()).epsilon > 1.5

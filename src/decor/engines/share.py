@@ -94,7 +94,7 @@ class Alone:
         return fingerprint(self.task)
 
     def batches(self, size: int | None, sampling: str, seeds: Sequence[int], unit: int) -> Batches:
-        return Batches(self.task.records, size, sampling, seeds, unit)
+        return Batches(self.task.counts, size, sampling, seeds, unit)
 
     def channel(self, plans: Sequence[NoisePlan], seeds: Sequence[int], dtype: torch.dtype, device: torch.device) -> Channel:
         return channel(plans, seeds, dtype, self.noise, self.task.parameters, device)

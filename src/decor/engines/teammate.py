@@ -52,7 +52,7 @@ class Teammate:
         return replace(self.whole, shards=[self.whole.shards[int(user)] for user in self.part.users])
 
     def batches(self, size: int | None, sampling: str, seeds: Sequence[int], unit: int) -> Batches:
-        return Batches(self.task.records, size, sampling, seeds, unit, self.part.users.tolist())
+        return Batches(self.task.counts, size, sampling, seeds, unit, self.part.users.tolist())
 
     def channel(self, plans: Sequence[NoisePlan], seeds: Sequence[int], dtype: torch.dtype, device: torch.device) -> Channel:
         topology, central = plans[0].topology, plans[0].adversary.average_only

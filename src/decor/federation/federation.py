@@ -51,10 +51,7 @@ if TYPE_CHECKING:
     from decor.engines.engine import Recipe
     from decor.learning.task import Task
 
-__all__ = ["ACCOUNTED", "Federation", "Member", "Model", "Network", "Privacy", "Training"]
-
-ACCOUNTED = 0.999
-"""The part of delta that the plan spends; the rest is for what peers' noise, drawn from finite tables, differs from Gaussian."""
+__all__ = ["Federation", "Member", "Model", "Network", "Privacy", "Training"]
 
 _DIGITS = 6
 """Of a derived sigma, rounded up: another machine's last digits, which differ in linear algebra, give the same number."""
@@ -88,6 +85,11 @@ class Federation:
             self.adversary.check(len(self.members))
         except InputError as problem:
             raise InputError(f"privacy.adversary: {problem}") from None
+        if not self.privacy.any_delta:
+            try:
+                self.budget.check_delta(self.exposure, self.topology)
+            except InputError as problem:
+                raise InputError(f"privacy.delta: {problem}") from None
         if self.model.sizes is not None and self.model_bytes > _LARGEST:
             raise InputError(f"[model] has {self.parameters:,} numbers, more than the 4 GB that a message holds; make it smaller")
 
@@ -134,6 +136,8 @@ class Federation:
     def to_tables(self) -> dict[str, Any]:
         """Every field as a plain value, defaults written out, None where a field has no meaning."""
         sections = {name: asdict(getattr(self, name)) for name in ("privacy", "training", "model", "network")}
+        if not self.privacy.any_delta:  # a file of before this field has the same digest
+            del sections["privacy"]["any_delta"]
         users = [{"name": m.name, "address": m.address, "key": m.key, "records": m.records} for m in self.members]
         return {"format": FORMAT, "name": self.name, **sections, "users": users}
 
@@ -185,7 +189,7 @@ class Federation:
         training, privacy = self.training, self.privacy
         if privacy.unit == "user":
             return Exposure(training.clip, training.steps)
-        records = tuple(m.records or 0 for m in self.members)
+        records = {m.name: m.records or 0 for m in self.members}
         return Exposure(
             training.clip, training.steps, "example", training.batch_size, records, privacy.sampling, privacy.relation
         )
@@ -202,7 +206,7 @@ class Federation:
 
     @cached_property
     def _derived(self) -> tuple[NoisePlan, tuple[str, ...]]:
-        budget = Budget(self.budget.epsilon, ACCOUNTED * self.budget.delta)
+        budget = self.budget
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", FragileGraphWarning)
             plan = calibrate(
@@ -213,10 +217,11 @@ class Federation:
                 ratio=self.privacy.ratio,
                 gossip_rounds=self.gossip.rounds,
                 accelerate=self.gossip.accelerate,
+                any_delta=self.privacy.any_delta,
             )
         assert isinstance(plan.sigma_cor, float)
         plan = replace(plan, sigma_cdp=_up(plan.sigma_cdp), sigma_cor=_up(plan.sigma_cor))
-        reached = plan.guarantee().epsilon
+        reached = plan.guarantee(budget.accounted.delta).epsilon
         if not reached <= budget.epsilon:
             raise InputError(
                 f"privacy.epsilon {budget.epsilon:g} cannot be met: the derived noise gives {reached:g}; raise it, take fewer "
@@ -226,7 +231,7 @@ class Federation:
 
     @property
     def plan(self) -> NoisePlan:
-        """The noise that the budget takes, the same numbers on every machine; made for ACCOUNTED of the file's delta."""
+        """The noise that the budget takes, the same numbers on every machine."""
         return self._derived[0]
 
     @property
@@ -236,9 +241,9 @@ class Federation:
 
     def guarantee(self, adversary: Adversary | None = None) -> Guarantee:
         """What the plan promises at the file's delta; infinity where the tables of the noise take more of it than is left."""
-        found, budget = self.plan.guarantee(adversary=adversary), self.plan.budget
-        assert budget is not None
-        sure = covers(self.grid, found.epsilon, budget.delta, self.budget.delta)
+        accounted = self.budget.accounted.delta
+        found = self.plan.guarantee(accounted, adversary)
+        sure = covers(self.grid, found.epsilon, accounted, self.budget.delta)
         return replace(found, delta=self.budget.delta, epsilon=found.epsilon if sure else math.inf)
 
     @cached_property

@@ -37,7 +37,7 @@ class Local:
         self.example = exposure.unit == "example"
         self._gradients = Vectorised(dtype="float64" if self.example else dtype).gradients(task, recipe, exposure.unit)
         self._kind = np.dtype(np.float64) if self.example else self.dtype
-        self._records = task.records[0]
+        self._records = task.counts[0]
         if self.example and (exposure.batch_size or 0) > _LARGEST_BATCH:
             raise InputError(
                 f"batches of {exposure.batch_size:,} records are too large to be summed up exactly enough; take smaller"

@@ -83,7 +83,7 @@ class Peers:
             "task": {
                 "name": task.name,
                 "users": task.users,
-                "records": list(task.records),
+                "records": list(task.counts),
                 "parameters": task.parameters,
                 "fingerprint": fingerprint(task),
                 **task.facts,

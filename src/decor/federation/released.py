@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decor.errors import InputError
 from decor.noise.grid import Grid
+from decor.privacy.budget import ACCOUNTED
 from decor.privacy.plan import NoisePlan
 
 
@@ -16,11 +17,16 @@ def grid_of(plan: NoisePlan, parameters: int, delta: float) -> Grid:
     topology, exposure = plan.topology, plan.exposure
     cor = plan.sigma_cor if isinstance(plan.sigma_cor, tuple) else (plan.sigma_cor,) * topology.edge_count
     made = Grid.of(plan.sigma_cdp, cor, topology.edges, topology.users, exposure.shift, parameters, exposure.steps)
-    if plan.budget is not None and not covers(made, plan.budget.epsilon, plan.budget.delta, delta):
+    if plan.budget is None:
+        return made
+    # what `calibrate` leaves; plans saved before it left anything spend all of delta
+    kept = plan.guarantee(ACCOUNTED * delta).epsilon <= plan.budget.epsilon
+    planned = ACCOUNTED * delta if kept else plan.budget.delta
+    if not covers(made, plan.budget.epsilon, planned, delta):
         raise InputError(
-            f"the tables of the noise take {made.slack(plan.budget.epsilon):.2g} of delta, and the plan, made for delta "
-            f"{plan.budget.delta!r}, leaves {max(0.0, delta - plan.budget.delta):.2g} of {delta:g}; plan with a slightly smaller "
-            "delta, or with a smaller epsilon"
+            f"the tables of the noise take {made.slack(plan.budget.epsilon):.2g} of delta at epsilon {plan.budget.epsilon:g}, "
+            f"and the plan leaves {max(0.0, delta - planned):.2g} of {delta:g}; "
+            + ("plan for a smaller epsilon" if kept else "plan anew with decor.calibrate, which leaves a thousandth")
         )
     return made
 

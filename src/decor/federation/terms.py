@@ -11,6 +11,7 @@ from decor.federation.federation import Federation, Member
 from decor.net.link import Neighbour
 from decor.net.peer import Course
 from decor.noise.grid import Grid
+from decor.privacy.budget import ACCOUNTED
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
 from decor.results.run import spent
@@ -19,13 +20,13 @@ from .released import grid_of
 
 
 def at_delta(plan: NoisePlan, steps: int, delta: float) -> Guarantee:
-    """What so many messages cost: at the delta that the plan was made for, if any, said for the delta promised."""
-    return replace(spent(plan, steps, None if plan.budget is not None else delta), delta=delta)
+    """What so many messages cost, said for the delta promised: a thousandth of it is for the tables of the noise."""
+    return replace(spent(plan, steps, ACCOUNTED * delta), delta=delta)
 
 
 @dataclass(frozen=True)
 class Terms:
-    """The same at every user. `delta` is what is promised; the plan was made for a little less, see `released`."""
+    """The same at every user. `delta` is what is promised; the plan's Gaussians spend a little less, see `released`."""
 
     name: str
     members: tuple[Member, ...]

@@ -70,6 +70,9 @@ class Design:
     def __post_init__(self) -> None:
         if len({f"{epsilon:g}" for epsilon in self.epsilons}) < len(self.epsilons) or not self.epsilons:
             raise InputError(f"the epsilons {self.epsilons!r} are too few, or too alike to be told apart; name each once")
+        if not self.any_delta:  # before anything is trained
+            for _, topology in self.graphs:
+                Budget(self.epsilons[0], self.delta).check_delta(self.exposure, topology)
 
     def described(self) -> dict[str, Any]:
         """As plain values: two designs are the same if these are."""

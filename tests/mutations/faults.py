@@ -707,8 +707,8 @@ FAULTS = (
         (
             Edit(
                 "privacy/budget.py",
-                "tuple(self.batch_size / m for m in self.records)",
-                "tuple(self.batch_size / max(self.records) for m in self.records)",
+                "tuple(self.batch_size / m for m in self.records_of(topology))",
+                "tuple(self.batch_size / max(self.records_of(topology)) for m in self.records_of(topology))",
             ),
         ),
         (EXAMPLES + "the_smallest_shard_is_the_most_exposed",),

@@ -41,7 +41,7 @@ class Modules:
         self.fixed = {name: self._real(value) for name, value in (frozen | dict(task.model.named_buffers())).items()}
         self.X = self._real(torch.cat([X for X, _ in task.shards]))
         self.y = self._real(torch.cat([y for _, y in task.shards]))
-        self.starts = torch.tensor([0, *task.records]).cumsum(0).to(device)
+        self.starts = torch.tensor([0, *task.counts]).cumsum(0).to(device)
         self.test = None if task.test is None else tuple(self._real(part) for part in task.test)
         self._check_mean()
         self._user: Callable[..., Any] = _over(_over(grad(self._cost), (0, None, None)), 0)
@@ -157,7 +157,7 @@ class Modules:
     def _evaluated(self, flat: Tensor, loss: bool) -> dict[str, float]:
         found, start = {"loss": 0.0} if loss else {}, 0
         with torch.no_grad(), evaluating(self.model):
-            for m in self.task.records if loss else ():
+            for m in self.task.counts if loss else ():
                 found["loss"] += float(self._cost(flat, self.X[start : start + m], self.y[start : start + m])) / self.task.users
                 start += m
             if self.test is not None:

@@ -45,8 +45,8 @@ class Records:
         if task.test is not None:
             self.test = self._rows(task.test[0].flatten(1)).to(device), self._targets(task.test[1]).to(device)
         # every user counts the same, as in the objective, whatever the size of its shard
-        share = torch.tensor([1 / (m * task.users) for m in task.records], dtype=torch.float64)
-        self.share = share.repeat_interleave(torch.tensor(task.records)).to(device)
+        share = torch.tensor([1 / (m * task.users) for m in task.counts], dtype=torch.float64)
+        self.share = share.repeat_interleave(torch.tensor(task.counts)).to(device)
 
     def taken(self, batch: Batch, block: Tensor, users: slice) -> tuple[Tensor, float | Tensor]:
         """Rows and weights of some users' batches, [B, b]: B is those users, or those users times the seeds."""

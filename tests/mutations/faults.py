@@ -78,7 +78,10 @@ TRANSCRIPTS, CONTRACT, CRASHES = (f"federation/test_{name}.py::test_" for name i
 AGREEMENT, GRID, ROOT, STREAM = (f"noise/test_{name}.py::test_" for name in ("agreement", "grid", "root", "stream"))
 ACCOUNTANT, EXAMPLES, SUBSAMPLED = (f"privacy/test_{name}.py::test_" for name in ("accountant", "examples", "subsampled"))
 
+PRIVATE, SECRET = "engines/test_private.py::test_", "noise/test_secret.py::test_"
+
 NO_CRASH = "an audit kills nobody"
+NO_FOLDER = "an audit looks at messages, not at folders or sentences"
 NO_LAW = "the noise's law is right, and the audit hears nothing but messages"
 
 FAULTS = (
@@ -937,6 +940,154 @@ FAULTS = (
         ),
         ("federation/test_spending.py",),
         dash="an audit is one run",
+    ),
+    # private runs: what leaves, and what is said of it
+    Fault(
+        "private run: a secret of 16 bits",
+        "whoever tries all of them has all noise of all users",
+        (Edit("noise/secret.py", "self._value = random(32)", "self._value = random(2) + bytes(30)"),),
+        (SECRET + "a_secret_is_256_bits_of_the_operating_system_and_is_not_written",),
+        "private",
+    ),
+    Fault(
+        "private run: the gradient is added beside the grid",
+        "the noise's law is right, and the last bits of a message are the gradient's own",
+        (
+            Edit("noise/secret.py", "placed(np.float64(row[k]) * scale,", "placed(0.0 * np.float64(row[k]) * scale,"),
+            Edit("noise/secret.py", "messages[u, first + k] = unit * np", "messages[u, first + k] += unit * np"),
+        ),
+        ("auditing/test_low_bits.py",),
+        "private",
+    ),
+    Fault(
+        "private run: ties of the tables are not settled",
+        "one word in a million has another law than the proof counts",
+        (Edit("noise/secret.py", "            if tied.any():\n", "            if False:\n"),),
+        (SECRET + "ties_are_settled_in_every_kind_of_row",),
+        dash="a law is measured to a percent",
+    ),
+    Fault(
+        "grid: Poisson batches as far apart as replaced ones",
+        "half of the rounding is not hidden, and the proof does not cover it",
+        (
+            Edit(
+                "engines/released.py",
+                '(1.0 if exposure.sampling == "poisson" else 2.0)',
+                '(1.0 if exposure.relation == "add-remove" else 2.0)',
+            ),
+        ),
+        (PRIVATE + "the_grid_hides_rounding_for_the_shift_of_one_unit",),
+        dash="a step of the grid is a 655,440th of the noise",
+    ),
+    Fault(
+        "private run: its folder has a hash of the data",
+        "whoever has two candidates for one record knows which it was",
+        (
+            Edit(
+                "engines/manifest.py",
+                '        "simulated": False,\n',
+                '        "simulated": False,\n        "data": fingerprint(task),\n',
+            ),
+        ),
+        (PRIVATE + "two_tasks_that_differ_in_one_record_leave_folders_that_differ_in_nothing_but_noise",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "private run: its folder has what was measured on private data",
+        "a loss with sixteen digits is no differentially private figure",
+        (Edit("engines/simulation.py", "if name in public}", "if name in every}"),),
+        (PRIVATE + "private_metrics_are_kept_apart_and_never_released",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "processes of a private run compare a hash of the data",
+        "whoever listens between them, and has two candidates for one record, knows which it was",
+        (
+            Edit(
+                "engines/process_group.py",
+                'data = {"data and model": mate.fingerprint} if secret is None else',
+                'data = {"data and model": mate.fingerprint} if True else',
+            ),
+        ),
+        ("engines/test_process_group.py::test_of_a_private_run_nothing_travels_but_what_follows_from_the_integers_on_the_grid",),
+        dash="an audit looks at messages, not at what else travels",
+    ),
+    Fault(
+        "a run that stopped early promises the epsilon of its steps",
+        "a rule that looks at messages makes delta several times as large as is said",
+        (Edit("results/run.py", "return self.guarantee_at()\n", "return self.guarantee_at(steps=self.steps_taken)\n"),),
+        ("privacy/test_stopping.py",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "a stop by private figures is forgotten",
+        "the number of steps tells about private data, and an epsilon is promised",
+        (Edit("engines/simulation.py", "        if self.by_private_metrics:\n", "        if False:\n"),),
+        (PRIVATE + "a_rule_that_was_given_private_figures_leaves_no_guarantee",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "what the tables take of delta is not counted",
+        "at a small delta an epsilon is promised that no table can keep",
+        (Edit("privacy/plan.py", "epsilon=found.epsilon if left else math.inf,", "epsilon=found.epsilon,"),),
+        (PRIVATE + "what_the_tables_take_of_delta_is_in_the_promise",),
+        dash="an audit proves nothing at such a delta",
+    ),
+    Fault(
+        "a folder of version 0.1 is taken for a private run",
+        "floating-point noise of a 62-bit seed is called private",
+        (
+            Edit(
+                "results/run.py",
+                "        return self._distance is None\n",
+                '        return self.manifest.get("seed") != "secret"\n',
+            ),
+        ),
+        ("results/test_version_0_1.py",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "an environment variable decides what is saved",
+        "a node's model is lost, and its budget is spent",
+        (
+            Edit(
+                "results/run.py",
+                "        if self.models or not self.elsewhere:\n",
+                '        if __import__("os").environ.get("RANK", "0") == "0":\n',
+            ),
+        ),
+        ("cli/test_rank.py",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "an audit without attacks has passed",
+        "nothing was measured, and everybody believes that it was",
+        (
+            Edit("auditing/findings.py", "return right and bool(self.attacks)", "return right"),
+            Edit("auditing/findings.py", "return bool(self.wires) and all(", "return all("),
+        ),
+        ("cli/test_rank.py::test_an_audit_that_measured_nothing_has_not_passed_and_says_so",),
+        dash="it is the audit itself",
+    ),
+    Fault(
+        "a list of records is taken in the order of an edge list",
+        "epsilon is that of other users' data: 2.999 was claimed where 4.735 was true",
+        (
+            Edit(
+                "privacy/budget.py",
+                "        if topology.labels is not None:\n            raise",
+                "        if False:\n            raise",
+            ),
+        ),
+        ("privacy/test_budget.py",),
+        dash="an audit takes the plan at its word",
+    ),
+    Fault(
+        "any delta is taken",
+        "with delta 0.5 half of all data may be published",
+        (Edit("privacy/budget.py", "        if self.delta <= limit:\n            return\n", "        return\n"),),
+        ("privacy/test_budget.py",),
+        dash="an audit takes the plan at its word",
     ),
     # net
     Fault(

@@ -483,8 +483,8 @@ FAULTS = (
         (
             Edit(
                 "learning/clip.py",
-                "return 1.0 if length <= limit else float(limit / length)",
-                "return 1.0 if length <= 2 * limit else float(limit / length)",
+                "    if length <= limit:\n        return 1.0\n",
+                "    if length <= 2 * limit:\n        return 1.0\n",
             ),
         ),
         ("learning/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
@@ -493,7 +493,7 @@ FAULTS = (
     Fault(
         "gradients are not clipped",
         "one user's data move its message as far as they like",
-        (Edit("learning/clip.py", "return 1.0 if length <= limit else float(limit / length)", "return 1.0"),),
+        (Edit("learning/clip.py", "    if length <= limit:\n        return 1.0\n", "    if True:\n        return 1.0\n"),),
         ("learning/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
         "small",
     ),

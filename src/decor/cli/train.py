@@ -83,7 +83,7 @@ def run_train(options: argparse.Namespace) -> None:
         raise InputError("--processes are those of --engine process-group; say both, or neither")
     task, plan, batch_size = _task_and_plan(options)
     resumed = decor.Run.load(folder) if options.resume and world.is_first else None
-    live = Live(folder, plan, resumed.history if resumed is not None else None)
+    live = Live(folder, plan, resumed.history if resumed is not None else None, options.seed != "secret")
     engine = _engine(options, started)
     with _until_interrupted(world) as interrupted:
         # callbacks run in the first process, which has everybody's models

@@ -183,7 +183,7 @@ class Watch:
             return blank | {"state": f"does not answer; its last word: {_last_event(self.folder / f'{name}.log')}"}
         stopped = manifest.get("stopped")
         told = {"federation": str(_dict(manifest, "task").get("name", "")), "step": taken, "steps": steps}
-        told |= {"missed": manifest.get("steps_missed", 0, False), "epsilon": self._cost(plan, taken)["epsilon"]}
+        told |= {"missed": manifest.get("steps_missed", 0), "epsilon": self._cost(plan, taken, False)["epsilon"]}
         return blank | told | {"state": str(stopped) if stopped else "done", "over": not stopped}
 
 

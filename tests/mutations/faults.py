@@ -718,6 +718,60 @@ FAULTS = (
         dash="an audit gives everybody as many records",
     ),
     Fault(
+        "plan: a list of records is taken for users with names",
+        "records in another order than the graph's give one user the noise of another",
+        (
+            Edit(
+                "privacy/budget.py",
+                "        if topology.labels is not None:\n            raise",
+                "        if False:\n            raise",
+            ),
+        ),
+        ("privacy/test_budget.py",),
+        dash="an audit gives everybody as many records",
+    ),
+    Fault(
+        "plan: records by name are taken in the order in which they were written",
+        "one user has the noise of another, and epsilon is understated",
+        (Edit("graph/names.py", "return [given[name] for name in names]", "return list(given.values())"),),
+        ("privacy/test_budget.py",),
+        dash="an audit gives everybody as many records",
+    ),
+    Fault(
+        "train: shards of users with names go by their order",
+        "one user trains on the data of another, with its noise",
+        (
+            Edit(
+                "engines/training.py",
+                'in_order(dict(zip(task.names, task.shards, strict=True)), topology, "shards")',
+                "list(task.shards)",
+            ),
+        ),
+        ("engines/test_named_shards.py",),
+        dash="an audit brings its own data",
+    ),
+    Fault(
+        "calibrate: nothing of delta is kept for the noise's tables",
+        "peers promise an epsilon for less delta than it needs, or refuse the plan",
+        (Edit("privacy/budget.py", "return Budget(self.epsilon, ACCOUNTED * self.delta)", "return self"),),
+        ("privacy/test_calibrate.py", "federation/test_federation.py"),
+        dash="too little to be measured",
+    ),
+    Fault(
+        "calibrate: twice the sampling rate is allowed what the rate is",
+        "couples of noises do not protect users with few records",
+        (Edit("privacy/need.py", "lower = self.rates <= rate", "lower = self.rates <= 2 * rate"),),
+        ("privacy/test_examples.py",),
+        dash="an audit gives everybody as many records",
+    ),
+    Fault(
+        "calibrate: any delta is taken",
+        "a plan within which somebody's data may be published outright",
+        (Edit("privacy/budget.py", "if self.delta <= limit:", "if self.delta <= 1:"),),
+        ("privacy/test_budget.py",),
+        dash="an audit does not judge what was asked for",
+    ),
+    Fault(
         "accountant: fixed-size batches composed in one direction",
         "a record that is put in is more exposed than one that is taken out",
         (Edit("privacy/subsampled.py", '"fixed": ((0, 2), (2, 0))', '"fixed": ((2, 0), (2, 0))'),),

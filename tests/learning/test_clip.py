@@ -223,6 +223,15 @@ def test_no_record_model_or_target_makes_a_unit_longer_than_its_clip(kind, dtype
                 assert_within(to, Fraction(clip) / size)
 
 
+def test_a_clip_factor_below_the_normal_numbers_makes_nothing_longer():
+    """1e-12 over 1.7e308 has eleven bits: found by the search above, and 1.0003 clips long."""
+    numbers = [0.0] * 60
+    numbers[13], numbers[17] = 1e-45, 1.7e308
+    for _, gradients in paths(extreme_task("relu", numbers), F64):
+        for record in range(3):
+            assert_within(added(gradients, "example", 1e-12, Batch(torch.tensor([[record]]), 1.0)), 1e-12)
+
+
 def gap_of_60(feature=1e30, gap=60.0):
     """Two classes that the model tells apart for sure, and a record far away: what flows back is 1e-26, its square nothing."""
     model = nn.Linear(4, 3)

@@ -49,9 +49,12 @@ def limits(clip: Tensor, dtype: torch.dtype, parameters: int, sums: float | Tens
 
 
 def factors(lengths: Tensor, limit: Tensor) -> Tensor:
-    """min(1, limit / length), and zero for a gradient that is not finite."""
+    """min(1, limit / length), and zero for a gradient that is not finite.
+
+    Zero also where that is below float64's normal numbers, times a weight: there a relative bound on roundings does not hold.
+    """
     shrunk = torch.where(lengths <= limit, 1.0, limit / lengths)
-    return torch.where(torch.isfinite(lengths), shrunk, 0.0)
+    return torch.where(torch.isfinite(lengths) & (shrunk >= _LONGEST_BATCH * 2.0**-1022), shrunk, 0.0)
 
 
 def lengths(rows: Tensor) -> Tensor:

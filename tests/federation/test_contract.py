@@ -95,8 +95,9 @@ def test_peers_train_the_simulators_models_at_user_level(kind, recipe, graph, ke
     )
     sources = [Bytes(i) for i in range(USERS)]
     nodes, runs = gathered(task, plan, how, tmp_path, random=sources.__getitem__)
-    simulated = replayed(task, plan, how, nodes, keys, [source.drawn for source in sources])
-    compare(simulated, runs)
+    # of 32 bytes are keys; a module's own draws have a seed of 8
+    own = [[drawn for drawn in source.drawn if len(drawn) == 32] for source in sources]
+    compare(replayed(task, plan, how, nodes, keys, own), runs)
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
@@ -121,7 +122,8 @@ def test_peers_train_the_simulators_models_at_example_level(sampling, keys, tmp_
 
     monkeypatch.setattr(Batches, "draw", same)
     own = [[source.drawn[2 * t + 1] for t in range(STEPS)] for source in sources]
-    compare(replayed(task, plan, Recipe(), nodes, keys, own), runs)
+    # peers' clips are shorter, by what sums of records are rounded by
+    compare(replayed(task, plan, Recipe(), nodes, keys, own), runs, 1e-10)
 
 
 def replayed(task, plan, how, nodes, keys, own):
@@ -135,11 +137,11 @@ def replayed(task, plan, how, nodes, keys, own):
     return engine.run(task, [decor.engines.engine.Setting(plan, terms.learning_rate, 0)], how)[0]
 
 
-def compare(simulated, runs):
+def compare(simulated, runs, tolerance=1e-12):
     for name, stacked in simulated.models.items():
         for i, run in enumerate(runs):
             theirs = run.models[name][0]
             assert run.models[name].dtype == torch.float64
             scale = float(stacked.abs().max()) + 1
-            assert float((theirs - stacked[i]).abs().max()) < 1e-12 * scale, name
+            assert float((theirs - stacked[i]).abs().max()) < tolerance * scale, name
     assert all(run.steps_taken == STEPS and run.stopped is None for run in runs)

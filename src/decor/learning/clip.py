@@ -23,6 +23,8 @@ Blocks = list[Tensor]
 
 _ROUNDINGS = 8
 """Roundings to the model's type between a unit and its gradient's length: of the clip, of factors, of products. Five at most."""
+SMALLEST = 2.0**-1022
+"""The smallest normal number of float64."""
 _LONGEST_BATCH = 1e6
 """Weights of examples are at least one over this."""
 
@@ -49,9 +51,12 @@ def limits(clip: Tensor, dtype: torch.dtype, parameters: int, sums: float | Tens
 
 
 def factors(lengths: Tensor, limit: Tensor) -> Tensor:
-    """min(1, limit / length), and zero for a gradient that is not finite."""
+    """min(1, limit / length), and zero for a gradient that is not finite.
+
+    Zero also where that is below float64's normal numbers, times a weight: there a relative bound on roundings does not hold.
+    """
     shrunk = torch.where(lengths <= limit, 1.0, limit / lengths)
-    return torch.where(torch.isfinite(lengths), shrunk, 0.0)
+    return torch.where(torch.isfinite(lengths) & (shrunk >= _LONGEST_BATCH * SMALLEST), shrunk, 0.0)
 
 
 def lengths(rows: Tensor) -> Tensor:
@@ -67,7 +72,8 @@ def lengths(rows: Tensor) -> Tensor:
     largest = rows.abs().amax(-1, keepdim=True)
     unit = torch.where(torch.isfinite(largest) & (largest > 0), largest, 1.0)
     scaled: Tensor = torch.linalg.vector_norm(rows / unit, dim=-1)
-    return scaled * unit.squeeze(-1)
+    whole = scaled * unit.squeeze(-1)
+    return torch.where((whole > 0) & (whole < SMALLEST), whole + 5e-324, whole)
 
 
 def scale(rows: Tensor, factor: Tensor) -> Tensor:
@@ -184,7 +190,8 @@ def length_of(g: Array) -> float:
     for j in range(g.size):
         part = np.float64(g[j]) / largest
         total += part * part
-    return float(largest * np.sqrt(total))
+    found = float(largest * np.sqrt(total))
+    return found if found >= SMALLEST else found + 5e-324  # rounded up, where a relative bound on rounding does not hold
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)

@@ -28,8 +28,8 @@ _WIDTHS = (48, 32, 24, 16, 12, 8, 4, 2)
 _MOST = 512
 """Expected examples of a batch up to which float32 tiles are multiplied in float32."""
 _LARGEST = 100_000
-_DOUBLE = 2.0**-22
-"""Of the clip: more than sums of up to 2^18 examples in float64 are rounded by, twice: 2 b (98 + b / 96) 2^-53."""
+_ROUNDED = 2.0**-53
+"""By how much a sum in float64 is rounded, relatively."""
 _LINE = 64
 """Bytes of a cache line: products may depend on where in a line their numbers begin."""
 
@@ -53,7 +53,8 @@ def sum_slack(sizes: Tensor, dtype: torch.dtype, to: torch.dtype) -> Tensor:
 
     A function of the planned batch size alone. `to` is the type that the sum is rounded to at the end.
     """
-    found = torch.full_like(sizes, _DOUBLE)
+    most = 4 * sizes + 256  # which no Poisson batch exceeds: less than exp(-590)
+    found = 2 * most * (WIDEST + 2 + most / WIDEST) * _ROUNDED
     if dtype is torch.float32:
         found += 2 * light_sizes(sizes) * (WIDEST + 2) * 2.0**-24
     if to is torch.float32:

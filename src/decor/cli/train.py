@@ -248,7 +248,7 @@ def _watched(live: Live) -> Any:
     """A callback for those who watch the folder, as `decor ui --watch` does."""
 
     def tell(moment: Any) -> None:
-        live.measured(moment.step, moment.metrics)
+        live.measured(moment.step, moment.public)
 
     return tell
 
@@ -266,7 +266,7 @@ def _tensorboard(path: str | None) -> list[Any]:
         raise InputError(f"--tensorboard cannot write to {path!r}: {problem}") from None
 
     def log(moment: Any) -> None:
-        for name, value in moment.metrics.items():
+        for name, value in moment.public.items():
             if name != "step":
                 writer.add_scalar(name, value, moment.step)
         writer.flush()

@@ -13,6 +13,7 @@ from torch import Tensor
 from decor.errors import InputError
 from decor.learning.batches import Batch
 from decor.learning.clip import Blocks, add_clipped, over
+from decor.learning.coins import WORDS, secret_coins
 from decor.learning.modules import Modules
 
 from .cuda.steps import UNIT, Steps, products
@@ -117,9 +118,12 @@ class Descent:
         if not isinstance(self.gradients, Modules):
             yield
             return
+        if self.share.secret is not None:
+            with secret_coins(self.share.secret.local_words(step, WORDS)):
+                yield
+            return
         with torch.random.fork_rng(devices=[self.device] if self.on_card else []):
-            own = None if self.share.secret is None else self.share.secret.local_seed(step)
-            torch.manual_seed((self.seeds[0] * 1_000_003 + step + self.share.salt) % 2**63 if own is None else own)
+            torch.manual_seed((self.seeds[0] * 1_000_003 + step + self.share.salt) % 2**63)
             yield
 
     def diverged(self) -> bool:

@@ -95,6 +95,12 @@ class Moment:
     step: int
     metrics: dict[str, float]
     run_now: Callable[[], Run] = field(repr=False)
+    own_public: dict[str, float] | None = field(default=None, repr=False)
+
+    @property
+    def public(self) -> dict[str, float]:
+        """The metrics that may be shown to others: of a simulation all of them."""
+        return self.metrics if self.own_public is None else self.own_public
 
     @property
     def guarantee(self) -> Guarantee:

@@ -17,6 +17,7 @@ from decor.results.run import Run
 from .engine import Callback, Recipe, Setting
 from .manifest import versions
 from .simulation import Simulation
+from .suited import check
 from .team import Team
 from .teammate import Teammate
 from .vectorised import Vectorised, check_private
@@ -79,7 +80,10 @@ class ProcessGroup:
                 "a private run cannot be resumed by several processes, nor begun again after one has died: messages have been "
                 "between them, and would be made again with other noise; start a new run, and count both"
             )
-        secret = check_private(settings) if self.seed is None else None
+        secret = None
+        if self.seed is None:
+            secret = check_private(settings)
+            task = check(task, settings[0].plan, recipe, allow_disconnected=True)
         mate = Teammate(team, task, settings[0].plan.topology, len(settings), callbacks, secret)
         # of a private run not even a hash of the data travels: who differs there has its own users' data wrong
         data = {"data and model": mate.fingerprint} if secret is None else {"model": str(task.model), "users": task.users}

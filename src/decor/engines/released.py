@@ -8,15 +8,23 @@ from decor.privacy.budget import ACCOUNTED, Exposure
 from decor.privacy.plan import NoisePlan
 
 
-def grid_of(plan: NoisePlan, parameters: int, words_per_key: int | None = None) -> Grid:
-    """The grid of all messages of a run of `plan` with a model of `parameters` numbers; `words_per_key` as in `Grid.of`.
+def grid_of(plan: NoisePlan, parameters: int, words_per_key: int | None = None, batch_words: int = 0) -> Grid:
+    """The grid of all messages of a run of `plan` with a model of `parameters` numbers; the other words are those of `Grid.of`.
 
     Guarantee: what the tables, the cipher and the grid take of the budget's delta is what `calibrate` has left of it.
     """
     topology, exposure = plan.topology, plan.exposure
     cor = plan.sigma_cor if isinstance(plan.sigma_cor, tuple) else (plan.sigma_cor,) * topology.edge_count
     made = Grid.of(
-        plan.sigma_cdp, cor, topology.edges, topology.users, moved(exposure), parameters, exposure.steps, words_per_key
+        plan.sigma_cdp,
+        cor,
+        topology.edges,
+        topology.users,
+        moved(exposure),
+        parameters,
+        exposure.steps,
+        words_per_key,
+        batch_words,
     )
     if plan.budget is not None:
         left = (1 - ACCOUNTED) * plan.budget.delta

@@ -13,9 +13,10 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from decor.learning.batches import Batches
+from decor.learning.batches import Batches, words_needed
 from decor.learning.clip import Blocks
 from decor.learning.task import Task
+from decor.noise.grid import Grid
 from decor.noise.secret import WORDS_PER_KEY, GridNoise, Secret, width_for
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
@@ -114,7 +115,7 @@ class Alone:
         if self.secret is None:
             return channel(plans, seeds, dtype, self.noise, self.task.parameters, device)
         (plan,) = plans
-        topology, grid = plan.topology, grid_of(plan, self.task.parameters, WORDS_PER_KEY)
+        topology, grid = plan.topology, private_grid(plan, self.task)
         width = width_for(topology.users, topology.edge_count)
         noise = GridNoise(grid, self.secret, topology.users, topology.edges, grid.multiples, width)
         return Private(mixer(topology, False, dtype), noise)
@@ -136,6 +137,14 @@ class Alone:
 
     def asked(self, moments: dict[int, Moment], run: Callable[[int], Run]) -> dict[int, str]:
         return stopped(moments, self.callbacks)
+
+
+def private_grid(plan: NoisePlan, task: Task) -> Grid:
+    """The grid of a private run, whose noise and batches come from one secret a process."""
+    exposure = plan.exposure
+    # at user level batches amplify nothing, so that their law is no part of the promise
+    words = words_needed(task.counts, exposure.batch_size, str(exposure.sampling)) if exposure.unit == "example" else 0
+    return grid_of(plan, task.parameters, WORDS_PER_KEY, words)
 
 
 def stopped(moments: dict[int, Moment], callbacks: Sequence[Callback]) -> dict[int, str]:

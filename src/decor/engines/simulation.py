@@ -47,7 +47,7 @@ class Simulation:
         self.resume_key: bytes | None = os.urandom(32) if self.private and share.is_alone else None
         self.name: str | None = os.urandom(8).hex() if self.private else None
         self.stopped: list[str | None] = [None] * len(settings)
-        self.by_private_metrics = False
+        self.saw_private_data = engine.private_metrics
         self.ended: dict[int, Run] = {}
         self.began = time.monotonic()
         self._resume(resume)
@@ -64,7 +64,9 @@ class Simulation:
         resumed = self.share.resumed(found, self.descent.models)
         if resumed is not None:
             self.taken, self.history[0] = resumed.start, resumed.history
-            self.private_metrics = dict(run.private_metrics) if run is not None else {}
+        if run is not None and resumed is not None:
+            self.private_metrics = {name: list(values) for name, values in run.private_metrics.items()}
+            self.saw_private_data |= bool(run.private_metrics) or bool(run.manifest.get("stop_saw_private_data"))
             self.descent.models = resumed.models
             self.descent.velocity = resumed.velocity or self.descent.velocity
 
@@ -117,14 +119,14 @@ class Simulation:
         if self.descent.diverged():
             self._stop(0, self._diverged(0))
             return
-        moment = Moment(self.settings[0], self.taken, every if own else PublicMetrics(row), partial(self._run, 0))
+        public_row = PublicMetrics(row)
+        moment = Moment(self.settings[0], self.taken, every if own else public_row, partial(self._run, 0), public_row)
         for k, reason in self.share.asked({0: moment}, self._run).items():
-            self._stop(k, reason, by_private_metrics=own)
+            self._stop(k, reason)
 
-    def _stop(self, k: int, why: str, by_private_metrics: bool = False) -> None:
+    def _stop(self, k: int, why: str) -> None:
         """This run is over: what others in the tensor still do is no longer its own."""
         self.stopped[k] = why
-        self.by_private_metrics = by_private_metrics
         self.ended[k] = self._run(k)
 
     def _diverged(self, k: int) -> str:
@@ -144,7 +146,8 @@ class Simulation:
         if stopped is None and self.taken < self.steps:
             stopped = f"stopped after step {self.taken} of {self.steps}"
         manifest = self._described(k, time.monotonic() - self.began, unfinished=stopped is not None)
-        if self.by_private_metrics:
+        # which of its steps is kept, or when it was stopped, may have been chosen by looking at them
+        if self.saw_private_data and self.taken < self.steps:
             manifest["stop_saw_private_data"] = True
         history = {name: list(values) for name, values in self.history[k].items()}
         plan, fixed = self.settings[k].plan, {name: value.cpu() for name, value in gradients.fixed.items()}

@@ -20,7 +20,7 @@ from decor.results.run import Run
 
 from .channel import alike
 from .engine import Engine, Recipe, Setting
-from .training import check
+from .suited import check
 from .vectorised import Vectorised
 
 _ROOM = 100_000_000
@@ -130,7 +130,7 @@ def sweep(
         )
     (task, *_) = [check(task, plan, recipe, allow_disconnected) for plan in plans]
     chosen = engine or Vectorised()
-    if getattr(chosen, "seed", 0) is None:
+    if getattr(chosen, "seed", None) is None:  # real peers have none at all
         raise InputError(
             "a sweep compares runs, and choosing among private runs by their results reveals more than the epsilon of one; sweep "
             "simulations on public data (an engine with a seed), then train the chosen setting with seed=None"

@@ -18,7 +18,7 @@ from decor.learning.batches import Batches
 from decor.learning.clip import Blocks
 from decor.learning.task import Task
 from decor.noise import root
-from decor.noise.secret import WORDS_PER_KEY, Crossing, GridNoise, Handshake, Secret, width_for
+from decor.noise.secret import Crossing, GridNoise, Handshake, Secret, width_for
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
 
@@ -27,9 +27,8 @@ from .channel import Channel, Complete, Private, Sparse
 from .engine import Callback, Moment
 from .manifest import fingerprint
 from .mixer import DENSE, is_complete
-from .released import grid_of
 from .resumption import Resumed
-from .share import stopped
+from .share import private_grid, stopped
 from .team import Team
 
 _GIVE, _FAILED = 1, 2
@@ -83,7 +82,7 @@ class Teammate:
 
     def _private_noise(self, plan: NoisePlan, secret: Secret) -> GridNoise:
         """Of the users here: edges between them from this process's secret, edges to others' users from one that both hold."""
-        topology, grid = plan.topology, grid_of(plan, self.whole.parameters, WORDS_PER_KEY)
+        topology, grid = plan.topology, private_grid(plan, self.whole)
         home = np.empty(topology.users, np.int64)
         for rank, users in enumerate(self.members):
             home[users] = rank

@@ -24,6 +24,7 @@ from .channel import NoiseSource
 from .engine import Callback, Recipe, Setting
 from .share import Alone
 from .simulation import Simulation
+from .suited import check
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,10 @@ class Vectorised:
         resume: Run | None = None,
     ) -> list[Run]:
         """Settings must be a grid: the same plans and step sizes for every seed, seeds in the outer order."""
-        secret = check_private(settings) if self.seed is None else None
+        secret = None
+        if self.seed is None:
+            secret = check_private(settings)
+            task = check(task, settings[0].plan, recipe, allow_disconnected=True)
         return Simulation(self, Alone(task, self.noise, callbacks, secret), settings, recipe, resume).finished()
 
     @property

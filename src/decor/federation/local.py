@@ -15,6 +15,7 @@ from decor.engines.vectorised import Vectorised
 from decor.errors import InputError
 from decor.learning.batches import Batch, secretly
 from decor.learning.clip import Blocks, lengths, limits
+from decor.learning.coins import WORDS, secret_coins
 from decor.learning.modules import Modules
 from decor.learning.task import Task
 from decor.privacy.budget import Exposure
@@ -65,8 +66,8 @@ class Local:
 
     def metrics(self, model: Vector) -> dict[str, float]:
         """Of public test data, if there are any. What is measured on the user's own data stays here."""
-        found = self._gradients.evaluate([block[:, 0, 0] for block in self._blocks(model.astype(self._kind))])
-        return {name: float(found[name]) for name in ("test_loss", "accuracy") if name in found}
+        blocks = [block[:, 0, 0] for block in self._blocks(model.astype(self._kind))]
+        return {name: float(value) for name, value in self._gradients.evaluate(blocks, loss=False).items()}
 
     @property
     def fixed(self) -> dict[str, Tensor]:
@@ -78,8 +79,7 @@ class Local:
         if not isinstance(self._gradients, Modules):
             yield
             return
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int.from_bytes(self.random(8), "little") >> 1)
+        with secret_coins(np.frombuffer(self.random(4 * WORDS), "<u4")):
             yield
 
     def _of_records(self, model: Vector) -> Vector:
@@ -104,7 +104,9 @@ class Local:
             return np.zeros_like(total), 1.0
         # factor * gradient is taken in float64, whatever the gradient is in
         limit = float(limits(torch.tensor(self.exposure.clip, dtype=torch.float64), torch.float64, self.parameters))
-        return total, 1.0 if length <= limit else limit / length
+        factor = 1.0 if length <= limit else limit / length
+        # below the normal numbers a factor is rounded by more than the limit allows for
+        return (total, factor) if factor >= np.finfo(np.float64).tiny else (np.zeros_like(total), 1.0)
 
     def _mean(self, model: Vector) -> Vector:
         batch = self._batch(self.recipe.batch_size, "fixed")

@@ -16,6 +16,7 @@ from decor import progress
 from decor.engines.engine import Callback, Recipe, Setting
 from decor.engines.manifest import versions
 from decor.engines.measurement import PUBLIC
+from decor.engines.suited import check
 from decor.engines.vectorised import Vectorised
 from decor.errors import InputError
 from decor.federation.federation import Member
@@ -61,6 +62,7 @@ class Peers:
         if len(settings) != 1 or callbacks or resume is not None or recipe.evaluate_every is not None:
             raise InputError("peers run one setting from start to end: no sweep, callbacks, resume or evaluate_every")
         (setting,) = settings
+        task = check(task, setting.plan, recipe, allow_disconnected=True)
         if setting.plan.budget is None:
             raise InputError("peers promise something to people: make the plan for a budget, with decor.calibrate()")
         if setting.plan.adversary.average_only:

@@ -128,6 +128,13 @@ class Batches:
         return Batch(torch.from_numpy(rows), 1.0 / wide if alike else torch.from_numpy(weights))
 
 
+def words_needed(records: Sequence[int], size: int | None, sampling: str) -> int:
+    """How many words the secret batches of a step take."""
+    if size is None:
+        return 0
+    return 2 * (size + _SPARE) * len(records) if sampling == "fixed" else sum(records)
+
+
 def check_size(records: Sequence[int], size: int | None) -> None:
     """Refuses batches that are larger than somebody's shard."""
     for user, held in enumerate(records):

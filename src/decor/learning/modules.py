@@ -218,8 +218,8 @@ class Modules:
         mean = sum(each) / len(each)
         if abs(both - mean) > 1e-3 * (abs(both) + max(map(abs, each))):
             raise InputError(
-                f"the loss of {len(each)} records is {both:.6g}, but the mean of their losses is {mean:.6g}; "
-                'give a loss that averages over records (reduction="mean"), without weights of classes'
+                f"the loss of {len(each)} records is not the mean of their losses; give a loss that averages over records "
+                '(reduction="mean"), without weights of classes'
             )
 
     def _different(self) -> list[int]:

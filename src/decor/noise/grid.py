@@ -64,13 +64,15 @@ class Grid:
         parameters: int,
         steps: int,
         words_per_key: int | None = None,
+        batch_words: int = 0,
     ) -> Grid:
         """The grid for noise `sigma_cdp` of every user's own and `sigma_cor` of every edge, edges being pairs of user numbers.
 
         `shift` is how far apart two neighbouring gradients can be in norm: noise grows a little to hide their rounding as well.
         Deviations count with 12 decimal digits, rounded up, and all that follows is exact or has a fixed precision: machines
         whose plans agree that far have the same grid. `words_per_key`: None where every user and every edge has a key of its own
-        in every step; else the most words that one key serves, of streams that serve several users and edges one after the other.
+        in every step; else the most words that one key serves, of streams that serve several users and edges one after the other,
+        and the `batch_words` from which batches of a step are drawn.
         """
         ends = [(int(i), int(j)) for i, j in np.asarray(edges, np.int64).reshape(-1, 2)]
         _meant(sigma_cdp, sigma_cor, ends, users, shift, (parameters, steps))
@@ -79,7 +81,7 @@ class Grid:
         multiples = tuple(found[float(c)] for c in sigma_cor)
         values = int(parameters) * int(steps) * (users + 2 * len(ends))
         departure = _departure(multiples, ends, users, int(parameters) * int(steps))
-        departure += int(steps) * _unrepeated(users, len(ends), int(parameters), words_per_key)
+        departure += int(steps) * _unrepeated(users, len(ends), int(parameters), words_per_key, batch_words)
         return Grid(_unit(s, Decimal(float(shift)), int(parameters)), multiples, values, departure)
 
     @property
@@ -194,7 +196,7 @@ def _departure(multiples: Sequence[int], ends: Sequence[tuple[int, int]], users:
     return found
 
 
-def _unrepeated(users: int, edges: int, parameters: int, words_per_key: int | None) -> float:
+def _unrepeated(users: int, edges: int, parameters: int, words_per_key: int | None, batch_words: int) -> float:
     """What a step owes to blocks of one key never being equal: at most the expected number of equal pairs of uniform blocks.
 
     q blocks have less than q^2 / 2 pairs. Blocks for ties, for one word in 2^20, are within the thousandth that is added.
@@ -202,9 +204,9 @@ def _unrepeated(users: int, edges: int, parameters: int, words_per_key: int | No
     # blocks of four words: three quarters of one for a user's own value, half of one for an edge's, drawn apart at both ends
     pairs = users * (0.75 * parameters + 1) ** 2 + 2 * edges * (0.5 * parameters + 1) ** 2
     if words_per_key is not None:
-        words = parameters * (3 * users + 2 * edges)
-        keys = math.ceil(words / words_per_key)
-        pairs += (words / 4 + keys) * (min(words, words_per_key) / 4 + 1)
+        for words in (parameters * (3 * users + 2 * edges), batch_words):
+            keys = math.ceil(words / words_per_key)
+            pairs += (words / 4 + keys) * (min(words, words_per_key) / 4 + 1)
     return 1.001 * pairs * 2.0**-129
 
 

@@ -58,12 +58,14 @@ class Secret:
         return hmac.digest(self._value, label + struct.pack(f"<{len(numbers)}Q", *numbers), "sha256")
 
     def batch_words(self, step: int, count: int) -> NDArray[np.uint32]:
-        """`count` uniform words for the batches of a step."""
-        return Words(self.key(_BATCH, step), count).take(count)
+        """`count` uniform words for the batches of a step; a key serves WORDS_PER_KEY of them at most."""
+        parts = [min(WORDS_PER_KEY, count - first) for first in range(0, count, WORDS_PER_KEY)]
+        drawn = [Words(self.key(_BATCH, step, k), some).take(some) for k, some in enumerate(parts)]
+        return drawn[0] if len(drawn) == 1 else np.concatenate(drawn)
 
-    def local_seed(self, step: int) -> int:
-        """63 bits for what a model draws itself in a step, such as dropout."""
-        return int.from_bytes(self.key(_LOCAL, step)[:8], "little") >> 1
+    def local_words(self, step: int, count: int) -> NDArray[np.uint32]:
+        """`count` uniform words for what a model draws itself in a step, such as dropout."""
+        return Words(self.key(_LOCAL, step), count).take(count)
 
 
 class Handshake:

@@ -86,8 +86,15 @@ class NoisePlan:
             delta = self.budget.delta
         found = plan.guarantee(None if delta is None else ACCOUNTED * delta, adversary)
         whole = found.delta / ACCOUNTED if delta is None else delta
-        left = (1 + math.exp(min(found.epsilon, 700.0))) * distance <= (1 - ACCOUNTED) * whole * (1 + 1e-9)
-        found = replace(found, delta=whole, epsilon=found.epsilon if left else math.inf, in_advance=steps is not None)
+
+        def with_tables(epsilon: Any) -> Any:
+            """What is left of a promise once the tables have taken their part of delta: all of it or nothing."""
+            taken = (1 + np.exp(np.minimum(epsilon, 700.0))) * distance
+            return np.where(taken <= (1 - ACCOUNTED) * whole * (1 + 1e-9), epsilon, math.inf)
+
+        promised, each = float(with_tables(found.epsilon)), found.everybody
+        found = replace(found, delta=whole, epsilon=promised, in_advance=steps is not None)
+        found = replace(found, everybody=lambda: np.asarray(with_tables(each())))
         if steps == 0:
             return replace(found, epsilon=0.0, steps=0, exact=True, everybody=lambda: np.zeros(self.topology.users))
         return found

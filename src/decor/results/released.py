@@ -46,7 +46,9 @@ def public(run: Run) -> Run:
     for name, keys in (("task", TASK), ("engine", ENGINE)):
         if isinstance(held.get(name), dict):
             manifest[name] = {key: held[name][key] for key in keys if key in held[name]}
-    history = {name: values for name, values in run.history.items() if name in METRICS}
+    # before 0.2 peers kept metrics on any test data, declared public or not
+    kept = METRICS if "noise" in held else METRICS[:2]
+    history = {name: values for name, values in run.history.items() if name in kept}
     return replace(run, manifest=manifest, history=history, velocity={}, private_metrics={}, resume_key=None)
 
 

@@ -10,7 +10,6 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ class Watch:
         self.folder, self.ask = folder, ask
         self._one = threading.Lock()
         self._looked, self._state, self._digest = 0.0, {"kind": "nothing"}, ""
-        self._spent: dict[tuple[str, int, bool], dict[str, Any]] = {}
+        self._spent: dict[str, dict[str, Any]] = {}
 
     def since(self, seen: object) -> dict[str, Any]:
         """The folder's state, or only that it is as it was when it had the digest `seen`; and how long it has been quiet."""
@@ -70,7 +69,8 @@ class Watch:
         under_way = live.read(self.folder)
         if under_way is not None:
             plan, rows, simulated = under_way
-            return self._training(plan, rows, None, simulated)
+            kind = {} if simulated else {"noise": {"kind": "grid", "distance": 0.0}}
+            return self._training(plan, rows, kind, under_way=True)
         manifest = _json(self.folder / "manifest.json")
         match manifest.get("format"):
             case "decor-run-1":
@@ -88,16 +88,15 @@ class Watch:
             plan = NoisePlan.load(self.folder / "plan.json")
         except InputError:
             return {"kind": "nothing", "said": "A run is being written here; its plan cannot be read yet."}
-        simulated = Run(plan, {}, {}, 0, None, manifest).simulated
-        return self._training(plan, _rows(self.folder / "metrics.jsonl"), manifest, simulated)
+        return self._training(plan, _rows(self.folder / "metrics.jsonl"), manifest)
 
     def _training(
-        self, plan: NoisePlan, rows: list[dict[str, Any]], manifest: dict[str, Any] | None, simulated: bool
+        self, plan: NoisePlan, rows: list[dict[str, Any]], manifest: dict[str, Any], under_way: bool = False
     ) -> dict[str, Any]:
-        taken = manifest.get("steps_taken") if manifest is not None else rows[-1].get("step") if rows else 0
+        taken = (rows[-1].get("step") if rows else 0) if under_way else manifest.get("steps_taken")
         taken = taken if isinstance(taken, int) and 0 <= taken <= plan.exposure.steps else 0
-        stopped = manifest.get("stopped") if manifest is not None else None
-        over = manifest is not None and (taken == plan.exposure.steps or bool(stopped))
+        stopped = str(manifest["stopped"]) if manifest.get("stopped") else None
+        over = not under_way and (taken == plan.exposure.steps or bool(stopped))
         said = f"Stopped early: {stopped}." if stopped else "Finished." if over else "Under way."
         known = [
             each | {"name": each["name"]}
@@ -113,23 +112,27 @@ class Watch:
             "graph": plan.topology.description,
             "step": taken,
             "steps": plan.exposure.steps,
-            "simulated": simulated,
-            **self._cost(plan, taken, simulated),
+            **self._promise(Run(plan, {}, {}, taken, stopped, manifest)),
             "metrics": known,
             "history": {name: [row.get(name) for row in rows] for name in ("step", *(each["name"] for each in known))},
         }
 
-    def _cost(self, plan: NoisePlan, steps: int, simulated: bool) -> dict[str, Any]:
-        """What so many steps cost if that was fixed in advance, and what is promised; remembered, as it may take a search."""
-        key = (plan.to_json(), steps, simulated)
+    def _promise(self, run: Run) -> dict[str, Any]:
+        """What the run promises, and what its steps cost if their number was fixed in advance; remembered, as it may be slow."""
+        plan, marks = run.plan, [run.manifest.get(name) for name in ("noise", "engine", "stop_saw_private_data")]
+        key = json.dumps([plan.to_json(), run.steps_taken, run.stopped, marks], default=str)
         if key not in self._spent:
-            delta = plan.budget.delta if plan.budget is not None else 1e-5
-            guarantee, whole = (plan.guarantee_on_grid(0.0, delta, steps=some) for some in (steps, None))
-            promised = str(replace(whole, simulated=simulated))
-            budget = figure(plan.budget.epsilon) if plan.budget is not None else None
+            delta = None if plan.budget is not None else 1e-5
+            whole, so_far = run.guarantee_at(delta), run.guarantee_at(delta, steps=run.steps_taken)
             if len(self._spent) > 1000:
                 self._spent.clear()
-            self._spent[key] = {"epsilon": figure(guarantee.epsilon), "budget": budget, "statement": promised}
+            self._spent[key] = {
+                "simulated": run.simulated,
+                "epsilon": figure(so_far.epsilon),
+                "promised": figure(whole.epsilon),
+                "budget": figure(plan.budget.epsilon) if plan.budget is not None else None,
+                "statement": str(whole),
+            }
         return self._spent[key]
 
     def _comparison(self, manifest: dict[str, Any]) -> dict[str, Any]:
@@ -183,7 +186,8 @@ class Watch:
             return blank | {"state": f"does not answer; its last word: {_last_event(self.folder / f'{name}.log')}"}
         stopped = manifest.get("stopped")
         told = {"federation": str(_dict(manifest, "task").get("name", "")), "step": taken, "steps": steps}
-        told |= {"missed": manifest.get("steps_missed", 0), "epsilon": self._cost(plan, taken, False)["epsilon"]}
+        promised = self._promise(Run(plan, {}, {}, taken, str(stopped) if stopped else None, manifest))["promised"]
+        told |= {"missed": manifest.get("steps_missed", 0), "epsilon": promised}
         return blank | told | {"state": str(stopped) if stopped else "done", "over": not stopped}
 
 

@@ -101,6 +101,7 @@ def test_peers_train_the_simulators_models_at_user_level(kind, recipe, graph, ke
     nodes, runs = gathered(task, plan, how, tmp_path, random=sources.__getitem__)
     # modules may draw numbers themselves, from eight bytes of their own
     own = [[drawn for drawn in source.drawn if len(drawn) == 32] for source in sources]
+    assert all(len(each) == STEPS for each in own), "every step asks for a key of 32 bytes, and for no more"
     simulated = replayed(task, plan, how, nodes, keys, own)
     compare(simulated, runs)
 
@@ -113,6 +114,7 @@ def test_peers_train_the_simulators_models_at_example_level(sampling, keys, tmp_
     sources = [Bytes(i) for i in range(USERS)]
     nodes, runs = gathered(task, plan, Recipe(), tmp_path, random=sources.__getitem__)
     # a batch is drawn before a user's own key, in every step
+    assert all(len(source.drawn) == 2 * STEPS and all(len(key) == 32 for key in source.drawn[1::2]) for source in sources)
     drawn = [[source.drawn[2 * t] for t in range(STEPS)] for source in sources]
 
     def same(self, step):

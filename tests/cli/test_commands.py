@@ -61,7 +61,7 @@ def test_tables_are_for_people(here):
 
 def test_gossip_moves_the_default_couple_and_the_predicted_errors_but_no_epsilon(here):
     answer = json.loads(here("plan", "--epsilon", 3, "--gossip-rounds", 8, "--accelerate", "--json").stdout)
-    plain = Exposure(1.0, 1000), Adversary.eavesdropper(), Budget(3.0, 1e-5)
+    plain = Exposure(1.0, 1000), Adversary.curious(), Budget(3.0, 1e-5)
     plan = decor.calibrate(decor.ring(16), *plain, gossip_rounds=8, accelerate=True)
     assert (answer["sigma_cdp"], answer["sigma_cor"]) == (plan.sigma_cdp, plan.sigma_cor)
     one, eight = (here("plan", "--epsilon", 3, "--ratio", 200, "--gossip-rounds", k).stdout for k in (1, 8))
@@ -72,8 +72,9 @@ def test_gossip_moves_the_default_couple_and_the_predicted_errors_but_no_epsilon
 def test_a_saved_plan_can_be_accounted(here, tmp_path):
     file = tmp_path / "plan.json"
     planned = json.loads(
-        here("plan", "--epsilon", 1, "--edges", "optimal", "--topology", "star", "--save", file, "--json").stdout
+        here("plan", "--epsilon", 1, "--edges", "optimal", "--topology", "grid", "--save", file, "--json").stdout
     )
+    assert len(planned["sigma_cor"]) == len(planned["edges"])
     again = json.loads(here("account", "--plan", file, "--json").stdout)
     assert again["epsilon"] == planned["epsilon"]
     assert "drop --sigma-cdp" in here("account", "--plan", file, "--sigma-cdp", 3, check=2).stderr
@@ -85,10 +86,118 @@ def test_a_saved_plan_is_accounted_at_its_own_delta_against_whom_one_likes(here,
     file = tmp_path / "plan.json"
     here("plan", "--epsilon", 1, "--delta", "1e-9", "--save", file)
     own = json.loads(here("account", "--plan", file, "--json").stdout)
-    assert own["delta"] == 1e-9 and 0.999 < own["epsilon"] <= 1.0 and own["adversary"] == "eavesdropper"
+    assert own["delta"] == 1e-9 and 0.999 < own["epsilon"] <= 1.0 and own["adversary"] == "curious"
     other = json.loads(here("account", "--plan", file, "--adversary", "everyone", "--delta", "1e-5", "--json").stdout)
     assert other["delta"] == 1e-5 and other["adversary"] == "everyone"
     assert other["epsilon"] == decor.NoisePlan.load(file).guarantee(1e-5, Adversary.everyone()).epsilon > 1.5
+
+
+BRANCHES = """koeln ulm
+ulm bonn
+bonn koeln
+bonn jena
+jena ulm
+"""
+RECORDS = {"bonn": 1520, "jena": 300, "koeln": 90, "ulm": 800}
+EXAMPLES = ["--unit", "example", "--batch-size", 16, "--steps", 100, "--epsilon", 3]
+
+
+@pytest.fixture
+def branches(tmp_path):
+    (tmp_path / "branches.txt").write_text(BRANCHES)
+    return ["--graph", tmp_path / "branches.txt", *EXAMPLES]
+
+
+@pytest.mark.parametrize("form", ["words", "csv", "headed", "semicolons", "json"])
+def test_records_of_named_users_go_by_name_in_every_form(here, branches, tmp_path, form):
+    pairs = list(RECORDS.items())
+    if form == "words":
+        given = ",".join(f"{name}={count}" for name, count in pairs)
+    elif form == "json":
+        given = tmp_path / "records.json"
+        given.write_text(json.dumps(dict(reversed(pairs))))
+    else:
+        mark = ";" if form == "semicolons" else ","
+        lines = [f"user{mark}records"] * (form == "headed") + [f"{name}{mark} {count}" for name, count in pairs]
+        given = tmp_path / "records.csv"
+        given.write_text("\ufeff" + "\n".join(lines) + "\n\n")
+    answer = json.loads(here("plan", *branches, "--records", given, "--json").stdout)
+    assert {each["user"]: each["records"] for each in answer["per_user"]} == RECORDS
+    topology = decor.read(branches[1])
+    plan = decor.calibrate(topology, Exposure(1.0, 100, "example", 16, RECORDS), Adversary.curious(), Budget(3.0, 1e-5))
+    epsilons = dict(zip(topology.labels, plan.guarantee().per_user.tolist(), strict=True))
+    assert {each["user"]: each["epsilon"] for each in answer["per_user"]} == epsilons and answer["sigma_cdp"] == plan.sigma_cdp
+    assert answer["expected_failures"] == pytest.approx(2710 * 1e-5)
+
+
+def test_a_plan_for_named_users_shows_who_has_how_many_records_and_what_epsilon(here, branches):
+    words = ",".join(f"{name}={count}" for name, count in RECORDS.items())
+    out = here("plan", *branches, "--records", words).stdout
+    table = out.split("Every user, against curious:\n")[1].split("\n\n")[0].splitlines()
+    assert table[0].split() == ["user", "records", "epsilon"]
+    rows = {line.split()[0]: line.split()[1:] for line in table[2:]}
+    assert {name: int(row[0].replace(",", "")) for name, row in rows.items()} == RECORDS
+    assert [float(line.split()[2]) for line in table[2:]] == sorted((float(row[1]) for row in rows.values()), reverse=True)
+    assert next(iter(rows)) == "koeln", "the most exposed first"
+    assert "delta x 2,710 records = 0.027: the expected number of records for whom the promise may fail." in out
+    named = here("plan", "--graph", branches[1], "--epsilon", 3).stdout
+    assert "user   epsilon" in named and "delta x 4 users = 4e-05" in named
+    assert "Every user" not in here("plan", "--epsilon", 3).stdout, "users without names, and all alike"
+    uneven = ["--records", ",".join(["90", *["900"] * 29])]
+    several = here("account", "--users", 30, "--sigma-cdp", 1, "--sigma-cor", 1, *EXAMPLES[:-2], *uneven).stdout
+    assert "and 10 less exposed (--json lists everybody)" in several and several.count(" 900 ") == 19
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("90,800,1520,300", "records is a list, but the users of this graph have names (koeln, ulm, bonn, jena)"),
+        ("bonn=1520,jena=300,koeln=90", "records has nothing for ulm"),
+        ("bonn=1520,jena=300,koeln=90,ulm=800,celle=70", "records names celle, whom the graph does not have"),
+        ("bonn=1520,bonn=300,koeln=90,ulm=800", "has the user 'bonn' twice"),
+        ("bonn=many", "must be a whole number, not 'many'"),
+        ("=5", "give a whole number for each name"),
+        ("nowhere.csv", "the file of records 'nowhere.csv' cannot be read: No such file"),
+        ({"r.csv": "bonn,1520\nulm\n"}, "line 2 of the file of records"),
+        ({"r.csv": "bonn,1520\nbonn,3\n"}, "has the user 'bonn' twice"),
+        ({"r.csv": "user,records\n"}, "holds no user"),
+        ({"r.csv": b"\xff\xfe"}, "is not a text file"),
+        ({"r.json": '{"bonn": 1, "bonn": 2}'}, "has the user 'bonn' twice"),
+        ({"r.json": '{"bonn": "many"}'}, "has 'many' records for the user 'bonn'"),
+        ({"r.json": '{"bonn": [1]}'}, "records for the user 'bonn'"),
+        ({"r.json": '{"bonn": '}, "is no JSON object"),
+    ],
+    ids=str,
+)
+def test_records_that_cannot_be_paired_are_refused(here, branches, tmp_path, given, said):
+    if isinstance(given, dict):
+        ((name, content),) = given.items()
+        given = tmp_path / name
+        given.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert said in here("plan", *branches, "--records", given, check=2).stderr
+
+
+def test_a_delta_is_a_number_or_a_fraction_and_not_too_large(here):
+    answer = json.loads(here("plan", "--epsilon", 3, "--delta", "1/100000", "--json").stdout)
+    assert answer["delta"] == 1e-5 and answer["expected_failures"] == pytest.approx(16e-5)
+    train = ["train", "--task", "digits", "--learning-rate", 1, "--output", "x"]
+    for words in (["plan"], ["compare", "--output", "y"], ["audit"], train):
+        wrong = here(*words, "--epsilon", 3, "--delta", "1/40", check=2).stderr
+        assert "delta 0.025 is too large for 16 users: at most 0.001" in wrong
+        assert "Take 1e-05" in wrong and "--any-delta" in wrong
+    assert not Path("x").exists() and not Path("y").exists(), "refused before anything is made"
+    large = json.loads(here("plan", "--epsilon", 3, "--delta", 0.5, "--any-delta", "--json").stdout)
+    assert large["delta"] == 0.5 and large["expected_failures"] == 8
+    assert json.loads(here("account", "--sigma-cdp", 9, "--sigma-cor", 9, "--delta", 0.5, "--json").stdout)["delta"] == 0.5
+    for nonsense in ("1/0", "1/", "a/b", "/"):
+        assert "must be a number" in here("plan", "--epsilon", 3, "--delta", nonsense, check=2).stderr
+
+
+def test_whoever_says_no_adversary_is_protected_from_curious_users(here):
+    for command, *words in (("plan", "--epsilon", 3), ("account", "--sigma-cdp", 9, "--sigma-cor", 9)):
+        assert json.loads(here(command, *words, "--json").stdout)["adversary"] == "curious"
+    alone = here("plan", "--epsilon", 3, "--topology", "path", "--users", 1, check=2).stderr
+    assert "one user alone has nobody beside it who could be curious; choose eavesdropper or everyone" in alone
 
 
 def test_noise_by_edge_comes_with_its_edges(here, tmp_path):

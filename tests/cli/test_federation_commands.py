@@ -264,7 +264,7 @@ def test_what_is_no_trial_is_never_overwritten(here, tmp_path):
 def test_a_trial_learns(trial):
     """In the simulator, with the file's own plan, recipe and data."""
     federation = Federation.read(trial[0] / "federation.toml")
-    task, recipe = decor.tasks.breast_cancer(users=8, seed=0), federation.recipe
+    task, recipe = decor.tasks.breast_cancer(users=[member.name for member in federation.members], seed=0), federation.recipe
     reached = [
         decor.train(
             task,

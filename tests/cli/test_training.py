@@ -258,9 +258,20 @@ def test_bad_input_is_one_sentence_and_exit_code_2(here, arguments, words, tmp_p
     assert words in here(*arguments, *more, check=2).stderr
 
 
+def test_a_graph_with_names_gets_its_shards_by_name(here, tmp_path):
+    (tmp_path / "towns.txt").write_text("ulm bonn\nbonn kiel\nkiel ulm\n")
+    arguments = ["train", "--task", "breast-cancer", "--graph", tmp_path / "towns.txt", "--epsilon", 10, "--steps", 5]
+    arguments += ["--learning-rate", 0.1, "--output", tmp_path / "run", "--unit", "example", "--batch-size", 8, "--json"]
+    here(*arguments)
+    plan = decor.Run.load(tmp_path / "run").plan
+    task = decor.tasks.breast_cancer(users=["ulm", "bonn", "kiel"])
+    assert plan.exposure.records == task.records and str(plan.adversary) == "curious"
+
+
 def test_a_graph_in_parts_is_refused_unless_told_otherwise(here, tmp_path):
     (tmp_path / "parts.txt").write_text("0 1\n2 3\n")
     arguments = ["train", "--task", "breast-cancer", "--graph", tmp_path / "parts.txt", "--epsilon", 10, "--steps", 5]
+    arguments += ["--adversary", "eavesdropper"]
     arguments += ["--learning-rate", 0.1, "--output", tmp_path / "run"]
     assert "allow_disconnected" in here(*arguments, check=2)[1]
     here(*arguments, "--allow-disconnected")

@@ -53,8 +53,8 @@ def test_every_message_is_the_model_less_a_step_on_the_grid(dtype, momentum, lev
     """The whole run again in plain numpy, from its secret: keys, tables, grid, momentum, step size, gossip."""
     task, value = data(), os.urandom(32)
     plan = planned() if level == "user" else planned(task, sampling=level)
-    monkeypatch.setattr(secret.os, "urandom", lambda count: value[:count])
-    monkeypatch.setattr("decor.engines.vectorised.Secret", lambda: secret.Secret(lambda count: value))
+    known = secret.Secret(lambda count: value)
+    monkeypatch.setattr("decor.engines.vectorised.Secret", lambda *_: known)
     sent = []
     engine = Vectorised(seed=None, dtype=dtype, on_messages=lambda step, messages: sent.append(messages[:, 0, 0].clone()))
     run = trained(engine, task, plan, momentum=momentum, weight_decay=0.01)

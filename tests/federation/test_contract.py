@@ -99,11 +99,10 @@ def test_peers_train_the_simulators_models_at_user_level(kind, recipe, graph, ke
     )
     sources = [Bytes(i) for i in range(USERS)]
     nodes, runs = gathered(task, plan, how, tmp_path, random=sources.__getitem__)
-    # modules may draw numbers themselves, from eight bytes of their own
+    # of 32 bytes are keys; a module's own draws have a seed of 8
     own = [[drawn for drawn in source.drawn if len(drawn) == 32] for source in sources]
     assert all(len(each) == STEPS for each in own), "every step asks for a key of 32 bytes, and for no more"
-    simulated = replayed(task, plan, how, nodes, keys, own)
-    compare(simulated, runs)
+    compare(replayed(task, plan, how, nodes, keys, own), runs)
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
@@ -128,11 +127,9 @@ def test_peers_train_the_simulators_models_at_example_level(sampling, keys, tmp_
         return Batch(rows, weights)
 
     monkeypatch.setattr(Batches, "draw", same)
-    # peers sum examples exactly, as private runs do; a simulation need not
-    gradients = decor.Vectorised.gradients
-    monkeypatch.setattr(decor.Vectorised, "gradients", lambda *words, exact=True: gradients(*words, exact=True))
     own = [[source.drawn[2 * t + 1] for t in range(STEPS)] for source in sources]
-    compare(replayed(task, plan, Recipe(), nodes, keys, own), runs)
+    # peers' clips are shorter, by what sums of records are rounded by
+    compare(replayed(task, plan, Recipe(), nodes, keys, own), runs, 1e-10)
 
 
 def replayed(task, plan, how, nodes, keys, own):
@@ -146,11 +143,11 @@ def replayed(task, plan, how, nodes, keys, own):
     return engine.run(task, [decor.engines.engine.Setting(plan, terms.learning_rate, 0)], how)[0]
 
 
-def compare(simulated, runs):
+def compare(simulated, runs, tolerance=1e-12):
     for name, stacked in simulated.models.items():
         for i, run in enumerate(runs):
             theirs = run.models[name][0]
             assert run.models[name].dtype == torch.float64
             scale = float(stacked.abs().max()) + 1
-            assert float((theirs - stacked[i]).abs().max()) < 1e-12 * scale, name
+            assert float((theirs - stacked[i]).abs().max()) < tolerance * scale, name
     assert all(run.steps_taken == STEPS and run.stopped is None for run in runs)

@@ -9,12 +9,13 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from decor.federation.released import grid_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import decor
 from decor.errors import InputError
-from decor.federation.federation import ACCOUNTED, Federation, Member, Model, Network, Privacy, Training
+from decor.federation.federation import Federation, Member, Model, Network, Privacy, Training
 from decor.federation.hints import hints, joined, steady_ratio
 from decor.net.identity import line_of
 
@@ -90,22 +91,64 @@ def test_a_program_makes_the_same_federation_from_its_parts():
 
 def test_the_noise_is_derived_from_the_budget_less_a_thousandth_of_delta():
     federation = Federation.parse(TEXT)
-    budget = decor.Budget(3.0, ACCOUNTED * 1e-5)
+    budget = decor.Budget(3.0, 1e-5)
     wanted = decor.calibrate(federation.topology, federation.exposure, federation.adversary, budget)
     plan = federation.plan
     for derived, exact in ((plan.sigma_cdp, wanted.sigma_cdp), (plan.sigma_cor, wanted.sigma_cor)):
         assert exact <= derived <= exact * (1 + 1e-5) and float(f"{derived:.6g}") == derived
-    assert plan.budget == budget and federation.budget.delta == 1e-5
+    assert plan.budget == budget == federation.budget
     guarantee = federation.guarantee()
     assert 2.99 < guarantee.epsilon <= 3.0 and guarantee.delta == 1e-5 and "bonn" in str(guarantee)
     assert plan.guarantee(1e-5).epsilon < guarantee.epsilon, "delta is kept back"
     assert federation.guarantee(decor.Adversary.everyone()).epsilon > 3.0
 
 
+UNEVEN = EXAMPLE
+for _count in (121, 57, 300, 41):
+    UNEVEN = UNEVEN.replace("records = 120", f"records = {_count}", 1)
+
+BEFORE = [
+    (TEXT, 23.8403, 93.5487, "422a68832327bf8249ef24b2108dad468ea1c9b09962baa216bcb919859791bd"),
+    (EXAMPLE, 0.104213, 0.408929, "0793d8189bd6c4f354b20d12b87ccf6befad91574f98e807161695b880b034fa"),
+    (UNEVEN, 0.300076, 0.939065, "99a04aa8deea99e27d87c6971a0a7dac51f04af4ee35893a438ed948503ae8a0"),
+]
+
+
+@pytest.mark.parametrize(("text", "cdp", "cor", "digest"), BEFORE, ids=["user", "example", "uneven shards"])
+def test_files_of_before_derive_the_noise_and_the_digest_that_they_derived(text, cdp, cor, digest):
+    """What commit c1e7804 derived: parties who upgrade one after the other can still meet."""
+    federation = Federation.parse(text)
+    assert (federation.plan.sigma_cdp, federation.plan.sigma_cor) == (cdp, cor)
+    assert federation.digest.hex() == digest
+    spelt_out = Federation.parse(text.replace("[privacy]", "[privacy]\nany_delta = false"))
+    assert spelt_out.digest.hex() == digest and "any_delta" not in spelt_out.to_toml()
+
+
+def test_records_of_a_file_belong_to_the_users_who_have_them():
+    federation = Federation.parse(UNEVEN)
+    assert federation.exposure.records == {"bonn": 121, "ulm": 57, "kiel": 300, "jena": 41}
+    blocks = UNEVEN.split("[[users]]")
+    turned = Federation.parse("[[users]]".join([blocks[0], *blocks[:0:-1]]))
+    assert turned.exposure.records_of(turned.topology) == (41, 300, 57, 121)
+    assert turned.guarantee().topology.name(turned.guarantee().worst_user) == "jena"
+
+
+def test_a_delta_too_large_for_its_users_is_refused_when_the_file_is_read():
+    for text, delta, said in ((TEXT, "0.1", "for 4 users: at most 0.001"), (UNEVEN, "0.002", "for 519 records: at most 0.001")):
+        large = text.replace("delta = 1e-5", f"delta = {delta}")
+        with pytest.raises(InputError, match=f"privacy.delta: delta {delta} is too large {said}.*any_delta = true in"):
+            Federation.parse(large)
+        allowed = Federation.parse(large.replace("[privacy]", "[privacy]\nany_delta = true"))
+        assert allowed.guarantee().epsilon <= 3.0 and Federation.parse(allowed.to_toml()) == allowed
+        assert "privacy.any_delta" in dict(allowed.digests)
+    with pytest.raises(InputError, match='privacy.any_delta must be true or false, not "yes"|not .yes.'):
+        Federation.parse(TEXT.replace("[privacy]", '[privacy]\nany_delta = "yes"'))
+
+
 def test_gossip_and_ratio_choose_the_couple_as_calibrate_does():
     training = "steps = 200\ngossip_rounds = 3\naccelerate = 'designed'"
     designed = Federation.parse(TEXT.replace("steps = 200", training).replace('"ring"', '"complete"'))
-    args = designed.topology, designed.exposure, designed.adversary, decor.Budget(3.0, ACCOUNTED * 1e-5)
+    args = designed.topology, designed.exposure, designed.adversary, decor.Budget(3.0, 1e-5)
     assert designed.plan.sigma_cor == pytest.approx(
         decor.calibrate(*args, gossip_rounds=3, accelerate="designed").sigma_cor, rel=1e-5
     )
@@ -123,7 +166,7 @@ def test_a_graph_on_which_somebody_can_be_isolated_is_local_dp_and_says_so():
 def test_example_level_counts_everybodys_records():
     federation = Federation.parse(EXAMPLE)
     exposure = federation.exposure
-    assert (exposure.unit, exposure.batch_size, exposure.records) == ("example", 20, (120,) * 4)
+    assert (exposure.unit, exposure.batch_size, exposure.records) == ("example", 20, dict.fromkeys(TOWNS, 120))
     assert (exposure.sampling, exposure.relation) == ("poisson", "add-remove")
     assert federation.recipe.batch_size is None and federation.guarantee().epsilon <= 3.0
 
@@ -305,7 +348,7 @@ def test_other_noise_at_another_machine_is_another_federation():
 @settings(max_examples=30, deadline=None)
 @given(
     st.floats(0.01, 1e3),
-    st.floats(1e-12, 0.5),
+    st.floats(1e-12, 1e-3),
     st.integers(1, 2**32 - 1),
     st.floats(1e-6, 1e6),
     st.floats(0, 0.999),
@@ -594,6 +637,25 @@ def test_an_epsilon_that_the_tables_of_the_noise_cannot_carry_is_refused_when_th
     assert modest.guarantee().epsilon <= 20
     with pytest.raises(InputError, match=r"tables of the noise take .* of delta"):
         bold.guarantee()
+
+
+@pytest.mark.parametrize(("epsilon", "parameters"), [(29.0, 10**6), (24.5, 10**7), (30.0, 611), (20.0, 139_267)])
+def test_a_plan_of_calibrate_can_be_drawn_from_tables(epsilon, parameters):
+    """16 users on a ring, 1,000 steps: these were refused, since nothing of delta was left for the tables."""
+    exposure, curious = decor.Exposure(clip=1.0, steps=1000), decor.Adversary.curious()
+    plan = decor.calibrate(decor.ring(16), exposure, curious, decor.Budget(epsilon, 1e-5))
+    grid = grid_of(plan, parameters, 1e-5)
+    assert plan.guarantee(1e-5 - grid.slack(epsilon)).epsilon <= epsilon, "all of it together is within delta"
+
+
+def test_a_plan_of_before_that_leaves_nothing_for_the_tables_is_refused_with_the_way_out():
+    exposure, curious = decor.Exposure(clip=1.0, steps=1000), decor.Adversary.curious()
+    more = decor.calibrate(decor.ring(16), exposure, curious, decor.Budget(29.0, 1e-5 / 0.999))
+    before = replace(more, budget=decor.Budget(29.0, 1e-5))
+    with pytest.raises(InputError, match=r"the plan leaves 0 of 1e-05; plan anew with decor\.calibrate"):
+        grid_of(before, 10**6, 1e-5)
+    with pytest.raises(InputError, match="plan for a smaller epsilon"):
+        grid_of(decor.calibrate(decor.ring(16), exposure, curious, decor.Budget(60.0, 1e-5)), 10**6, 1e-5)
 
 
 def test_against_an_adversary_for_whom_the_tables_are_too_coarse_nothing_is_promised():

@@ -78,7 +78,13 @@ TRANSCRIPTS, CONTRACT, CRASHES = (f"federation/test_{name}.py::test_" for name i
 AGREEMENT, GRID, ROOT, STREAM = (f"noise/test_{name}.py::test_" for name in ("agreement", "grid", "root", "stream"))
 ACCOUNTANT, EXAMPLES, SUBSAMPLED = (f"privacy/test_{name}.py::test_" for name in ("accountant", "examples", "subsampled"))
 
+PRIVATE, SECRET = "engines/test_private.py::test_", "noise/test_secret.py::test_"
+
+CLIP, TILES = "learning/test_clip.py::test_", "learning/test_tiles.py::test_"
+
+SLACK = "return _ROUNDINGS / 2 * torch.finfo(dtype).eps + (parameters + 32) * 2.0**-52\n"
 NO_CRASH = "an audit kills nobody"
+NO_FOLDER = "an audit looks at messages, not at folders or sentences"
 NO_LAW = "the noise's law is right, and the audit hears nothing but messages"
 
 FAULTS = (
@@ -480,8 +486,8 @@ FAULTS = (
         (
             Edit(
                 "learning/clip.py",
-                "return 1.0 if length <= limit else float(limit / length)",
-                "return 1.0 if length <= 2 * limit else float(limit / length)",
+                "    if length <= limit:\n        return 1.0\n",
+                "    if length <= 2 * limit:\n        return 1.0\n",
             ),
         ),
         ("learning/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
@@ -490,7 +496,7 @@ FAULTS = (
     Fault(
         "gradients are not clipped",
         "one user's data move its message as far as they like",
-        (Edit("learning/clip.py", "return 1.0 if length <= limit else float(limit / length)", "return 1.0"),),
+        (Edit("learning/clip.py", "    if length <= limit:\n", "    if length < np.inf:\n"),),
         ("learning/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
         "small",
     ),
@@ -510,7 +516,7 @@ FAULTS = (
     Fault(
         "linear models: a record may be twice as long as its clip",
         "one record moves a message by more than was accounted, on the path of logistic regression alone",
-        (Edit("learning/linear.py", "torch.minimum(e.abs(), limit / size)", "torch.minimum(e.abs(), 2 * limit / size)"),),
+        (Edit("learning/linear.py", "min(abs(value), limits[k] / length)", "min(abs(value), 2 * limits[k] / length)"),),
         ("learning/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
         "records",
     ),
@@ -520,12 +526,46 @@ FAULTS = (
         (
             Edit(
                 "learning/layers.py",
-                "for k in range(1, len(back)):\n                found = torch.hypot(found, self._length(k, lengths(",
-                "for k in range(1, 1):\n                found = torch.hypot(found, self._length(k, lengths(",
+                "for k in range(1, len(back)):\n                found",
+                "for k in range(1, 1):\n                found",
             ),
         ),
         ("learning/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
         "records",
+    ),
+    Fault(
+        "networks: a record's norm is taken in float32",
+        "the square of a small probability is nothing: a record far away is 12,383 clips long",
+        (
+            Edit(
+                "learning/layers.py",
+                "found = first.repeat_interleave(some, 0) * lengths(back[0])",
+                "found = first.repeat_interleave(some, 0) * back[0].square().sum(-1).sqrt().double()",
+            ),
+        ),
+        (CLIP + "probabilities_whose_squares_vanish_are_clipped_all_the_same",),
+        dash="canaries are of moderate numbers",
+    ),
+    Fault(
+        "clips are not shorter by what is rounded after them",
+        "what is added is up to parts in 10^7 longer than was accounted",
+        (Edit("learning/clip.py", SLACK, "return 0.0\n"),),
+        (CLIP + "rounding_alone_takes_no_gradient_beyond_its_clip",),
+        dash="a law is measured to a percent",
+    ),
+    Fault(
+        "sums of float32 tiles cost nothing of the clip",
+        "a record moves a sum by its clip and by what the sum is rounded by",
+        (Edit("learning/tiles.py", "found += 2 * light_sizes(sizes) * (WIDEST + 2) * 2.0**-24", "found += 0"),),
+        (CLIP + "one_record_more_moves_a_float32_sum_by_its_clip_at_most",),
+        dash="a law is measured to a percent",
+    ),
+    Fault(
+        "tiles: shapes are not tried out",
+        "where a record stands changes its gradient: one record less moves those of others",
+        (Edit("learning/tiles.py", "if width <= widest and same(width, columns):", "if width <= widest:"),),
+        (TILES + "a_path_that_knows_places_is_taken_one_example_at_a_time",),
+        dash="a law is measured to a percent",
     ),
     Fault(
         "records are divided by the realised batch size",
@@ -707,12 +747,66 @@ FAULTS = (
         (
             Edit(
                 "privacy/budget.py",
-                "tuple(self.batch_size / m for m in self.records)",
-                "tuple(self.batch_size / max(self.records) for m in self.records)",
+                "tuple(self.batch_size / m for m in self.records_of(topology))",
+                "tuple(self.batch_size / max(self.records_of(topology)) for m in self.records_of(topology))",
             ),
         ),
         (EXAMPLES + "the_smallest_shard_is_the_most_exposed",),
         dash="an audit gives everybody as many records",
+    ),
+    Fault(
+        "plan: a list of records is taken for users with names",
+        "records in another order than the graph's give one user the noise of another",
+        (
+            Edit(
+                "privacy/budget.py",
+                "        if topology.labels is not None:\n            raise",
+                "        if False:\n            raise",
+            ),
+        ),
+        ("privacy/test_budget.py",),
+        dash="an audit gives everybody as many records",
+    ),
+    Fault(
+        "plan: records by name are taken in the order in which they were written",
+        "one user has the noise of another, and epsilon is understated",
+        (Edit("graph/names.py", "return [given[name] for name in names]", "return list(given.values())"),),
+        ("privacy/test_budget.py",),
+        dash="an audit gives everybody as many records",
+    ),
+    Fault(
+        "train: shards of users with names go by their order",
+        "one user trains on the data of another, with its noise",
+        (
+            Edit(
+                "engines/training.py",
+                'in_order(dict(zip(task.names, task.shards, strict=True)), topology, "shards")',
+                "list(task.shards)",
+            ),
+        ),
+        ("engines/test_named_shards.py",),
+        dash="an audit brings its own data",
+    ),
+    Fault(
+        "calibrate: nothing of delta is kept for the noise's tables",
+        "peers promise an epsilon for less delta than it needs, or refuse the plan",
+        (Edit("privacy/budget.py", "return Budget(self.epsilon, ACCOUNTED * self.delta)", "return self"),),
+        ("privacy/test_calibrate.py", "federation/test_federation.py"),
+        dash="too little to be measured",
+    ),
+    Fault(
+        "calibrate: twice the sampling rate is allowed what the rate is",
+        "couples of noises do not protect users with few records",
+        (Edit("privacy/need.py", "lower = self.rates <= rate", "lower = self.rates <= 2 * rate"),),
+        ("privacy/test_examples.py",),
+        dash="an audit gives everybody as many records",
+    ),
+    Fault(
+        "calibrate: any delta is taken",
+        "a plan within which somebody's data may be published outright",
+        (Edit("privacy/budget.py", "if self.delta <= limit:", "if self.delta <= 1:"),),
+        ("privacy/test_budget.py",),
+        dash="an audit does not judge what was asked for",
     ),
     Fault(
         "accountant: fixed-size batches composed in one direction",
@@ -888,6 +982,43 @@ FAULTS = (
         issue="clip after averaging",
     ),
     Fault(
+        "peers: a record that is not finite stops the node",
+        "a neighbour asks by its model whether one record is there, and sees the answer",
+        (
+            Edit(
+                "learning/layers.py",
+                "        if not bool(finite.all()):\n            into",
+                "        if False:\n            into",
+            ),
+        ),
+        (CLIP + "no_model_tells_by_stopping_a_node_whether_one_record_is_there[layers]",),
+        dash="canaries are of moderate numbers",
+    ),
+    Fault(
+        "peers: clips are not shorter by what is rounded after them",
+        "the grid hides the planned shift, and not what sums are rounded by",
+        (
+            Edit("learning/tiles.py", "_ROUNDED = 2.0**-53", "_ROUNDED = 0.0"),
+            Edit("learning/clip.py", SLACK, "return 0.0\n"),
+        ),
+        (
+            CLIP + "one_record_more_moves_a_nodes_sum_by_its_clip_at_most",
+            CLIP + "what_a_node_sends_of_its_gradient_is_never_longer_than_the_clip",
+        ),
+        dash="a law is measured to a percent",
+    ),
+    Fault(
+        "peers: what a module drops out is known",
+        "one record less gives its masks to the next: the gradients of all others move",
+        (
+            Edit(
+                "federation/local.py", 'torch.manual_seed(int.from_bytes(self.random(8), "little") >> 1)', "torch.manual_seed(0)"
+            ),
+        ),
+        (CLIP + "what_a_module_draws_at_a_node_is_drawn_from_the_operating_system",),
+        dash="canaries drop nothing out",
+    ),
+    Fault(
         "peers: the message is made again after a crash",
         "two gradients under noise of one edge: their difference is bare",
         (
@@ -937,6 +1068,154 @@ FAULTS = (
         ),
         ("federation/test_spending.py",),
         dash="an audit is one run",
+    ),
+    # private runs: what leaves, and what is said of it
+    Fault(
+        "private run: a secret of 16 bits",
+        "whoever tries all of them has all noise of all users",
+        (Edit("noise/secret.py", "self._value = random(32)", "self._value = random(2) + bytes(30)"),),
+        (SECRET + "a_secret_is_256_bits_of_the_operating_system_and_is_not_written",),
+        "private",
+    ),
+    Fault(
+        "private run: the gradient is added beside the grid",
+        "the noise's law is right, and the last bits of a message are the gradient's own",
+        (
+            Edit("noise/secret.py", "placed(np.float64(row[k]) * scale,", "placed(0.0 * np.float64(row[k]) * scale,"),
+            Edit("noise/secret.py", "messages[u, first + k] = unit * np", "messages[u, first + k] += unit * np"),
+        ),
+        ("auditing/test_low_bits.py",),
+        "private",
+    ),
+    Fault(
+        "private run: ties of the tables are not settled",
+        "one word in a million has another law than the proof counts",
+        (Edit("noise/secret.py", "            if tied.any():\n", "            if False:\n"),),
+        (SECRET + "ties_are_settled_in_every_kind_of_row",),
+        dash="a law is measured to a percent",
+    ),
+    Fault(
+        "grid: Poisson batches as far apart as replaced ones",
+        "half of the rounding is not hidden, and the proof does not cover it",
+        (
+            Edit(
+                "engines/released.py",
+                '(1.0 if exposure.sampling == "poisson" else 2.0)',
+                '(1.0 if exposure.relation == "add-remove" else 2.0)',
+            ),
+        ),
+        (PRIVATE + "the_grid_hides_rounding_for_the_shift_of_one_unit",),
+        dash="a step of the grid is a 655,440th of the noise",
+    ),
+    Fault(
+        "private run: its folder has a hash of the data",
+        "whoever has two candidates for one record knows which it was",
+        (
+            Edit(
+                "engines/manifest.py",
+                '        "simulated": False,\n',
+                '        "simulated": False,\n        "data": fingerprint(task),\n',
+            ),
+        ),
+        (PRIVATE + "two_tasks_that_differ_in_one_record_leave_folders_that_differ_in_nothing_but_noise",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "private run: its folder has what was measured on private data",
+        "a loss with sixteen digits is no differentially private figure",
+        (Edit("engines/simulation.py", "if name in public}", "if name in every}"),),
+        (PRIVATE + "private_metrics_are_kept_apart_and_never_released",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "processes of a private run compare a hash of the data",
+        "whoever listens between them, and has two candidates for one record, knows which it was",
+        (
+            Edit(
+                "engines/process_group.py",
+                'data = {"data and model": mate.fingerprint} if secret is None else',
+                'data = {"data and model": mate.fingerprint} if True else',
+            ),
+        ),
+        ("engines/test_process_group.py::test_of_a_private_run_nothing_travels_but_what_follows_from_the_integers_on_the_grid",),
+        dash="an audit looks at messages, not at what else travels",
+    ),
+    Fault(
+        "a run that stopped early promises the epsilon of its steps",
+        "a rule that looks at messages makes delta several times as large as is said",
+        (Edit("results/run.py", "return self.guarantee_at()\n", "return self.guarantee_at(steps=self.steps_taken)\n"),),
+        ("privacy/test_stopping.py",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "a stop by private figures is forgotten",
+        "the number of steps tells about private data, and an epsilon is promised",
+        (Edit("engines/simulation.py", "        if self.by_private_metrics:\n", "        if False:\n"),),
+        (PRIVATE + "a_rule_that_was_given_private_figures_leaves_no_guarantee",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "what the tables take of delta is not counted",
+        "at a small delta an epsilon is promised that no table can keep",
+        (Edit("privacy/plan.py", "epsilon=found.epsilon if left else math.inf,", "epsilon=found.epsilon,"),),
+        (PRIVATE + "what_the_tables_take_of_delta_is_in_the_promise",),
+        dash="an audit proves nothing at such a delta",
+    ),
+    Fault(
+        "a folder of version 0.1 is taken for a private run",
+        "floating-point noise of a 62-bit seed is called private",
+        (
+            Edit(
+                "results/run.py",
+                "        return self._distance is None\n",
+                '        return self.manifest.get("seed") != "secret"\n',
+            ),
+        ),
+        ("results/test_version_0_1.py",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "an environment variable decides what is saved",
+        "a node's model is lost, and its budget is spent",
+        (
+            Edit(
+                "results/run.py",
+                "        if self.models or not self.elsewhere:\n",
+                '        if __import__("os").environ.get("RANK", "0") == "0":\n',
+            ),
+        ),
+        ("cli/test_rank.py",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "an audit without attacks has passed",
+        "nothing was measured, and everybody believes that it was",
+        (
+            Edit("auditing/findings.py", "return right and bool(self.attacks)", "return right"),
+            Edit("auditing/findings.py", "return bool(self.wires) and all(", "return all("),
+        ),
+        ("cli/test_rank.py::test_an_audit_that_measured_nothing_has_not_passed_and_says_so",),
+        dash="it is the audit itself",
+    ),
+    Fault(
+        "a list of records is taken in the order of an edge list",
+        "epsilon is that of other users' data: 2.999 was claimed where 4.735 was true",
+        (
+            Edit(
+                "privacy/budget.py",
+                "        if topology.labels is not None:\n            raise",
+                "        if False:\n            raise",
+            ),
+        ),
+        ("privacy/test_budget.py",),
+        dash="an audit takes the plan at its word",
+    ),
+    Fault(
+        "any delta is taken",
+        "with delta 0.5 half of all data may be published",
+        (Edit("privacy/budget.py", "        if self.delta <= limit:\n            return\n", "        return\n"),),
+        ("privacy/test_budget.py",),
+        dash="an audit takes the plan at its word",
     ),
     # net
     Fault(

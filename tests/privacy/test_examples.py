@@ -1,14 +1,17 @@
 """Example level through the front door: plans and guarantees for one record of one user."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from oracles import true_leverages
 
 import decor
 from decor import Adversary, Budget, Exposure, NoisePlan, Phases, calibrate
-from decor.errors import BudgetError
+from decor.errors import BudgetError, FragileGraphWarning
 from decor.privacy import gaussian, subsampled
 
 RING = decor.ring(16)
@@ -34,7 +37,7 @@ def test_a_plan_has_the_noise_multiplier_of_the_specification(options, expected)
     plan = calibrate(RING, exposure(**options), EAVESDROPPER, Budget(1.0, 1e-5))
     assert multiplier(plan) == pytest.approx(expected, abs=0.006)
     assert plan.guarantee().epsilon <= 1.0
-    assert plan.guarantee().epsilon >= 0.99
+    assert plan.guarantee().epsilon >= 0.999
     assert "one record of one user" in str(plan.guarantee())
 
 
@@ -71,7 +74,60 @@ def test_a_plan_for_uneven_shards_protects_the_smallest_and_no_more():
     assert uneven.sigma_cdp == pytest.approx(small.sigma_cdp, rel=1e-6)
     assert uneven.guarantee().epsilon <= 2.0
     spread = calibrate(decor.star(12), exposure([500 + 100 * k for k in range(12)], steps=50), EAVESDROPPER, budget, ratio=10.0)
-    assert 1.5 < spread.guarantee().epsilon <= 2.0, "many different rates are rounded up together"
+    assert 1.998 <= spread.guarantee().epsilon <= 2.0, "many different rates, each with its own noise"
+
+
+KINDS = [("poisson", "add-remove"), ("poisson", "replace"), ("fixed", "replace")]
+counts = st.floats(math.log(5), math.log(100_000)).map(lambda size: int(math.exp(size)))
+
+
+@given(st.data(), st.integers(1, 60), st.sampled_from(KINDS), st.sampled_from([0, 1, 2, None]))
+@settings(max_examples=60)
+def test_a_plan_for_any_records_on_any_graph_spends_its_budget_and_no_more(data, users, kind, colluders):
+    """Within a thousandth of epsilon: every user has the noise of its own sampling rate."""
+    possible = [(i, j) for i in range(users) for j in range(i)]
+    chosen = st.lists(st.sampled_from(possible), unique=True, max_size=3 * users) if possible else st.just([])
+    tree = [(i, data.draw(st.integers(0, i - 1))) for i in range(1, users)] if data.draw(st.booleans()) else []
+    topology = decor.from_edges(users, sorted({*tree, *data.draw(chosen)}))
+    records = data.draw(st.lists(counts, min_size=users, max_size=users))
+    batch, steps = data.draw(st.integers(1, min(records))), data.draw(st.integers(1, 3000))
+    budget = Budget(data.draw(st.sampled_from([0.3, 1.0, 3.0, 10.0])), data.draw(st.sampled_from([1e-9, 1e-7])))
+    exposed = Exposure(1.0, steps, "example", batch, records, *kind)
+    adversary = Adversary(colluders if colluders is None else min(colluders, users - 1, 1 if users > 25 else 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FragileGraphWarning)
+        plan = calibrate(topology, exposed, adversary, budget)
+    assert plan.guarantee(budget.accounted.delta).epsilon <= budget.epsilon
+    assert plan.guarantee().epsilon >= budget.epsilon * (1 - 1e-3)
+    curve = plan.couples([0.0, 3.0, 1e4])
+    for s, c in zip(curve.sigma_cdp, curve.sigma_cor, strict=True):
+        found = NoisePlan(topology, exposed, adversary, s, c).guarantee(budget.accounted.delta)
+        assert budget.epsilon * (1 - 1e-3) <= found.epsilon <= budget.epsilon * (1 + 1e-6)
+
+
+def test_noise_designed_by_edge_for_uneven_shards_spends_the_budget_too():
+    topology, rng = decor.erdos_renyi(12, 0.4, seed=3), np.random.default_rng(1)
+    exposed, budget = exposure(rng.integers(100, 3000, 12).tolist(), steps=100), Budget(3.0, 1e-6)
+    for fixed in ({"edges": "optimal"}, {"sigma_cdp": 0.05}, {"sigma_cor": 0.3}, {"ratio": 7.0}):
+        plan = calibrate(topology, exposed, Adversary.curious(), budget, **fixed)
+        assert 2.997 <= plan.guarantee().epsilon <= 3.0, fixed
+
+
+def test_the_branches_of_the_review():
+    """40 named branches whose sizes were given in alphabetical order: epsilon 2.999 was claimed, and 4.735 was true."""
+    rng = np.random.default_rng(7)
+    names = [f"B{k:02}" for k in rng.permutation(40)]
+    sizes = dict(sorted(zip(names, rng.integers(50, 2000, 40).tolist(), strict=True)))
+    graph = decor.erdos_renyi(40, 0.15, seed=2)
+    topology = decor.from_edges(40, graph.edges, names)
+    budget = Budget(3.0, 1e-6)
+    with pytest.raises(BudgetError, match="records is a list, but the users of this graph have names"):
+        calibrate(topology, Exposure(1.0, 500, "example", 32, list(sizes.values())), Adversary.curious(), budget)
+    plan = calibrate(topology, Exposure(1.0, 500, "example", 32, sizes), Adversary.curious(), budget)
+    assert 2.997 <= plan.guarantee().epsilon <= 3.0
+    wrong = calibrate(graph, Exposure(1.0, 500, "example", 32, list(sizes.values())), Adversary.curious(), budget)
+    truth = NoisePlan(topology, plan.exposure, Adversary.curious(), wrong.sigma_cdp, wrong.sigma_cor).guarantee(1e-6)
+    assert truth.epsilon > 1.1 * wrong.guarantee().epsilon, "what a list in the order of the alphabet would have understated"
 
 
 def test_everybodys_epsilon_is_never_below_their_own():

@@ -1,4 +1,5 @@
 import json
+from itertools import permutations
 
 import networkx as nx
 import pytest
@@ -6,6 +7,12 @@ import pytest
 import decor
 from decor import Adversary, Budget, Exposure, NoisePlan
 from decor.errors import BudgetError, DecorError, InputError
+
+TOWNS = decor.from_edges(3, [(0, 1), (1, 2)], ["kiel", "ulm", "bonn"])
+
+
+def sized(records):
+    return Exposure(0.5, 20, unit="example", batch_size=8, records=records)
 
 
 def plans():
@@ -16,6 +23,7 @@ def plans():
         NoisePlan(decor.torus(3, 4), Exposure(1.0, 10), Adversary.everyone(), 2.0, 0.0, Budget(1.0, 1e-6)),
         NoisePlan(decor.path(4), example, Adversary.colluding(2), 2.0, (1.0, 0.1, 5.0)),
         NoisePlan(labelled, Exposure(1.0, 10), Adversary.eavesdropper(), 0.1 + 0.2, 1e-99),
+        NoisePlan(TOWNS, sized({"ulm": 80, "bonn": 152, "kiel": 40}), Adversary.curious(), 2.0, 3.0),
         NoisePlan(decor.ring(5), Exposure(1.0, 10), Adversary(0, average_only=True), 1 / 3, 0.0),
     ]
 
@@ -25,6 +33,25 @@ def test_a_saved_plan_is_the_plan(plan, tmp_path):
     plan.save(tmp_path / "plan.json")
     again = NoisePlan.load(tmp_path / "plan.json")
     assert again == plan and again.topology.family == plan.topology.family
+
+
+def test_a_plan_of_before_records_went_by_name_is_read_in_the_graphs_order():
+    plan = NoisePlan(TOWNS, sized({"ulm": 80, "bonn": 152, "kiel": 40}), Adversary.curious(), 2.0, 3.0)
+    value = json.loads(plan.to_json())
+    assert value["exposure"]["records"] == {"kiel": 40, "ulm": 80, "bonn": 152}
+    value["exposure"]["records"] = [40, 80, 152]
+    assert NoisePlan.from_json(json.dumps(value)) == plan
+    value["exposure"]["records"] = [40, 80]
+    with pytest.raises(InputError, match="records is a list"):
+        NoisePlan.from_json(json.dumps(value))
+
+
+def test_equal_plans_have_equal_texts():
+    texts = {
+        NoisePlan(TOWNS, sized(dict(pairs)), Adversary.curious(), 2.0, 3.0).to_json()
+        for pairs in permutations([("ulm", 80), ("bonn", 152), ("kiel", 40)])
+    }
+    assert len(texts) == 1
 
 
 @pytest.mark.parametrize(

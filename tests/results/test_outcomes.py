@@ -93,7 +93,7 @@ def test_a_report_of_real_peers_speaks_of_their_secrets_and_of_no_seed(runs):
         and "on the federation's graph, and" in data["methods"][0]["sentence"]
     )
     assert sum("drew from its own operating system" in note for note in data["notes"]) == 1
-    assert not any("seed of a simulation" in note or "training loss" in note for note in data["notes"])
+    assert not any("This is a simulation" in note or "training loss" in note for note in data["notes"])
     assert ">seeds</th>" not in page and "over seeds" not in page.partition("<script")[0] and "by real peers" in page
     shown = view(data)
     assert shown["single"] == "one run of real peers" == shown["outcomes"][0]["runs"]
@@ -101,17 +101,20 @@ def test_a_report_of_real_peers_speaks_of_their_secrets_and_of_no_seed(runs):
 
 def test_a_report_of_a_simulation_speaks_of_its_seed_and_names_its_graph(runs):
     data = outcomes.of_runs([("run", runs[0])], "")
-    assert any("seed of a simulation" in note for note in data["notes"]) and any(
+    assert any("This is a simulation" in note for note in data["notes"]) and any(
         "training loss" in note for note in data["notes"]
     )
     assert "on the graph 'ring(4)', and" in data["methods"][0]["sentence"] and "real peers" not in report.page(data)
     assert view(data)["outcomes"][0]["runs"] == "1 seed" and ">seeds</th>" in report.page(data)
     own = replace(runs[0], plan=replace(runs[0].plan, topology=decor.from_edges(4, [(0, 1), (1, 2), (2, 3), (3, 0)])))
     assert "on its own graph, and" in outcomes.of_runs([("run", own)], "")["methods"][0]["sentence"]
-    secret = replace(runs[0], manifest=runs[0].manifest | {"seed": "secret"})
+    on_grid = {"seed": "secret", "noise": {"kind": "grid", "distance": 1e-25}}
+    secret = replace(runs[0], manifest=runs[0].manifest | on_grid)
     kept = outcomes.of_runs([("run", secret)], "")
-    assert not any("seed of a simulation" in note for note in kept["notes"]) and ">secret</td>" in report.page(kept)
-    assert view(kept)["outcomes"][0]["runs"] == "1 secret seed"
+    assert not any("This is a simulation" in note for note in kept["notes"]) and ">secret</td>" in report.page(kept)
+    assert view(kept)["outcomes"][0]["runs"] == "1 private run"
+    assert kept["outcomes"][0]["simulated"] is False and data["outcomes"][0]["simulated"] is True
+    assert "Simulation with a known seed" in report.page(data) and "Simulation with a known" not in report.page(kept)
 
 
 def test_a_report_of_both_says_which_is_which(runs):

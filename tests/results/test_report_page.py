@@ -513,7 +513,8 @@ def test_the_report_of_a_real_comparison_opens_with_its_plots(show, tmp_path):
     from decor.engines.comparison import Comparison, Design
 
     graphs = (("ring", decor.ring(8)), ("star", decor.star(8)))
-    design = Design(graphs, (3.0, 30.0), decor.Exposure(clip=1.0, steps=12), learning_rates=(0.05, 0.2), seeds=(0, 1))
+    outsider = decor.Adversary.eavesdropper()  # on a star everybody else is isolated by its hub
+    design = Design(graphs, (3.0, 30.0), decor.Exposure(1.0, 12), adversary=outsider, learning_rates=(0.05, 0.2), seeds=(0, 1))
     data = Comparison(decor.tasks.breast_cancer(users=8), design, tmp_path / "c").run()
     page = show(data)
     found = {plot["plot"]: plot["marks"] for plot in page.execute_script(BOXES)}

@@ -23,6 +23,8 @@ TOWNS = {
 }
 WHEEL = {"names": [*"hubcdef"], "edges": [*([0, k] for k in range(1, 7)), *([k, k % 6 + 1] for k in range(1, 7))]}
 
+HELD = {"kiel": 81, "bonn": 90, "7": 100, "ulm": 80, "jena": 92, "celle": 101}
+
 ASKED = [
     {"topology": "ring", "users": 16, "adversary": "eavesdropper"},
     {"topology": "torus", "users": 64, "adversary": "curious", "epsilon": 0.37, "steps": 12345, "clip": 0.3},
@@ -32,7 +34,7 @@ ASKED = [
     {"drawn": TOWNS, "adversary": "colluding:2"},
     {"drawn": WHEEL, "adversary": "colluding:2", "epsilon": 11},
     {"topology": "star", "users": 9, "unit": "example", "batch_size": 32, "records": 1000, "sampling": "poisson", "steps": 200},
-    {"drawn": TOWNS, "unit": "example", "batch_size": 8, "records": [80, 90, 100, 80, 90, 100],
+    {"drawn": TOWNS, "unit": "example", "batch_size": 8, "records": HELD,
      "sampling": "fixed", "relation": "replace", "steps": 50, "adversary": "curious"},
     {"topology": "grid", "users": 12, "gossip_rounds": 4, "accelerate": "designed"},
 ]  # fmt: skip
@@ -135,10 +137,37 @@ def test_a_graph_in_parts_is_answered_and_says_what_that_means(planner):
 
 
 def test_one_user_alone_is_local_dp(planner):
-    _, answer = asked(planner, "plan", USUAL | {"drawn": {"names": ["0"], "edges": []}})
+    lonely = USUAL | {"drawn": {"names": ["0"], "edges": []}}
+    assert "nobody beside it who could be curious; choose eavesdropper" in asked(planner, "plan", lonely)[1]["error"]
+    _, answer = asked(planner, "plan", lonely | {"adversary": "eavesdropper"})
     assert answer["users"] == 1 and answer["sigma_cor"] == 0 and len(answer["per_user_epsilon"]) == 1
     _, graph = asked(planner, "graph", {"drawn": {"names": ["0"], "edges": []}})
     assert "alone" in graph["advice"]
+
+
+def test_named_users_are_paired_with_their_records_by_name_alone(planner):
+    records = dict(HELD)
+    example = USUAL | {"drawn": TOWNS, "unit": "example", "batch_size": 8, "steps": 50}
+    orders = (records, dict(reversed(records.items())))
+    answers = [asked(planner, "plan", example | {"records": order})[1] for order in orders]
+    assert {each["user"]: each["records"] for each in answers[0]["per_user"]} == records
+    assert answers[0]["per_user"] == answers[1]["per_user"]
+    assert "records is a list" in asked(planner, "plan", example | {"records": list(records.values())})[1]["error"]
+    del records["kiel"]
+    assert "records has nothing for kiel" in asked(planner, "plan", example | {"records": records})[1]["error"]
+
+
+def test_a_large_delta_is_refused_unless_it_is_meant(planner):
+    large = USUAL | {"topology": "ring", "users": 16, "delta": 0.01}
+    assert "delta 0.01 is too large for 16 users" in asked(planner, "plan", large)[1]["error"]
+    _, answer = asked(planner, "plan", large | {"any_delta": True})
+    assert answer["delta"] == 0.01 and answer["expected_failures"] == 0.16 and "--any-delta" in answer["command"]
+    assert "true or false" in asked(planner, "plan", large | {"any_delta": "yes"})[1]["error"]
+
+
+def test_a_question_that_names_no_adversary_is_about_a_curious_user(planner):
+    _, answer = asked(planner, "plan", USUAL | {"topology": "ring", "users": 8})
+    assert answer["adversary"] == "curious"
 
 
 STRANGE = ("", "x" * 41, "a b", "a,b", "a#b", "a\nb", "a\0b", "\u2028")

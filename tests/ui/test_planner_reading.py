@@ -110,6 +110,7 @@ def test_a_ring_stays_round_when_the_window_changes(show):
 def test_users_are_told_apart_by_colour_and_in_words(show):
     page = show()
     Select(find(page, "#topology")).select_by_value("star")
+    typed(page, "#colluders", 0)  # one who is curious isolates everybody on a star
     settled(page)
     colours = page.execute_script("return [...document.querySelectorAll('.node')].map((n) => getComputedStyle(n).fill)")
     assert colours[0] != colours[1] and len(set(colours[1:])) == 1

@@ -51,7 +51,7 @@ def test_without_the_token_nothing_is_answered(planner, given):
 
 def test_with_the_token_questions_are_answered(planner):
     status, answer = asked(planner, "plan", RING)
-    assert status == 200 and answer["epsilon"] == pytest.approx(3)
+    assert status == 200 and answer["epsilon"] == pytest.approx(3, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_many_ask_at_once_and_each_gets_its_own_answer(planner):
         thread.start()
     for thread in threads:
         thread.join()
-    assert {k: round(answer["epsilon"], 6) for k, answer in found.items()} == {k: 1 + k for k in range(12)}
+    assert {k: round(answer["epsilon"], 2) for k, answer in found.items()} == {k: 1 + k for k in range(12)}
 
 
 def test_a_connection_too_many_is_closed_and_those_that_are_open_go_on(monkeypatch):

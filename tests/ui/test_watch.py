@@ -55,7 +55,12 @@ def test_a_run_under_way_shows_its_steps_its_epsilon_and_its_curve(tmp_path):
     assert (state["step"], state["steps"]) == (20, 40) and state["history"]["step"] == [0, 10, 20]
     assert state["history"]["accuracy"] == [0.5, 0.6, 0.7] and [m["name"] for m in state["metrics"]] == ["accuracy", "loss"]
     assert state["epsilon"] == figure(PLAN.guarantee_on_grid(0.0, steps=20).epsilon) and state["budget"] == "4"
+    assert state["simulated"] and state["statement"].startswith("Simulation with a known seed. With secret noise this plan is (4")
     live.over()
+    private = Live(tmp_path / "private", PLAN, simulated=False)
+    private.measured(0, row(0))
+    state = look(tmp_path / "private")
+    assert not state["simulated"] and state["statement"].startswith("(4, 1e-05)-SecLDP over 40 steps"), "the whole plan's promise"
     assert os.listdir(tmp_path / "run") == []
 
 

@@ -47,7 +47,7 @@ def attacked(wire: Wire, plan: NoisePlan, canaries: int, steps: int, error: floa
     exposure, users, rng = plan.exposure, plan.topology.users, np.random.default_rng([seed, 2])
     victim = plan.guarantee(0.5).worst_user
     against = foes(plan, wire.secrets, victim)
-    few = math.ceil(_TAKEN / exposure.rates(users)[victim])
+    few = math.ceil(_TAKEN / exposure.rates(plan.topology)[victim])
     wide = min(canaries, max(_WIDE, min(few, _WIDEST)) if wire.widest else _width(canaries, users, wire.repeated))
     loud = _loud(plan, against[0], wide, steps)
     paths, each = _shared_out(max(1, canaries // wide), users * wide**2, wire)
@@ -93,7 +93,7 @@ def _reach(plan: NoisePlan) -> float:
 def _loud(plan: NoisePlan, foe: Foe, wide: int, steps: int) -> NoisePlan:
     """The plan's noise and sampling rate, `wide` records for everybody, and clips at which few canaries tell much."""
     exposure = plan.exposure
-    batch = max(1, round(exposure.rates(plan.topology.users)[foe.victim] * wide))
+    batch = max(1, round(exposure.rates(plan.topology)[foe.victim] * wide))
     # the central limit of subsampled Gaussians: mu = rate sqrt(T (exp(1 / z^2) - 1))
     multiplier = 1 / math.sqrt(math.log1p((_AIM * wide / batch) ** 2 / steps))
     clip = batch / (multiplier * math.sqrt(foe.leverage))

@@ -64,7 +64,7 @@ class OfPeers:
                 together.trained()
             except DecorError as problem:  # whose log is gone with the folder
                 raise DecorError(str(problem).rpartition("; see ")[0] or str(problem)) from None
-            written = _Written(plan, task.records, [seat.witness for seat in together.seats])
+            written = _Written(plan, task.counts, [seat.witness for seat in together.seats])
             problems = written.told(hear, self.engine.dtype, terms.grid.unit, terms.grid.multiples)
             return Outcome(tuple(problems), tuple(written.entropy()))
 

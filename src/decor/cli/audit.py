@@ -188,7 +188,7 @@ def _described(options: argparse.Namespace) -> decor.NoisePlan:
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FragileGraphWarning)  # the audit shows what it means
-        return decor.calibrate(topology, exposure, adversary, budget)
+        return decor.calibrate(topology, exposure, adversary, budget, any_delta=options.any_delta)
 
 
 def _kept(data: dict[str, Any], folder: Path) -> list[Any]:

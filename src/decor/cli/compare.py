@@ -71,7 +71,7 @@ def _seeds(text: str) -> int:
 
 def run_compare(options: argparse.Namespace) -> None:
     graphs = opt.topologies_of(options)
-    task = learn.task_of(options, graphs[0][1].users)
+    task = learn.task_of(options, graphs[0][1])
     from decor.engines.comparison import FORMAT, RATES, Comparison, Design
 
     clips = options.clip or (1.0,)
@@ -95,6 +95,7 @@ def run_compare(options: argparse.Namespace) -> None:
         weight_decay=options.weight_decay,
         batch_size=batch_size,
         schedule=learn.schedule_of(options, graphs[0][1]),
+        any_delta=options.any_delta,
     )
     folder = Path(options.output)
     if options.overwrite and not options.resume and (folder / "manifest.json").exists():

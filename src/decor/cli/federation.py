@@ -73,7 +73,8 @@ def _add_new(new: argparse.ArgumentParser) -> None:
     trial.add_argument("--data-seed", type=opt.whole, default=0, metavar="S", help="of the split into users (default: 0)")
     privacy = new.add_argument_group("privacy")
     privacy.add_argument("--epsilon", type=opt.number, required=True, metavar="E", help="the most that may be spent")
-    privacy.add_argument("--delta", type=opt.number, metavar="D", help=f"probability given away (default: {opt.DELTA:g})")
+    privacy.add_argument("--delta", type=opt.probability, metavar="D", help=f"failure probability (default: {opt.DELTA:g})")
+    privacy.add_argument("--any-delta", action="store_true", default=None, help=opt.ANY_DELTA)
     who = "eavesdropper, curious, colluding:Q or everyone (default: curious, for every user is in the network)"
     privacy.add_argument("--adversary", metavar="WHO", help=who)
     privacy.add_argument("--unit", help="user (all data of a user) or example (one record) (default: user)")
@@ -172,7 +173,7 @@ def _user(text: str) -> dict[str, Any]:
 
 
 _OPTIONS = {
-    "privacy": ("epsilon", "delta", "adversary", "unit", "sampling", "relation", "ratio"),
+    "privacy": ("epsilon", "delta", "adversary", "unit", "sampling", "relation", "ratio", "any_delta"),
     "training": (
         *("steps", "clip", "learning_rate", "schedule", "horizon", "final", "momentum", "weight_decay", "gossip_rounds"),
         *("accelerate", "final_gossip_rounds", "batch_size", "dtype"),
@@ -237,7 +238,7 @@ def _new_trial(options: argparse.Namespace) -> None:
     example = options.unit == "example"
     users = [
         {"name": town, "address": f"127.0.0.1:{port}", "key": keys[town].line} | ({"records": records} if example else {})
-        for town, port, records in zip(towns, peer_room("transport").free_ports(count), task.records, strict=True)
+        for town, port, records in zip(towns, peer_room("transport").free_ports(count), task.counts, strict=True)
     ]
     options.name = options.name or name
     options.steps = _TRIAL_STEPS if options.steps is None else options.steps

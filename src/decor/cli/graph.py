@@ -76,6 +76,7 @@ def _facts(topology: decor.Topology, ratio: float) -> dict[str, Any]:
         "largest_exposure": float(exposures.max()),
         "smallest_exposure": float(exposures.min()),
         "most_exposed": int(exposures.argmax()),
+        **({"labels": list(topology.labels)} if topology.labels is not None else {}),
     }
 
 

@@ -37,9 +37,11 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--threads", type=opt.whole, metavar="N", help="processor threads (default: as many as help)")
 
 
-def task_of(options: argparse.Namespace, users: int) -> Any:
+def task_of(options: argparse.Namespace, topology: Topology) -> Any:
+    """The task for the users of this graph, by their names where they have any."""
     tasks = decor.tasks  # says what to install where torch is missing
     given = {"shards": options.shards, "alpha": options.alpha}
+    users = topology.labels or topology.users
     return tasks.make(options.task, users=users, seed=options.data_seed, **{k: v for k, v in given.items() if v is not None})
 
 

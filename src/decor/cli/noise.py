@@ -18,12 +18,14 @@ from . import options as opt
 from .show import table, write_json
 
 _PLAN = """example:
-  decor plan --topology ring --users 16 --epsilon 3 --delta 1e-5 --steps 1000 --clip 1 --adversary eavesdropper"""
+  decor plan --topology ring --users 16 --epsilon 3 --delta 1e-5 --steps 1000 --clip 1 --adversary curious"""
 _ACCOUNT = """example:
   decor account --topology ring --users 16 --sigma-cdp 30 --sigma-cor 130 --delta 1e-5 --steps 1000 --adversary curious"""
 
 _MANY = 2000
-"""Above this many users only the adversary asked about is accounted, not the whole table."""
+"""Above this many users only the adversary asked about is accounted, not the whole table, nor every user."""
+_LISTED = 20
+"""Users in the table of users."""
 
 
 def add_commands(commands: Any) -> None:
@@ -52,7 +54,7 @@ def add_commands(commands: Any) -> None:
     account.add_argument("--sigma-cdp", type=opt.number, metavar="S", help="independent noise of every user")
     account.add_argument("--sigma-cor", type=opt.number, metavar="S", help="noise of every edge")
     account.add_argument("--method", default="exact", help="exact, or paper: the paper's looser conversion (default: exact)")
-    opt.add_adversary(account)
+    opt.add_adversary(account, planning=False)
     opt.add_graph(account)
     opt.add_exposure(account)
     opt.add_output(account)
@@ -74,6 +76,7 @@ def run_plan(options: argparse.Namespace) -> None:
         method=options.method,
         gossip_rounds=gossip.rounds,
         accelerate=gossip.accelerate,
+        any_delta=options.any_delta,
     )
     guarantee = plan.guarantee(method=options.method)
     if options.save:
@@ -82,6 +85,7 @@ def run_plan(options: argparse.Namespace) -> None:
         write_json(described(plan, guarantee, notes))
     else:
         print(_heading(plan, guarantee, notes))
+        print(_users(plan, guarantee), end="")
         print(_adversaries(plan, options.delta, options.method))
         print(_couples(plan, gossip))
     _draw(plan, options)
@@ -106,6 +110,7 @@ def run_account(options: argparse.Namespace) -> None:
         write_json(described(plan, guarantee, []))
     else:
         print(_heading(plan, guarantee, []))
+        print(_users(plan, guarantee), end="")
         print(_adversaries(plan, options.delta, options.method))
     _draw(plan, options)
 
@@ -127,11 +132,36 @@ def _heading(plan: decor.NoisePlan, guarantee: decor.Guarantee, notes: list[str]
         f"  sigma_cor  {correlated:>10}  noise {each}, which the neighbour's cancels",
         "",
         str(guarantee),
+        _failing(plan, guarantee.delta),
         *(f"Warning: {note}" for note in notes),
     ]
     if not plan.topology.is_connected:
         lines.append(parts(plan.topology))
     return "\n".join(lines) + "\n"
+
+
+def _failing(plan: decor.NoisePlan, delta: float) -> str:
+    units = plan.exposure.units(plan.topology)
+    what = "users" if plan.exposure.unit == "user" else "records"
+    return f"delta x {units:,} {what} = {delta * units:.2g}: the expected number of {what} for whom the promise may fail."
+
+
+def _users(plan: decor.NoisePlan, guarantee: decor.Guarantee) -> str:
+    """User, records and epsilon, the most exposed first, where users have names or differ in their records."""
+    topology, exposure = plan.topology, plan.exposure
+    records = exposure.records_of(topology) if exposure.unit == "example" else None
+    if topology.users > _MANY or (topology.labels is None and len(set(records or ())) < 2):
+        return ""
+    epsilons = guarantee.per_user
+    order = np.argsort(-epsilons, kind="stable")[:_LISTED].tolist()
+    rows = []
+    for user in order:
+        held = [] if records is None else [f"{records[user]:,}"]
+        rows.append([topology.name(user), *held, figure(float(epsilons[user]))])
+    header = ["user", *([] if records is None else ["records"]), "epsilon"]
+    left = topology.users - len(rows)
+    more = f"\n  and {left} less exposed (--json lists everybody)" if left else ""
+    return f"Every user, against {guarantee.adversary}:\n{table(header, rows)}{more}\n\n"
 
 
 def _adversaries(plan: decor.NoisePlan, delta: float, method: str) -> str:
@@ -146,8 +176,8 @@ def _adversaries(plan: decor.NoisePlan, delta: float, method: str) -> str:
 
 def _couples(plan: decor.NoisePlan, gossip: Gossip) -> str:
     assert plan.budget is not None
-    central = decor.baselines.central(plan.topology, plan.exposure, plan.budget)
-    local = decor.baselines.local(plan.topology, plan.exposure, plan.budget)
+    central = decor.baselines.central(plan.topology, plan.exposure, plan.budget, any_delta=True)
+    local = decor.baselines.local(plan.topology, plan.exposure, plan.budget, any_delta=True)
     best = decor.theory.average_error(central)
     rows = [["central DP", figure(central.sigma_cdp), "0", "1"]]
     if plan.adversary.colluders is not None and plan.topology.users <= _MANY:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import decor
 from decor.errors import InputError
 from decor.graph import named
 
 DELTA = 1e-5
+ADVERSARY = "curious"
+"""Every user is in the network: an adversary who is none of them is the exception."""
+ANY_DELTA = "plan for a delta above 0.001, or above one over the number of users (of all records at example level)"
 
 
 def number(text: str) -> float:
@@ -35,9 +42,69 @@ def seed(text: str) -> int | str:
     return "secret" if text == "secret" else whole(text)
 
 
-def records(text: str) -> int | tuple[int, ...]:
-    """One number, or one for every user, with commas."""
+def probability(text: str) -> float:
+    """A number, or a fraction such as 1/40."""
+    above, slash, below = text.partition("/")
+    if not slash:
+        return number(text)
+    if not number(below):
+        raise argparse.ArgumentTypeError(f"must be a number or a fraction, not {text!r}")
+    return number(above) / number(below)
+
+
+def records(text: str) -> int | tuple[int, ...] | dict[str, int]:
+    """One number; NAME=M,... or a file for users with names; M,M,... for users 0..n-1."""
+    path = Path(text)
+    try:
+        if path.suffix.lower() in (".csv", ".tsv", ".txt", ".json") or ("=" not in text and path.is_file()):
+            return counted(path)
+        if "=" in text:
+            pairs = [part.rpartition("=") for part in text.split(",") if part.strip()]
+            return _by_name([(name.strip(), whole(count.strip())) for name, _, count in pairs], "it")
+    except InputError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
     return tuple(whole(part) for part in text.split(",")) if "," in text else whole(text)
+
+
+def counted(path: Path) -> dict[str, int]:
+    """How many records each user holds: of a CSV file with lines `user,records`, or of a JSON object."""
+    where = f"the file of records {str(path)!r}"
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as problem:
+        raise InputError(f"{where} cannot be read: {problem.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{where} is not a text file; write lines such as: bonn,152") from None
+    if text.lstrip().startswith("{"):
+        try:
+            # as pairs: a name that is there twice must not be lost
+            return _by_name(json.loads(text, object_pairs_hook=list), where)
+        except (ValueError, RecursionError) as problem:
+            if isinstance(problem, InputError):
+                raise
+            raise InputError(f"{where} is no JSON object: {problem}") from None
+    first = text.partition("\n")[0]
+    rows = list(csv.reader(text.splitlines(), delimiter=next((mark for mark in ";\t" if mark in first), ",")))
+    lines = [(k, [cell.strip() for cell in row]) for k, row in enumerate(rows, 1) if "".join(row).strip()]
+    if lines and lines[0][1] == ["user", "records"]:
+        lines = lines[1:]
+    for k, row in lines:
+        if len(row) != 2 or not row[0] or not (row[1].isascii() and row[1].isdigit()):
+            raise InputError(f"line {k} of {where} is not a user and its number of records; write lines such as: bonn,152")
+    return _by_name([(row[0], int(row[1])) for _, row in lines], where)
+
+
+def _by_name(pairs: Sequence[tuple[str, Any]], where: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, count in pairs:
+        if name in found:
+            raise InputError(f"{where} has the user {name!r} twice; give each once")
+        if not name or isinstance(count, bool) or not isinstance(count, int):
+            raise InputError(f"{where} has {count!r} records for the user {name!r}; give a whole number for each name")
+        found[name] = count
+    if not found:
+        raise InputError(f"{where} holds no user; write such as: bonn,152")
+    return found
 
 
 def numbers(text: str) -> tuple[float, ...]:
@@ -74,6 +141,9 @@ def add_accelerate(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--accelerate", nargs="?", const="chebyshev", default=False, metavar="HOW", help=said)
 
 
+_RECORDS = "example level: records of every user; NAME=M,... or a FILE (lines user,records) by name; M,M,... of users 0, 1, ..."
+
+
 def add_exposure(parser: argparse.ArgumentParser, steps: int = 1000, several_clips: bool = False) -> None:
     group = parser.add_argument_group("what is exposed")
     group.add_argument("--steps", type=whole, metavar="T", help=f"training steps (default: {steps})")
@@ -85,15 +155,19 @@ def add_exposure(parser: argparse.ArgumentParser, steps: int = 1000, several_cli
         group.add_argument("--clip", type=number, metavar="C", help="norm to which gradients are clipped (default: 1)")
     group.add_argument("--unit", help="user (all data of a user) or example (one record) (default: user)")
     group.add_argument("--batch-size", type=whole, metavar="B", help="records a step; at example level epsilon depends on it")
-    group.add_argument("--records", type=records, metavar="M", help="example level: records of a user, or M1,M2,... of each")
+    group.add_argument("--records", type=records, metavar="M", help=_RECORDS)
     group.add_argument("--sampling", help="example level: poisson (default) or fixed")
     group.add_argument("--relation", help="example level: add-remove (default with poisson) or replace")
 
 
-def add_adversary(parser: argparse.ArgumentParser) -> None:
-    who = "eavesdropper, curious, colluding:Q or everyone (default: eavesdropper)"
+def add_adversary(parser: argparse.ArgumentParser, planning: bool = True) -> None:
+    """Of a command that makes a plan (`planning`), or only accounts for one."""
+    who = f"eavesdropper, curious, colluding:Q or everyone (default: {ADVERSARY})"
     parser.add_argument("--adversary", metavar="WHO", help=who)
-    parser.add_argument("--delta", type=number, metavar="D", help=f"probability given away (default: {DELTA:g})")
+    delta = f"failure probability, such as 1e-6 or 1/1000000 (default: {DELTA:g})"
+    parser.add_argument("--delta", type=probability, metavar="D", help=delta)
+    if planning:
+        parser.add_argument("--any-delta", action="store_true", help=ANY_DELTA)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +180,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def adversary_of(options: argparse.Namespace) -> decor.Adversary:
-    adversary = decor.Adversary.parse("eavesdropper" if options.adversary is None else options.adversary)
+    adversary = decor.Adversary.parse(ADVERSARY if options.adversary is None else options.adversary)
     if adversary.average_only:
         raise InputError(
             "who sees the average alone is no adversary of DECOR; compare with central DP in the table of decor plan"

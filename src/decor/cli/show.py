@@ -29,7 +29,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], indent: str = " 
 
 def _numeric(cell: str) -> bool:
     try:
-        float(cell)
+        float(cell.replace(",", ""))
     except ValueError:
         return False
     return True

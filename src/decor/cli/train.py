@@ -83,7 +83,7 @@ def run_train(options: argparse.Namespace) -> None:
         raise InputError("--processes are those of --engine process-group; say both, or neither")
     task, plan, batch_size = _task_and_plan(options)
     resumed = decor.Run.load(folder) if options.resume and world.is_first else None
-    live = Live(folder, plan, resumed.history if resumed is not None else None)
+    live = Live(folder, plan, resumed.history if resumed is not None else None, options.seed != "secret")
     engine = _engine(options, started)
     with _until_interrupted(world) as interrupted:
         # callbacks run in the first process, which has everybody's models
@@ -140,7 +140,7 @@ class _Dry:
     def run(self, task: Any, settings: Any, recipe: Any, *_: object) -> list[Any]:
         from decor.learning.batches import check_size
 
-        check_size(task.records, recipe.batch_size or settings[0].plan.exposure.batch_size)
+        check_size(task.counts, recipe.batch_size or settings[0].plan.exposure.batch_size)
         return [argparse.Namespace(stopped=None)]
 
 
@@ -192,11 +192,11 @@ def _task_and_plan(options: argparse.Namespace) -> tuple[Any, decor.NoisePlan, i
         batch, options.batch_size = (options.batch_size, None) if options.batch_size is not None else (None, None)
         opt.refuse_beside_plan(options)
         plan = decor.NoisePlan.load(options.plan)
-        return learn.task_of(options, plan.topology.users), plan, batch
+        return learn.task_of(options, plan.topology), plan, batch
     if options.epsilon is None:
         raise InputError("give --epsilon (the most that may be spent), or a plan saved by decor plan with --plan FILE")
     topology = opt.topology_of(options)
-    task = learn.task_of(options, topology.users)
+    task = learn.task_of(options, topology)
     options.steps = 100 if options.steps is None else options.steps
     exposure, batch = learn.exposure_of(options, task)
     budget = decor.Budget(options.epsilon, opt.DELTA if options.delta is None else options.delta)
@@ -207,6 +207,7 @@ def _task_and_plan(options: argparse.Namespace) -> tuple[Any, decor.NoisePlan, i
         budget,
         gossip_rounds=options.gossip_rounds,
         accelerate=options.accelerate,
+        any_delta=options.any_delta,
     )
     return task, plan, batch
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ class Design:
     epsilons: tuple[float, ...]
     exposure: Exposure
     delta: float = 1e-5
-    adversary: Adversary = field(default_factory=Adversary.eavesdropper)
+    adversary: Adversary = field(default_factory=Adversary.curious)
     clips: tuple[float, ...] = (1.0,)
     couples: tuple[float, ...] = (1.0, 4.0, 16.0)
     learning_rates: tuple[float, ...] = RATES
@@ -64,16 +65,23 @@ class Design:
     weight_decay: float = 0.0
     batch_size: int | None = None
     schedule: Schedule | None = None
+    any_delta: bool = False
 
     def __post_init__(self) -> None:
         if len({f"{epsilon:g}" for epsilon in self.epsilons}) < len(self.epsilons) or not self.epsilons:
             raise InputError(f"the epsilons {self.epsilons!r} are too few, or too alike to be told apart; name each once")
+        if not self.any_delta:  # before anything is trained
+            for _, topology in self.graphs:
+                Budget(self.epsilons[0], self.delta).check_delta(self.exposure, topology)
 
     def described(self) -> dict[str, Any]:
         """As plain values: two designs are the same if these are."""
         plain = {k: v for k, v in asdict(self).items() if k not in ("graphs", "exposure", "adversary", "schedule")}
         plain["graphs"] = [[name, topology.digest] for name, topology in self.graphs]
-        plain["exposure"] = asdict(self.exposure)
+        records = self.exposure.records
+        plain["exposure"] = asdict(self.exposure) | {"records": dict(records) if isinstance(records, Mapping) else records}
+        if not self.any_delta:  # comparisons of before this field go on
+            del plain["any_delta"]
         plain["adversary"] = str(self.adversary)
         plain["schedule"] = repr(self.schedule)
         return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
@@ -97,21 +105,21 @@ class Design:
             yield None, [NoisePlan(topology, replace(self.exposure, clip=1e30), self.adversary, 0.0, 0.0)]
             return
         for epsilon in self.epsilons:
-            budget = Budget(epsilon, self.delta)
+            budget, any_delta = Budget(epsilon, self.delta), self.any_delta
             match kind:
                 case "central":
-                    yield epsilon, [baselines.central(topology, exposure, budget) for exposure in exposures]
+                    yield epsilon, [baselines.central(topology, each, budget, any_delta=any_delta) for each in exposures]
                 case "local":
-                    yield epsilon, [baselines.local(topology, exposure, budget) for exposure in exposures]
+                    yield epsilon, [baselines.local(topology, each, budget, any_delta=any_delta) for each in exposures]
                 case _:
                     yield epsilon, [plan for exposure in exposures for plan in self._couples(topology, exposure, budget)]
 
     def _couples(self, topology: Topology, exposure: Exposure, budget: Budget) -> Iterator[NoisePlan]:
-        rounds, accelerate = self.gossip_rounds, self.accelerate
-        plan = calibrate(topology, exposure, self.adversary, budget, gossip_rounds=rounds, accelerate=accelerate)
+        made = partial(calibrate, topology, exposure, self.adversary, budget, any_delta=self.any_delta)
+        plan = made(gossip_rounds=self.gossip_rounds, accelerate=self.accelerate)
         ratio = (plan.sigma_cor / plan.sigma_cdp) ** 2 if isinstance(plan.sigma_cor, float) else 0.0
         for factor in self.couples if ratio else (1.0,):
-            yield plan if factor == 1 else calibrate(topology, exposure, self.adversary, budget, ratio=factor * ratio)
+            yield plan if factor == 1 else made(ratio=factor * ratio)
 
 
 class Comparison:

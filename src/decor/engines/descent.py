@@ -200,7 +200,7 @@ class Descent:
     @cached_property
     def parts(self) -> tuple[slice, ...]:
         """Users whose gradients are taken together."""
-        size = self.batches.size or int(max(self.share.task.records))
+        size = self.batches.size or int(max(self.share.task.counts))
         taken = size * (1 if self.batches.size is None else len(self.seeds)) * int(self.share.task.shards[0][0][0].numel())
         room = _CARD_ROOM if self.on_card else _GENERAL_ROOM if isinstance(self.gradients, Modules) else _ROOM
         some = max(1, room // (sum(b[0].numel() for b in self.models) + taken))

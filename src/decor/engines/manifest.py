@@ -28,7 +28,7 @@ def described(
         "task": {
             "name": task.name,
             "users": task.users,
-            "records": list(task.records),
+            "records": list(task.counts),
             "parameters": task.parameters,
             "fingerprint": fingerprint,
             **task.facts,

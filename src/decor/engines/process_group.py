@@ -96,5 +96,5 @@ class ProcessGroup:
                 "versions": versions(),
             }
         )
-        check_size(task.records, recipe.batch_size or settings[0].plan.exposure.batch_size)
+        check_size(task.counts, recipe.batch_size or settings[0].plan.exposure.batch_size)
         return Simulation(self.local, mate, settings, recipe, resume).finished()

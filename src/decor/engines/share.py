@@ -108,7 +108,7 @@ class Alone:
 
     def batches(self, size: int | None, sampling: str, seeds: Sequence[int], unit: int) -> Batches:
         words = None if self.secret is None else self.secret.batch_words
-        return Batches(self.task.records, size, sampling, seeds, unit, words=words)
+        return Batches(self.task.counts, size, sampling, seeds, unit, words=words)
 
     def channel(self, plans: Sequence[NoisePlan], seeds: Sequence[int], dtype: torch.dtype, device: torch.device) -> Channel:
         if self.secret is None:

@@ -124,8 +124,11 @@ def sweep(
         batch_size,
         evaluate_every,
     )
-    for plan in plans:
-        check(task, plan, recipe, allow_disconnected)
+    if len({plan.topology.labels for plan in plans}) > 1:
+        raise InputError(
+            "the plans of a sweep name their users differently, or in another order; give all graphs the same labels"
+        )
+    (task, *_) = [check(task, plan, recipe, allow_disconnected) for plan in plans]
     chosen = engine or Vectorised()
     if getattr(chosen, "seed", 0) is None:
         raise InputError(

@@ -61,7 +61,7 @@ class Teammate:
 
     def batches(self, size: int | None, sampling: str, seeds: Sequence[int], unit: int) -> Batches:
         words = None if self.secret is None else self.secret.batch_words
-        return Batches(self.task.records, size, sampling, seeds, unit, self.part.users.tolist(), words)
+        return Batches(self.task.counts, size, sampling, seeds, unit, self.part.users.tolist(), words)
 
     def channel(self, plans: Sequence[NoisePlan], seeds: Sequence[int], dtype: torch.dtype, device: torch.device) -> Channel:
         topology, central = plans[0].topology, plans[0].adversary.average_only

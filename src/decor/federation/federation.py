@@ -24,7 +24,7 @@ from decor.graph.topology import Topology
 from decor.learning.schedule import Constant, Cosine, InverseTime, Schedule
 from decor.noise.grid import Grid
 from decor.privacy.adversary import Adversary
-from decor.privacy.budget import ACCOUNTED, Budget, Exposure
+from decor.privacy.budget import Budget, Exposure
 from decor.privacy.calibrate import calibrate
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
@@ -84,6 +84,11 @@ class Federation:
             self.adversary.check(len(self.members))
         except InputError as problem:
             raise InputError(f"privacy.adversary: {problem}") from None
+        if not self.privacy.any_delta:
+            try:
+                self.budget.check_delta(self.exposure, self.topology)
+            except InputError as problem:
+                raise InputError(f"privacy.delta: {problem}") from None
         if self.model.sizes is not None and self.model_bytes > _LARGEST:
             raise InputError(f"[model] has {self.parameters:,} numbers, more than the 4 GB that a message holds; make it smaller")
 
@@ -130,6 +135,8 @@ class Federation:
     def to_tables(self) -> dict[str, Any]:
         """Every field as a plain value, defaults written out, None where a field has no meaning."""
         sections = {name: asdict(getattr(self, name)) for name in ("privacy", "training", "model", "network")}
+        if not self.privacy.any_delta:  # a file of before this field has the same digest
+            del sections["privacy"]["any_delta"]
         users = [{"name": m.name, "address": m.address, "key": m.key, "records": m.records} for m in self.members]
         return {"format": FORMAT, "name": self.name, **sections, "users": users}
 
@@ -181,7 +188,7 @@ class Federation:
         training, privacy = self.training, self.privacy
         if privacy.unit == "user":
             return Exposure(training.clip, training.steps)
-        records = tuple(m.records or 0 for m in self.members)
+        records = {m.name: m.records or 0 for m in self.members}
         return Exposure(
             training.clip, training.steps, "example", training.batch_size, records, privacy.sampling, privacy.relation
         )
@@ -209,10 +216,11 @@ class Federation:
                 ratio=self.privacy.ratio,
                 gossip_rounds=self.gossip.rounds,
                 accelerate=self.gossip.accelerate,
+                any_delta=self.privacy.any_delta,
             )
         assert isinstance(plan.sigma_cor, float)
         plan = replace(plan, sigma_cdp=_up(plan.sigma_cdp), sigma_cor=_up(plan.sigma_cor))
-        reached = plan.guarantee(ACCOUNTED * budget.delta).epsilon
+        reached = plan.guarantee(budget.accounted.delta).epsilon
         if not reached <= budget.epsilon:
             raise InputError(
                 f"privacy.epsilon {budget.epsilon:g} cannot be met: the derived noise gives {reached:g}; raise it, take fewer "

@@ -95,7 +95,8 @@ class Privacy:
     """[privacy]: what may be spent, on what, against whom.
 
     `ratio` fixes sigma_cor^2 / sigma_cdp^2; left out, it is the one of least predicted error when nobody ever fails. `sampling`
-    and `relation` belong to unit "example", as in `decor.Exposure`.
+    and `relation` belong to unit "example", as in `decor.Exposure`. `any_delta` allows a delta above 0.001, or above one over the
+    number of users (or of all records).
     """
 
     epsilon: float = _field(_number("a positive number of at most 1e9, such as 3.0", lambda value: 1e-100 <= value <= 1e9))
@@ -105,6 +106,7 @@ class Privacy:
     sampling: str | None = _field(_choice("poisson", "fixed"), None)
     relation: str | None = _field(_choice("add-remove", "replace"), None)
     ratio: float | None = _field(_number("a number from 0 to 1e9, such as 100.0", lambda value: 0 <= value <= 1e9), None)
+    any_delta: bool = _field(Rule("true or false", lambda value: value if isinstance(value, bool) else None), False)
 
     def __post_init__(self) -> None:
         _check(self, "privacy")

@@ -38,7 +38,7 @@ class Local:
         engine = Vectorised(dtype="float64" if self.example else dtype)
         self._gradients = engine.gradients(task, recipe, exposure.unit, exact=True)
         self._kind = np.dtype(np.float64) if self.example else self.dtype
-        self._records = task.records[0]
+        self._records = task.counts[0]
         if self.example and (exposure.batch_size or 0) > _LARGEST_BATCH:
             raise InputError(
                 f"batches of {exposure.batch_size:,} records are too large to be summed up exactly enough; take smaller"

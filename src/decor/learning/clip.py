@@ -1,4 +1,3 @@
-# mypy: disallow-untyped-decorators=False
 """Clipping: whatever a user's data is, what it adds is at most `clip` long, in exact arithmetic.
 
 docs/noise.md, "The clip, in floating point", has the proof and the constants. Lengths are computed in float64 without under- or
@@ -8,6 +7,7 @@ overflow; limits are shorter than the clip by a bound on every rounding that fol
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,15 +23,19 @@ Blocks = list[Tensor]
 
 _ROUNDINGS = 8
 """Roundings to the model's type between a unit and its gradient's length: of the clip, of factors, of products. Five at most."""
+SMALLEST = 2.0**-1022
+"""The smallest normal number of float64."""
 _LONGEST_BATCH = 1e6
 """Weights of examples are at least one over this."""
 
 
+@cache
 def slack(dtype: torch.dtype, parameters: int) -> float:
     """By how much a limit is shorter than the clip, relatively; lengths in float64 have up to `parameters` roundings."""
     return _ROUNDINGS / 2 * torch.finfo(dtype).eps + (parameters + 32) * 2.0**-52
 
 
+@cache
 def least(dtype: torch.dtype, parameters: int) -> float:
     """And absolutely: no product of numbers is rounded by more than the smallest number there is."""
     return math.sqrt(parameters) * torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
@@ -47,9 +51,12 @@ def limits(clip: Tensor, dtype: torch.dtype, parameters: int, sums: float | Tens
 
 
 def factors(lengths: Tensor, limit: Tensor) -> Tensor:
-    """min(1, limit / length), and zero for a gradient that is not finite."""
+    """min(1, limit / length), and zero for a gradient that is not finite.
+
+    Zero also where that is below float64's normal numbers, times a weight: there a relative bound on roundings does not hold.
+    """
     shrunk = torch.where(lengths <= limit, 1.0, limit / lengths)
-    return torch.where(torch.isfinite(lengths), shrunk, 0.0)
+    return torch.where(torch.isfinite(lengths) & (shrunk >= _LONGEST_BATCH * SMALLEST), shrunk, 0.0)
 
 
 def lengths(rows: Tensor) -> Tensor:
@@ -65,7 +72,8 @@ def lengths(rows: Tensor) -> Tensor:
     largest = rows.abs().amax(-1, keepdim=True)
     unit = torch.where(torch.isfinite(largest) & (largest > 0), largest, 1.0)
     scaled: Tensor = torch.linalg.vector_norm(rows / unit, dim=-1)
-    return scaled * unit.squeeze(-1)
+    whole = scaled * unit.squeeze(-1)
+    return torch.where((whole > 0) & (whole < SMALLEST), whole + 5e-324, whole)
 
 
 def scale(rows: Tensor, factor: Tensor) -> Tensor:
@@ -87,8 +95,9 @@ def add_clipped(to: Blocks, gradients: Blocks, clip: Tensor, alpha: Tensor) -> N
     Guarantee: what is added to zeros with alpha one is at most `clip` long in exact arithmetic, for any gradient; one that is
     not finite, or whose length is not, adds nothing.
     """
-    dtype, parameters = to[0].dtype, sum(math.prod(g.shape[3:]) for g in gradients)
+    dtype = to[0].dtype
     if to[0].is_cuda or not all(block.is_contiguous() for block in (*to, *gradients)):
+        parameters = sum(math.prod(g.shape[3:]) for g in gradients)
         found = lengths(gradients[0].flatten(3))
         for g in gradients[1:]:
             found = torch.hypot(found, lengths(g.flatten(3)))
@@ -100,16 +109,18 @@ def add_clipped(to: Blocks, gradients: Blocks, clip: Tensor, alpha: Tensor) -> N
             block.addcmul_(g.masked_fill(over(factor == 0, g), 0.0), over(factor, g))
         return
     count = math.prod(to[0].shape[:3])
-    pairs = [tuple(part.view(count, -1).numpy() for part in pair) for pair in zip(to, gradients, strict=True)]
-    bound = (clip.reshape(-1).numpy(), slack(dtype, parameters), least(dtype, parameters), torch.finfo(dtype).max)
+    pairs = [(x.view(count, -1).numpy(), g.view(count, -1).numpy()) for x, g in zip(to, gradients, strict=True)]
+    parameters = sum(rows.shape[1] for _, rows in pairs)
+    clips, rates = clip.reshape(-1).numpy(), alpha.reshape(-1).numpy()
+    bound = (slack(dtype, parameters), least(dtype, parameters), torch.finfo(dtype).max)
     if len(pairs) == 1:
-        _add_clipped(*pairs[0], alpha.reshape(-1).numpy(), *bound)
+        _add_clipped(*pairs[0], rates, clips, *bound)
         return
     joint = np.zeros(count)
     for _, rows in pairs:
         _join_lengths(rows, joint)
     for x, rows in pairs:
-        _add_shrunk(x, rows, joint, alpha.reshape(-1).numpy(), *bound)
+        _add_shrunk(x, rows, joint, rates, clips, *bound)
 
 
 def over(value: Tensor, block: Tensor) -> Tensor:
@@ -139,18 +150,25 @@ def _add_shrunk(
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
 def _add_one(x: Array, g: Array, length: float, alpha: float, clip: float, slack: float, least: float, largest: float) -> None:
     factor = np.float64(alpha) * shrunk(length, clip, slack, least, largest)
-    if factor != 0:
+    if factor != 0:  # zero times what is not finite would not be zero
+        by = x.dtype.type(factor)
         for j in range(len(x)):
-            x[j] += x.dtype.type(factor * np.float64(g[j]))
+            x[j] += by * g[j]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def shrunk(length: float, clip: float, slack: float, least: float, largest: float) -> float:
-    """min(1, limit / length) for a limit that all roundings fit into; zero for a length that is not finite."""
+    """min(1, limit / length) for a limit that all roundings fit into; zero for a length that is not finite.
+
+    Zero also below the smallest normal number, which is about 1 / largest: there a relative bound on roundings does not hold.
+    """
     if not length < np.inf:
         return 0.0
     limit = max(0.0, min(np.float64(clip), largest) * (1 - slack) - least)
-    return 1.0 if length <= limit else float(limit / length)
+    if length <= limit:
+        return 1.0
+    found = limit / length
+    return found if found * largest >= 4.0 else 0.0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -172,7 +190,8 @@ def length_of(g: Array) -> float:
     for j in range(g.size):
         part = np.float64(g[j]) / largest
         total += part * part
-    return largest * np.sqrt(total)
+    found = float(largest * np.sqrt(total))
+    return found if found >= SMALLEST else found + 5e-324  # rounded up, where a relative bound on rounding does not hold
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)

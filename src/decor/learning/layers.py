@@ -19,11 +19,11 @@ from .records import Records
 from .stack import Stack
 from .task import Task
 from .tiles import (
-    add_double,
+    add_into,
     alike,
     column_lengths,
     expected_sizes,
-    fixed_width,
+    fixed_tile,
     light_sizes,
     place,
     scale_columns,
@@ -48,9 +48,10 @@ class Layers:
     def __init__(self, task: Task, stack: Stack, dtype: torch.dtype, device: torch.device = CPU, exact: bool = False) -> None:
         self.stack, self.dtype, self.device, self.bias, self.exact = stack, dtype, device, stack.bias, exact
         self.parameters = sum(p.numel() for _, layer in stack.layers for p in layer.parameters())
-        self.widths: dict[object, int] = {}
+        self.tiles: dict[object, tuple[int, bool]] = {}
+        self.products: dict[object, Tensor] = {}
         # on a card the first layer's bias is kept out of its product, which is slow with an odd number of rows
-        self.apart = device.type == "cuda" and stack.bias[0]
+        self.apart = device.type == "cuda" and stack.bias[0] and not exact
         self.fixed: dict[str, Tensor] = {}
         self.tied: dict[str, str] = {}
         self.data = Records(task, stack.loss, stack.layers[-1][1].out_features, self.bias[0], dtype, device)
@@ -128,55 +129,80 @@ class Layers:
         for setting in range(models[0].shape[1]):
             W = [block[:, setting] for block in models]
             targets = [block[:, setting] for block in to]
-            direct = to[0].dtype is torch.float64 and all(block.is_contiguous() for block in targets)
+            width, columns = self._tile(W, float(sizes.max()))
+            # one tile is no sum: it may go where it belongs at once
+            single = rows.shape[1] <= width and not heavy
+            direct = (single or to[0].dtype is torch.float64) and all(block.is_contiguous() for block in targets)
             sums = targets if direct else [torch.zeros_like(block, dtype=torch.float64) for block in targets]
-            width = self._width(W, float(sizes.max()))
             for first in range(0, rows.shape[1], width):
                 some, shares = rows[:, first : first + width], weights[:, first : first + width]
                 missing = width - some.shape[1]
                 some = torch.nn.functional.pad(some, (0, missing), value=self.data.null)
                 shares = torch.nn.functional.pad(shares, (0, missing)) * rates[:, setting, None]
-                self._add_tile(sums, W, some, shares, bounds[:, setting, None], heavy)
+                self._add_tile(sums, W, some, shares, bounds[:, setting, None], heavy, columns)
             if not direct:
                 for block, total in zip(targets, sums, strict=True):
                     block.add_(total.to(block.dtype))
 
-    def _add_tile(self, sums: Blocks, W: Blocks, rows: Tensor, shares: Tensor, limit: Tensor, heavy: list[int]) -> None:
+    def _add_tile(
+        self, sums: Blocks, W: Blocks, rows: Tensor, shares: Tensor, limit: Tensor, heavy: list[int], columns: bool
+    ) -> None:
         """One tile [B, width]: nothing here but the last sums knows of more than one record, or of more than one user."""
-        A, y = self.data.columns_of(rows)
-        into, back = self._column_passes(W, A, y)
-        found = self.data.size.index_select(0, rows.reshape(-1)).view(rows.shape) * column_lengths(back[0])
+        A, y = self.data.gathered_columns(rows) if columns else self.data.gathered(rows)
+        into, back = self._column_passes(W, A, y) if columns else self._passes(W, A, y)
+        measured, scaled = (column_lengths, scale_columns) if columns else (lengths, scale)
+        found = self.data.size.index_select(0, rows.reshape(-1)).view(rows.shape) * measured(back[0])
         for k in range(1, len(back)):
-            found = torch.hypot(found, self._length(k, column_lengths(into[k])) * column_lengths(back[k]))
+            found = torch.hypot(found, self._length(k, measured(into[k])) * measured(back[k]))
         factor = factors(found, limit).mul_(shares)
         finite = torch.isfinite(found)
         if not bool(finite.all()):
-            into = [torch.where(finite.unsqueeze(1), h, 0.0) for h in into]
+            into = [torch.where(finite.unsqueeze(1 if columns else -1), h, 0.0) for h in into]
         for total, h, g in zip(sums, into, back, strict=True):
-            g = scale_columns(g, factor)
+            g = scaled(g, factor)
+            h, g = (h, g.transpose(1, 2)) if columns else (h.transpose(1, 2), g)
             for user in heavy:
-                _add_outer(total[user : user + 1], h[user : user + 1].double(), g[user : user + 1].double())
+                self._add_outer(total[user : user + 1], h[user : user + 1].double(), g[user : user + 1].double())
                 g[user] = 0.0
             if len(heavy) < len(g):
-                _add_outer(total, h, g)
+                self._add_outer(total, h, g)
 
-    def _width(self, W: Blocks, expected: float) -> int:
-        """Records of a tile, all of which get the same bits, as random ones show for blocks that lie as these do."""
+    def _add_outer(self, total: Tensor, h: Tensor, g: Tensor) -> None:
+        """total += [h, 1] g, [B, inputs, width] times [B, width, outputs], summed in the type of `total`."""
+        key = (total.shape, h.dtype)
+        if key not in self.products:  # kept, because fresh memory costs as much as the sum
+            self.products[key] = torch.empty(total.shape, dtype=h.dtype, device=h.device)
+        product = self.products[key]
+        inner = product[:, : h.shape[1]]
+        if g.shape[2] > _NARROW:
+            inner.baddbmm_(h, g, beta=0.0)
+        else:
+            inner.copy_(torch.bmm(g.transpose(1, 2), h.transpose(1, 2)).transpose(1, 2))
+        if total.shape[1] > h.shape[1]:
+            torch.sum(g, 1, out=product[:, -1])
+        add_into(total, product)
+
+    def _tile(self, W: Blocks, expected: float) -> tuple[int, bool]:
+        """Records of a tile, and whether they are its columns: so that all get the same bits, for blocks that lie as these."""
         key = (expected, *(place(block) for block in W))
-        if key not in self.widths:
-            self.widths[key] = fixed_width(expected, lambda width: self._same(W, width))
-        return self.widths[key]
+        if key not in self.tiles:
+            self.tiles[key] = fixed_tile(expected, lambda width, columns: self._same(W, width, columns))
+        return self.tiles[key]
 
-    def _same(self, W: Blocks, width: int) -> bool:
+    def _same(self, W: Blocks, width: int, columns: bool) -> bool:
+        """Whether random records, each at all places, show no difference."""
         generator = torch.Generator().manual_seed(0)
         for _ in range(3):
             blocks = [stand_in(block, generator) for block in W]
-            A, y = (
-                torch.randn(len(W[0]), size, 1, generator=generator, dtype=self.dtype).to(self.device).repeat(1, 1, width)
+            drawn = [
+                torch.randn(len(W[0]), 1, size, generator=generator, dtype=self.dtype).to(self.device).repeat(1, width, 1)
                 for size in (self.data.columns, self.data.outputs)
-            )
-            into, back = self._column_passes(blocks, A, y)
-            if not all(alike(part) for part in (*into, *back)):
+            ]
+            if columns:
+                found = self._column_passes(blocks, *(part.transpose(1, 2).contiguous() for part in drawn))
+            else:
+                found = self._passes(blocks, *drawn)
+            if not all(alike(part, -1 if columns else 1) for side in found for part in side):
                 return False
         return True
 
@@ -281,16 +307,3 @@ def _by_group(blocks: Blocks, B: int) -> Blocks:
 def _by_model(value: Tensor, B: int, block: Tensor) -> Tensor:
     """[seeds, settings] as [B, settings that share records]."""
     return value.reshape(1, -1).expand(B, -1) if B == len(block) else value.repeat(len(block), 1)
-
-
-def _add_outer(total: Tensor, h: Tensor, g: Tensor) -> None:
-    """total += [h, 1] g' for all models, [B, inputs (+ 1), outputs]: the product in the type of h and g, the sum in float64."""
-    product = torch.empty(total.shape, dtype=h.dtype, device=h.device)
-    inner = product[:, : h.shape[1]]
-    if g.shape[1] > _NARROW:
-        inner.baddbmm_(h, g.transpose(1, 2), beta=0.0)
-    else:
-        inner.copy_(torch.bmm(g, h.transpose(1, 2)).transpose(1, 2))
-    if total.shape[1] > h.shape[1]:
-        torch.sum(g, 2, out=product[:, -1])
-    add_double(total, product)

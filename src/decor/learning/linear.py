@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
+from numba import njit
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .batches import Batch
@@ -61,15 +66,12 @@ class Linear:
         A, e = self._derivatives(x, rows)  # [B, b, count]
         size = self.data.size.index_select(0, rows.reshape(-1)).view(*rows.shape, 1)
         limit, rate = (_by_group(value, len(rows), x).double() for value in (clip, alpha))  # [B or 1, 1, count]
-        # e times the clip factor min(1, limit / (|e| |a|)), in float64; a null gradient stays null, one not finite becomes so
         limit = limits(limit, self.dtype, x.shape[-2])
-        shrunk = torch.minimum(e.abs(), limit / size).mul_(e.sign()).mul_(rate)
-        shrunk.mul_(weights if isinstance(weights, float) else weights.unsqueeze(-1))
-        shrunk = torch.where(torch.isfinite(e) & torch.isfinite(size), shrunk, 0.0)
-        # below the smallest normal number roundings are larger than a relative bound
-        shrunk = torch.where(shrunk.abs() < torch.finfo(self.dtype).smallest_normal, 0.0, shrunk).to(self.dtype)
+        if isinstance(weights, float):
+            weights = torch.full((1, 1), weights, dtype=torch.float64, device=rows.device)
+        e = _clipped(e, size, limit, rate, weights.unsqueeze(-1))
         A = A if self.data.fits else torch.where(torch.isfinite(size), A, 0.0)
-        to[0][users].view(len(A), -1, A.shape[-1]).baddbmm_(shrunk.transpose(1, 2), A)
+        to[0][users].view(len(A), -1, A.shape[-1]).baddbmm_(e.transpose(1, 2), A)
 
     def evaluate(self, blocks: Blocks, loss: bool = True) -> dict[str, Tensor]:
         return self.data.metrics(blocks, lambda models, X: (X @ models[0].squeeze(-1).T).T.unsqueeze(-1), loss)
@@ -82,3 +84,36 @@ class Linear:
 def _by_group(value: Tensor, B: int, block: Tensor) -> Tensor:
     """[seeds, settings] for every one of the B groups of models that share their records."""
     return value.reshape(1, 1, -1) if B == len(block) else value.repeat(len(block), 1).unsqueeze(1)
+
+
+def _clipped(e: Tensor, size: Tensor, limit: Tensor, rate: Tensor, weights: Tensor) -> Tensor:
+    """e times rate, weight and the clip factor min(1, limit / (|e| size)), in float64; what is not finite becomes zero.
+
+    So does what is below the smallest normal number, which would be rounded by more than a relative bound allows.
+    """
+    tiny = torch.finfo(e.dtype).smallest_normal
+    if not e.is_cuda:
+        _clip(e.numpy(), size.numpy(), limit.numpy(), rate.numpy(), weights.numpy(), tiny)
+        return e
+    shrunk = torch.minimum(e.abs(), limit / size).mul_(e.sign()).mul_(rate).mul_(weights)
+    kept = torch.isfinite(e) & torch.isfinite(size) & (shrunk.abs() >= tiny)
+    return torch.where(kept, shrunk, 0.0).to(e.dtype)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _clip(
+    e: NDArray[Any], size: NDArray[Any], limit: NDArray[Any], rate: NDArray[Any], weights: NDArray[Any], tiny: float
+) -> None:
+    groups, records, count = e.shape
+    for b in range(groups):
+        limits, rates = limit[b % len(limit), 0], rate[b % len(rate), 0]
+        for r in range(records):
+            row, length, weight = e[b, r], size[b, r, 0], weights[b % len(weights), r % weights.shape[1], 0]
+            if not length < np.inf:
+                row[:] = 0
+                continue
+            for k in range(count):
+                value = np.float64(row[k])
+                kept = min(abs(value), limits[k] / length) * rates[k] * weight
+                fits = abs(value) < np.inf and abs(kept) >= tiny
+                row[k] = row.dtype.type(kept if value > 0 else -kept) if fits else 0

@@ -15,7 +15,7 @@ from decor.errors import InputError
 from .batches import Batch
 from .clip import CPU, Blocks, add_clipped, factors, lengths, limits
 from .task import Task, evaluating
-from .tiles import add_double, alike, expected_sizes, fixed_width, light_sizes, sum_slack
+from .tiles import add_into, alike, expected_sizes, fixed_tile, light_sizes, sum_slack
 
 _ROOM = 64_000_000
 """Numbers that gradients of single records may take at a time."""
@@ -29,7 +29,7 @@ class Modules:
 
     def __init__(self, task: Task, dtype: torch.dtype, device: torch.device = CPU, exact: bool = False) -> None:
         self.task, self.dtype, self.device, self.exact = task, dtype, device, exact
-        self.widths: dict[object, int] = {}
+        self.tiles: dict[object, tuple[int, bool]] = {}
         self.model = task.model
         self.trained = {name: p for name, p in task.model.named_parameters() if p.requires_grad}
         self.shapes = {name: p.shape for name, p in self.trained.items()}
@@ -41,13 +41,12 @@ class Modules:
         self.fixed = {name: self._real(value) for name, value in (frozen | dict(task.model.named_buffers())).items()}
         self.X = self._real(torch.cat([X for X, _ in task.shards]))
         self.y = self._real(torch.cat([y for _, y in task.shards]))
-        self.starts = torch.tensor([0, *task.records]).cumsum(0).to(device)
+        self.starts = torch.tensor([0, *task.counts]).cumsum(0).to(device)
         self.test = None if task.test is None else tuple(self._real(part) for part in task.test)
         self._check_mean()
         self._user: Callable[..., Any] = _over(_over(grad(self._cost), (0, None, None)), 0)
         self._weighted: Callable[..., Any] = _over(_over(grad(self._weighted_cost), (0, None, None, None)), 0)
-        record = _over(grad(self._record_cost), (None, 0, 0))
-        self._records: Callable[..., Any] = _over(_over(record, (0, None, None)), 0)
+        self._records, self._apart = self._over_records(False), self._over_records(True)
         _load()
 
     def initial(self) -> Blocks:
@@ -83,7 +82,8 @@ class Modules:
         if isinstance(weights, float):
             weights = torch.full(rows.shape, weights, dtype=torch.float64, device=rows.device)
         cap, rate = (v.reshape(1, -1) if len(x) == len(out) else v.repeat(len(out), 1) for v in (clip, alpha))
-        sums, heavy, slack = target, [], torch.zeros(1, dtype=torch.float64, device=rows.device)
+        sums, heavy, apart = target, [], False
+        slack = torch.zeros(1, dtype=torch.float64, device=rows.device)
         wide = max(1, _ROOM // max(1, len(x) * x.shape[1] * x.shape[-1]))
         if self.exact:
             sizes = expected_sizes(weights)
@@ -92,7 +92,7 @@ class Modules:
                 heavy = ((weights > 0).sum(1) > light_sizes(sizes)).nonzero().flatten().tolist()
             if not (out.dtype is torch.float64 and target.is_contiguous()):
                 sums = torch.zeros_like(target, dtype=torch.float64)
-            wide = self._width(x, wide, float(sizes.max()))
+            wide, apart = self._tile(x, wide, float(sizes.max()))
         limit = limits(cap, self.dtype, x.shape[-1], slack.unsqueeze(1)).unsqueeze(-1)
         for k in range(0, rows.shape[1], wide):
             part, shares = rows[:, k : k + wide], weights[:, None, k : k + wide]
@@ -100,7 +100,8 @@ class Modules:
                 missing = wide - part.shape[1]
                 part = torch.cat([part, rows[:, :1].expand(-1, missing)], 1)
                 shares = torch.nn.functional.pad(shares, (0, missing))
-            G = self._records(x, *self._records_at(part))  # [B, count, records, parameters]
+            models_of = x.unsqueeze(2).expand(-1, -1, wide, -1) if apart else x
+            G = (self._apart if apart else self._records)(models_of, *self._records_at(part))  # [B, count, records, parameters]
             factor = factors(lengths(G), limit).mul_(rate.unsqueeze(-1)) * shares
             factor = torch.where(factor.abs() < torch.finfo(self.dtype).smallest_normal, 0.0, factor)
             # what counts for nothing does so even where its gradient is not a number
@@ -113,23 +114,20 @@ class Modules:
                 sums[user] += _weighted_sum(factor[user : user + 1], G[user : user + 1].double())[0]
                 factor[user] = 0.0
             if len(heavy) < len(G):
-                add_double(sums, _weighted_sum(factor.to(self.dtype), G))
+                add_into(sums, _weighted_sum(factor.to(self.dtype), G))
         if sums is not target:
             target += sums.to(target.dtype)
 
-    def _width(self, x: Tensor, room: int, expected: float) -> int:
-        """Records of a tile, all of which get the same bits, as random ones show."""
+    def _tile(self, x: Tensor, room: int, expected: float) -> tuple[int, bool]:
+        """Records of a tile, and whether each has a copy of the model to itself: so that all get the same bits."""
         key = (tuple(x.shape), room, expected)
-        if key not in self.widths:
-            self.widths[key] = fixed_width(expected, lambda width: self._same(x, width), room)
-        return self.widths[key]
+        if key not in self.tiles:
+            self.tiles[key] = fixed_tile(expected, lambda width, apart: self._same(x, width, apart), room)
+        return self.tiles[key]
 
-    def _same(self, x: Tensor, width: int) -> bool:
+    def _same(self, x: Tensor, width: int, apart: bool) -> bool:
         """Whether equal records in all places have gradients of the same bits; numbers that a module draws are the same here."""
-        over_records = vmap(grad(self._record_cost), in_dims=(None, 0, 0), randomness="same")
-        over_settings = vmap(over_records, in_dims=(0, None, None), randomness="same")
-        gradients = vmap(over_settings, in_dims=0, randomness="same")
-        generator = torch.Generator().manual_seed(0)
+        gradients, generator = self._over_records(apart, "same"), torch.Generator().manual_seed(0)
 
         def anything(like: Tensor) -> Tensor:
             """A record of no one's; whole numbers are classes or words, of which there is a first."""
@@ -140,10 +138,16 @@ class Modules:
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             for _ in range(3):
                 noise = torch.randn(x.shape, generator=generator, dtype=self.dtype).to(self.device)
-                G = gradients(self.initial()[0] + 0.1 * noise, anything(self.X), anything(self.y))
-                if not alike(G.transpose(-1, -2)):
+                model = self.initial()[0] + 0.1 * noise
+                model = model.unsqueeze(2).expand(-1, -1, width, -1) if apart else model
+                if not alike(gradients(model, anything(self.X), anything(self.y)), -2):
                     return False
         return True
+
+    def _over_records(self, apart: bool, randomness: str = "different") -> Callable[..., Any]:
+        """Gradients of single records for models [B, settings, parameters] (`apart`: [B, settings, records, parameters])."""
+        each = _over(grad(self._record_cost), (0 if apart else None, 0, 0), randomness)
+        return _over(_over(each, (0, None, None), randomness), 0, randomness)
 
     def evaluate(self, blocks: Blocks, loss: bool = True) -> dict[str, Tensor]:
         """Metrics of models [count, parameters]: training loss, unless `loss` is False; on test data its loss and accuracy."""
@@ -153,7 +157,7 @@ class Modules:
     def _evaluated(self, flat: Tensor, loss: bool) -> dict[str, float]:
         found, start = {"loss": 0.0} if loss else {}, 0
         with torch.no_grad(), evaluating(self.model):
-            for m in self.task.records if loss else ():
+            for m in self.task.counts if loss else ():
                 found["loss"] += float(self._cost(flat, self.X[start : start + m], self.y[start : start + m])) / self.task.users
                 start += m
             if self.test is not None:
@@ -237,9 +241,9 @@ def _load() -> None:
     _over(torch.sin, 0)(torch.zeros(1))
 
 
-def _over(function: Callable[..., Any], dims: Any) -> Callable[..., Any]:
-    """`function` for a whole batch; what is random in it is drawn anew for everybody."""
-    return vmap(function, in_dims=dims, randomness="different")
+def _over(function: Callable[..., Any], dims: Any, randomness: str = "different") -> Callable[..., Any]:
+    """`function` for a whole batch; what is random in it is drawn anew for everybody, or once with "same"."""
+    return vmap(function, in_dims=dims, randomness=randomness)
 
 
 def _weighted_sum(factor: Tensor, G: Tensor) -> Tensor:

@@ -129,6 +129,7 @@ def _add_clipped(
                 length = np.sqrt(factor[k]) if moderate else length_of(g[:, k])
                 factor[k] = alpha[first + k] * shrunk(length, clip[first + k], slack, least, largest)
             for k in range(some):
-                if factor[k] != 0:  # zero times what is not finite would not be zero
+                by = to.dtype.type(factor[k])
+                if by != 0:  # zero times what is not finite would not be zero
                     for i in range(d):
-                        to[u, first + k, i] += to.dtype.type(factor[k] * np.float64(g[i, k]))
+                        to[u, first + k, i] += by * g[i, k]

@@ -45,8 +45,8 @@ class Records:
         if task.test is not None:
             self.test = self._rows(task.test[0].flatten(1)).to(device), self._targets(task.test[1]).to(device)
         # every user counts the same, as in the objective, whatever the size of its shard
-        share = torch.tensor([1 / (m * task.users) for m in task.records], dtype=torch.float64)
-        self.share = share.repeat_interleave(torch.tensor(task.records)).to(device)
+        share = torch.tensor([1 / (m * task.users) for m in task.counts], dtype=torch.float64)
+        self.share = share.repeat_interleave(torch.tensor(task.counts)).to(device)
 
     def taken(self, batch: Batch, block: Tensor, users: slice) -> tuple[Tensor, float | Tensor]:
         """Rows and weights of some users' batches, [B, b]: B is those users, or those users times the seeds."""
@@ -58,7 +58,8 @@ class Records:
         weights = weights[inside]
         if rows.is_cuda:  # to look would be to wait for the card
             return rows, weights
-        wide = max(1, int((weights > 0).sum(1).max()))  # some users need less padding than all
+        used = (weights > 0).any(0).nonzero()  # some users need less padding than all
+        wide = int(used[-1]) + 1 if len(used) else 1
         return rows[:, :wide], weights[:, :wide]
 
     def gathered(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,7 +68,7 @@ class Records:
         X, y = (table.index_select(0, flat).to(self.dtype).view(*rows.shape, -1) for table in (self.X, self.y))
         return X[..., : self.columns], y
 
-    def columns_of(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def gathered_columns(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Records [B, columns, b] and targets [B, outputs, b]: records side by side."""
         A = gather_columns(self.X, rows, self.columns, self.dtype)
         return A, gather_columns(self.y, rows, self.y.shape[1], self.dtype)

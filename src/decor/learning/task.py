@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +24,11 @@ class Task:
     """What is learnt, and on whose data.
 
     `loss(model(X), y)` is the mean over records. Every user starts from the model's own weights. `shards` holds (X, y) of every
-    user, as tensors or arrays, records first; the average model is measured on `test`. `test_public` says that anybody may know
-    these records: only then does a private run keep what was measured on them. `optimum`, where it is known, is the best flat
-    parameter vector. `facts` says where the data is from, for the manifest of a simulation.
+    user, as tensors or arrays, records first: a mapping from users' names, such as {"bonn": (X, y)}, or a list for users 0..n-1.
+    It is kept as a tuple, with the names beside it in `names` (None for a list). The average model is measured on `test`;
+    `test_public` says that anybody may know these records: only then does a private run keep what was measured on them.
+    `optimum`, where it is known, is the best flat parameter vector. `facts` says where the data is from, for the manifest of a
+    simulation.
     """
 
     model: nn.Module
@@ -37,6 +39,21 @@ class Task:
     optimum: Tensor | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     test_public: bool = False
+    names: tuple[str, ...] | None = field(default=None, init=False)
+
+    if TYPE_CHECKING:  # a mapping is taken, and a tuple is kept
+
+        def __init__(
+            self,
+            model: nn.Module,
+            loss: Loss,
+            shards: Sequence[Shard] | Mapping[str, Shard],
+            test: Shard | None = None,
+            name: str = "own task",
+            optimum: Tensor | None = None,
+            facts: dict[str, Any] | None = None,
+            test_public: bool = False,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -44,9 +61,17 @@ class Task:
             raise InputError(f"model must be a torch.nn.Module, not {self.model!r}")
         if not callable(self.loss):
             raise InputError(f"loss must be a function of (output, target), not {self.loss!r}")
-        if not isinstance(self.shards, list | tuple) or not self.shards:
-            raise InputError("shards must be a list of (X, y), one for every user, and not empty")
-        put(self, "shards", tuple(_shard(f"user {i}", shard) for i, shard in enumerate(self.shards)))
+        if not isinstance(self.shards, list | tuple | Mapping) or not self.shards:
+            raise InputError(
+                'shards must be a list of (X, y), one for every user, or a mapping such as {"bonn": (X, y)}, and not empty'
+            )
+        if isinstance(self.shards, Mapping):
+            names = tuple(map(str, self.shards))
+            if len(set(names)) < len(names):
+                raise InputError(f"shards names a user twice: {', '.join(map(repr, self.shards))}")
+            put(self, "names", names)
+            put(self, "shards", tuple(self.shards.values()))
+        put(self, "shards", tuple(_shard(self._who(i), shard) for i, shard in enumerate(self.shards)))
         if self.test is not None:
             put(self, "test", _shard("the test data", self.test))
         self._check_alike()
@@ -56,24 +81,32 @@ class Task:
 
     def __repr__(self) -> str:
         """Never the records themselves, which would end in notebooks and logs."""
-        return f"Task({self.name!r}, {self.users} users, {sum(self.records):,} records, {self.parameters:,} parameters)"
+        return f"Task({self.name!r}, {self.users} users, {sum(self.counts):,} records, {self.parameters:,} parameters)"
 
     @property
     def users(self) -> int:
         return len(self.shards)
 
     @property
-    def records(self) -> tuple[int, ...]:
-        """How many records every user holds."""
+    def counts(self) -> tuple[int, ...]:
+        """How many records every user holds, in the order of `shards`."""
         return tuple(len(X) for X, _ in self.shards)
+
+    @property
+    def records(self) -> tuple[int, ...] | dict[str, int]:
+        """How many records every user holds, as `Exposure(records=...)` takes it: by name where users have names."""
+        return self.counts if self.names is None else dict(zip(self.names, self.counts, strict=True))
 
     @property
     def parameters(self) -> int:
         """How many numbers are trained."""
         return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
+    def _who(self, i: int) -> str:
+        return f"user {i if self.names is None else self.names[i]}"
+
     def _named(self) -> Iterator[tuple[str, Shard]]:
-        yield from ((f"user {i}", shard) for i, shard in enumerate(self.shards))
+        yield from ((self._who(i), shard) for i, shard in enumerate(self.shards))
         if self.test is not None:
             yield "the test data", self.test
 
@@ -83,12 +116,12 @@ class Task:
         for who, (X, y) in self._named():
             if X.shape[1:] != X0.shape[1:] or y.shape[1:] != y0.shape[1:]:
                 raise InputError(
-                    f"{who} has records of shape {tuple(X.shape[1:])} and targets of shape {tuple(y.shape[1:])}, but user 0 has "
-                    f"{tuple(X0.shape[1:])} and {tuple(y0.shape[1:])}; give everybody the same features"
+                    f"{who} has records of shape {tuple(X.shape[1:])} and targets of shape {tuple(y.shape[1:])}, but "
+                    f"{self._who(0)} has {tuple(X0.shape[1:])} and {tuple(y0.shape[1:])}; give everybody the same features"
                 )
             if X.dtype != X0.dtype or y.dtype != y0.dtype:
                 raise InputError(
-                    f"{who} has records of type {X.dtype} and targets of type {y.dtype}, but user 0 has {X0.dtype} and "
+                    f"{who} has records of type {X.dtype} and targets of type {y.dtype}, but {self._who(0)} has {X0.dtype} and "
                     f"{y0.dtype}; convert them to one type"
                 )
 

@@ -1,11 +1,13 @@
 """Ready-made tasks: `least_squares` is made, `breast_cancer` and `digits` come with scikit-learn, `a9a` and `mnist` are files.
 
-`shards` says how records are dealt to users: "iid", "dirichlet" (with `alpha`, 10 unless told) or "by-label".
+`users` is how many there are, or their names. `shards` says how records are dealt to them: "iid", "dirichlet" (with `alpha`, 10
+unless told) or "by-label".
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,16 +34,17 @@ NAMES = ("least-squares", "breast-cancer", "digits", "a9a", "mnist")
 TEST_PART = 0.2
 ALPHA = 10.0
 
+Users = int | Sequence[str]
 Arrays = tuple[NDArray[Any], NDArray[np.int64]]
 
 
-def least_squares(users: int = 16, dimension: int = 10, seed: int = 0) -> Task:
+def least_squares(users: Users = 16, dimension: int = 10, seed: int = 0) -> Task:
     """The paper's quadratic: user i = 1 .. n holds |A_i x - b_i|^2 / 2 with A_i = (i / sqrt n) I and b_i ~ N(0, I / i^2).
 
     Everybody's data is one record, so a full gradient is a gradient of one record. Starts at ones; the optimum is exact for the
     float32 numbers in the shards, and is given in float64.
     """
-    n, d = whole("users", users, 1), whole("dimension", dimension, 1)
+    n, d = _count(users), whole("dimension", dimension, 1)
     i = np.arange(1, n + 1)
     scale = (i / math.sqrt(n)).astype(np.float32)
     b = (np.random.default_rng(whole("seed", seed, 0)).standard_normal((n, d)) / i[:, None]).astype(np.float32)
@@ -55,10 +58,12 @@ def least_squares(users: int = 16, dimension: int = 10, seed: int = 0) -> Task:
         "split": "one record a user",
         "seed": int(seed),
     }
-    return Task(models.linear(d), losses.squared, shards, name="least-squares", optimum=torch.tensor(best), facts=facts)
+    return Task(
+        models.linear(d), losses.squared, _held(users, shards), name="least-squares", optimum=torch.tensor(best), facts=facts
+    )
 
 
-def breast_cancer(users: int = 16, seed: int = 0, shards: str = "iid", alpha: float | None = None) -> Task:
+def breast_cancer(users: Users = 16, seed: int = 0, shards: str = "iid", alpha: float | None = None) -> Task:
     """Is a tumour malignant (0) or benign (1), from 30 measurements: 569 records that come with scikit-learn.
 
     A fifth of every class, chosen by the seed, is public test data. Features are standardised with the mean and deviation of all
@@ -76,7 +81,7 @@ def breast_cancer(users: int = 16, seed: int = 0, shards: str = "iid", alpha: fl
     return deal.task("breast-cancer", models.logistic(X.shape[1]), losses.logistic, (X[kept], y[kept]), (X[out], y[out]), facts)
 
 
-def digits(users: int = 16, seed: int = 0, shards: str = "iid", alpha: float | None = None, hidden: int | None = None) -> Task:
+def digits(users: Users = 16, seed: int = 0, shards: str = "iid", alpha: float | None = None, hidden: int | None = None) -> Task:
     """Which digit an 8x8 image shows: 1,797 records that come with scikit-learn, a fifth of every class public test data.
 
     A linear model, or a network with one hidden layer of that size.
@@ -89,7 +94,7 @@ def digits(users: int = 16, seed: int = 0, shards: str = "iid", alpha: float | N
     return deal.task("digits", model, losses.cross_entropy, (X[kept], y[kept]), (X[out], y[out]), facts)
 
 
-def a9a(users: int = 16, seed: int = 0, shards: str = "dirichlet", alpha: float | None = None) -> Task:
+def a9a(users: Users = 16, seed: int = 0, shards: str = "dirichlet", alpha: float | None = None) -> Task:
     """Is an income above 50,000 dollars, from 123 yes-or-no features: 32,561 training and 16,281 test records, in files."""
     deal = _Deal(users, seed, shards, alpha)
     train, test = a9a_files.load()
@@ -98,7 +103,7 @@ def a9a(users: int = 16, seed: int = 0, shards: str = "dirichlet", alpha: float 
 
 
 def mnist(
-    users: int = 16, seed: int = 0, shards: str = "dirichlet", alpha: float | None = None, hidden: int | None = 128
+    users: Users = 16, seed: int = 0, shards: str = "dirichlet", alpha: float | None = None, hidden: int | None = 128
 ) -> Task:
     """Which digit a 28x28 image shows: 60,000 training and 10,000 test records, in files.
 
@@ -115,7 +120,7 @@ def mnist(
     return deal.task("mnist", model, losses.cross_entropy, train, test, facts)
 
 
-def make(name: str, users: int = 16, seed: int = 0, shards: str | None = None, alpha: float | None = None) -> Task:
+def make(name: str, users: Users = 16, seed: int = 0, shards: str | None = None, alpha: float | None = None) -> Task:
     """The task of that name, one of `NAMES`; an underscore will do for a hyphen. Without `shards`, as the task itself chooses."""
     known = name.replace("_", "-") if isinstance(name, str) else ""
     if known == "least-squares":
@@ -138,13 +143,13 @@ def _classifier(features: int, hidden: int | None, classes: int, seed: int) -> n
 class _Deal:
     """How records are dealt to users. Checked when made, so that a slip is met before files are read."""
 
-    users: int
+    users: Users
     seed: int
     way: str
     alpha: float | None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "users", whole("users", self.users, 1))
+        _count(self.users)
         object.__setattr__(self, "seed", whole("seed", self.seed, 0))
         if self.alpha is None and self.way == "dirichlet":
             object.__setattr__(self, "alpha", ALPHA)
@@ -152,13 +157,28 @@ class _Deal:
 
     def task(self, name: str, model: nn.Module, loss: Loss, train: Arrays, test: Arrays, facts: dict[str, Any]) -> Task:
         X, y = train
-        dealt = ways.split(self.way, y, self.users, self.seed, self.alpha)
+        dealt = ways.split(self.way, y, _count(self.users), self.seed, self.alpha)
         # one copy in the order of the users, cut into views: quick for many users too
         X, y = (part[np.concatenate(dealt)] for part in train)
         sizes = [len(records) for records in dealt]
         pieces = zip(*(torch.split(part, sizes) for part in _tensors(X, y)), strict=True)
         counts = {"records": len(y), "test_records": len(test[1]), "split": self.way, "alpha": self.alpha, "seed": self.seed}
-        return Task(model, loss, list(pieces), test=_tensors(*test), name=name, facts=facts | counts, test_public=True)
+        held = _held(self.users, list(pieces))
+        return Task(model, loss, held, test=_tensors(*test), name=name, facts=facts | counts, test_public=True)
+
+
+def _count(users: Users) -> int:
+    """How many users there are."""
+    if isinstance(users, list | tuple):
+        if not users or len(set(users)) < len(users) or not all(isinstance(name, str) for name in users):
+            raise InputError(f"users must be a whole number, or different names of users, not {users!r}")
+        return len(users)
+    return whole("users", users, 1)
+
+
+def _held(users: Users, shards: list[Shard]) -> list[Shard] | dict[str, Shard]:
+    """The shards, by name where users have names."""
+    return dict(zip(users, shards, strict=True)) if isinstance(users, list | tuple) else shards
 
 
 def _tensors(X: NDArray[Any], y: NDArray[np.int64]) -> Shard:

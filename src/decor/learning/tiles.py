@@ -1,9 +1,8 @@
-# mypy: disallow-untyped-decorators=False
 """Examples in tiles of one shape: what an example adds has the same bits wherever it stands, and whoever stands beside it.
 
 A library of matrix products may take another order of additions for another number of examples, and for another place among
 them. So products are taken for tiles of a fixed number of examples, padded with the null record, and that number is one for
-which this machine gives the same bits at all places (`fixed_width`). Tiles are summed in float64, and what these sums are
+which this machine gives the same bits at all places (`fixed_tile`). Tiles are summed in float64, and what these sums are
 rounded by is taken from the clip (`sum_slack`); docs/noise.md, "The clip, in floating point", has the proof.
 """
 
@@ -29,8 +28,8 @@ _WIDTHS = (48, 32, 24, 16, 12, 8, 4, 2)
 _MOST = 512
 """Expected examples of a batch up to which float32 tiles are multiplied in float32."""
 _LARGEST = 100_000
-_DOUBLE = 2.0**-22
-"""Of the clip: more than sums of up to 2^18 examples in float64 are rounded by, twice: 2 b (98 + b / 96) 2^-53."""
+_ROUNDED = 2.0**-53
+"""By how much a sum in float64 is rounded, relatively."""
 _LINE = 64
 """Bytes of a cache line: products may depend on where in a line their numbers begin."""
 
@@ -54,7 +53,8 @@ def sum_slack(sizes: Tensor, dtype: torch.dtype, to: torch.dtype) -> Tensor:
 
     A function of the planned batch size alone. `to` is the type that the sum is rounded to at the end.
     """
-    found = torch.full_like(sizes, _DOUBLE)
+    most = 4 * sizes + 256  # which no Poisson batch exceeds: less than exp(-590)
+    found = 2 * most * (WIDEST + 2 + most / WIDEST) * _ROUNDED
     if dtype is torch.float32:
         found += 2 * light_sizes(sizes) * (WIDEST + 2) * 2.0**-24
     if to is torch.float32:
@@ -62,15 +62,22 @@ def sum_slack(sizes: Tensor, dtype: torch.dtype, to: torch.dtype) -> Tensor:
     return found
 
 
-def fixed_width(expected: float, same: Callable[[int], bool], widest: int = WIDEST) -> int:
-    """How many examples a tile has: the first number for which `same(width)` finds equal bits at all places; one always does."""
-    first = (WIDEST, *_WIDTHS) if expected + 2 * math.sqrt(expected) > _WIDTHS[0] else (*_WIDTHS, WIDEST)
-    return next((width for width in first if width <= widest and same(width)), 1)
+def fixed_tile(expected: float, same: Callable[[int, bool], bool], widest: int = WIDEST) -> tuple[int, bool]:
+    """How many examples a tile has, and whether they are its columns (else its rows): the first that passes `same`.
+
+    `same(width, columns)` finds equal bits at all places of a tile. Tiles of one example have one place.
+    """
+    widths = (WIDEST, *_WIDTHS) if expected + 2 * math.sqrt(expected) > _WIDTHS[0] else (*_WIDTHS, WIDEST)
+    for width in widths:
+        for columns in (False, True):
+            if width <= widest and same(width, columns):
+                return width, columns
+    return 1, True
 
 
-def alike(found: Tensor) -> bool:
-    """Whether all places of the last dimension have the same bits."""
-    return bool((found == found[..., :1]).all())
+def alike(found: Tensor, places: int = -1) -> bool:
+    """Whether all places of a dimension have the same bits."""
+    return bool((found == found.narrow(places, 0, 1)).all())
 
 
 def stand_in(block: Tensor, generator: torch.Generator) -> Tensor:
@@ -90,12 +97,9 @@ def place(block: Tensor) -> tuple[Any, ...]:
 
 def gather_columns(table: Tensor, rows: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
     """Rows [B, width] of a table, each as a column: [B, columns, width]. Side by side, examples are worked on alike."""
-    if table.is_cuda:
-        taken = table.index_select(0, rows.reshape(-1)).view(*rows.shape, -1)[..., :columns]
-        return taken.transpose(1, 2).to(dtype).contiguous()
-    found = torch.empty((len(rows), columns, rows.shape[1]), dtype=dtype)
-    _gather_columns(table.numpy(), rows.numpy(), found.numpy())
-    return found
+    taken = table.index_select(0, rows.reshape(-1)).view(*rows.shape, -1)[..., :columns]
+    found = torch.empty((len(rows), columns, rows.shape[1]), dtype=dtype, device=table.device)
+    return found.copy_(taken.transpose(1, 2))
 
 
 def column_lengths(found: Tensor) -> Tensor:
@@ -116,21 +120,12 @@ def scale_columns(found: Tensor, factor: Tensor) -> Tensor:
     return found
 
 
-def add_double(to: Tensor, block: Tensor) -> None:
-    """to += block, in float64; both contiguous."""
-    if to.is_cuda:
+def add_into(to: Tensor, block: Tensor) -> None:
+    """to += block, rounded in the type of `to`; both contiguous."""
+    if to.is_cuda or to.dtype is block.dtype:
         to.add_(block)
         return
-    _add_double(to.view(-1).numpy(), block.view(-1).numpy())
-
-
-@njit(cache=True, nogil=True)
-def _gather_columns(table: NDArray[Any], rows: NDArray[Any], found: NDArray[Any]) -> None:
-    for b in range(len(rows)):
-        for k in range(rows.shape[1]):
-            row = table[rows[b, k]]
-            for c in range(found.shape[1]):
-                found[b, c, k] = row[c]
+    _add_into(to.view(-1).numpy(), block.view(-1).numpy())  # without torch's copy in another type
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -159,6 +154,6 @@ def _scale_columns(found: NDArray[Any], factor: NDArray[Any], tiny: float) -> No
 
 
 @njit(cache=True, nogil=True)
-def _add_double(to: NDArray[Any], block: NDArray[Any]) -> None:
+def _add_into(to: NDArray[Any], block: NDArray[Any]) -> None:
     for k in range(len(to)):
         to[k] += np.float64(block[k])

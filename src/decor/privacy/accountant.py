@@ -66,7 +66,7 @@ def account(segments: Sequence[Segment], adversary: Adversary, delta: float, met
     users = segments[0].topology.users
     adversary.check(users)
     for s in segments:
-        s.exposure.check(users)
+        s.exposure.check(s.topology)
         if s.topology.labels != segments[0].topology.labels:
             raise InputError("the phases of a run name their users differently; give all graphs the same users in the same order")
         if s.topology.users != users or (s.exposure.unit, s.exposure.relation) != (first.unit, first.relation):
@@ -76,7 +76,7 @@ def account(segments: Sequence[Segment], adversary: Adversary, delta: float, met
     if not all(math.isfinite(_spent(s)) for s in segments):
         # no independent noise (or next to none): the sum of all messages gives everybody away
         found = _Found(math.inf, 0, (), True, lambda: np.full(users, np.inf))
-    elif first.unit == "user" or all(min(s.exposure.rates(users)) == 1 for s in segments):
+    elif first.unit == "user" or all(min(s.exposure.rates(s.topology)) == 1 for s in segments):
         found = _gaussian(segments, adversary, delta, method)
     else:
         found = _subsampled(segments, adversary, delta)
@@ -138,7 +138,7 @@ def _subsampled(segments: Sequence[Segment], adversary: Adversary, delta: float)
     """Every user's composition of subsampled Gaussians; a phase's leverage is the worst over coalitions for that phase."""
     users = segments[0].topology.users
     found = [_exposed([s], [1.0], adversary)[0] for s in segments]
-    steps = np.array([[_multiplier(s, f.per_user), s.exposure.rates(users)] for s, f in zip(segments, found, strict=True)])
+    steps = np.array([[_multiplier(s, f.per_user), s.exposure.rates(s.topology)] for s, f in zip(segments, found, strict=True)])
     kinds = tuple((str(s.exposure.sampling), str(s.exposure.relation), s.exposure.steps) for s in segments)
 
     def epsilon(user: int, z: Floats) -> tuple[float, bool]:

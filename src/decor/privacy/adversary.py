@@ -60,6 +60,8 @@ class Adversary:
 
     def check(self, users: int) -> None:
         """Raises unless at least one of `users` is left to be protected."""
+        if users == 1 and self.colluders:
+            raise InputError(f"one user alone has nobody beside it who could be {self}; choose eavesdropper or everyone")
         if self.colluders is not None and self.colluders >= users:
             raise InputError(
                 f"{self.colluders} colluding users of {users} leave nobody to protect; "

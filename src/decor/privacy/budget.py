@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from decor.errors import BudgetError
+from decor.graph.names import in_order, not_a_list
+from decor.graph.topology import Topology
 
 ACCOUNTED = 0.999
 """The part of delta for which `calibrate` finds noise; the rest covers that noise drawn from tables is not quite Gaussian."""
@@ -19,6 +22,10 @@ def checked_delta(delta: object) -> float:
     if not 0.0 < value < 1.0:
         raise BudgetError(f"delta must lie strictly between 0 and 1, not {delta!r}; 1e-5 is usual for thousands of records")
     return value
+
+
+LARGEST_DELTA = 1e-3
+"""That a plan is made for unasked, however few the users."""
 
 
 @dataclass(frozen=True)
@@ -32,22 +39,69 @@ class Budget:
         object.__setattr__(self, "epsilon", _positive("epsilon", self.epsilon, "1 to 10 is usual", most=1e9))
         object.__setattr__(self, "delta", checked_delta(self.delta))
 
+    @property
+    def accounted(self) -> Budget:
+        """What Gaussian noise may spend of it."""
+        return Budget(self.epsilon, ACCOUNTED * self.delta)
+
+    def check_delta(self, exposure: Exposure, topology: Topology) -> None:
+        """Refuses a delta with which publishing somebody's data outright would be within the budget."""
+        units, what = exposure.units(topology), "users" if exposure.unit == "user" else "records"
+        limit = min(LARGEST_DELTA, 1 / units)
+        if self.delta <= limit:
+            return
+        better = min(1e-5, 10.0 ** math.floor(math.log10(0.1 / units)))
+        raise BudgetError(
+            f"delta {self.delta:g} is too large for {units:,} {what}: at most {limit:.4g} is taken (0.001, or one over their "
+            f"number where that is less). The promise may fail with probability delta for each of them, so for "
+            f"{self.delta * units:.2g} of them on average. Take {better:g}; or say any_delta=True (--any-delta; any_delta = true "
+            "in a federation's file)"
+        )
+
+
+class Counts(Mapping[str, int]):
+    """How many records each user holds, by name: a mapping that does not change."""
+
+    def __init__(self, counts: Mapping[Any, Any]) -> None:
+        self._counts = {str(name): _whole(f"records of {name!r}", count) for name, count in counts.items()}
+        if len(self._counts) < len(counts):
+            raise BudgetError(f"records names a user twice: {', '.join(map(repr, counts))}")
+
+    def __getitem__(self, name: str) -> int:
+        return self._counts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._counts)
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._counts.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._counts)
+
 
 @dataclass(frozen=True)
 class Exposure:
     """What one run does with private data: `steps` gradients, each clipped to `clip`.
 
     unit "user": a user's whole dataset is protected; its gradient may be replaced by any other (shift 2 clip).
-    unit "example": one record is protected; a user averages `batch_size` clipped gradients out of its `records`
-    (one number, or one for every user), drawn by `sampling` "poisson" (each record independently; divided by the expected,
-    never the realised, size) or "fixed" (without replacement); neighbours differ by `relation` "add-remove" or "replace".
+    unit "example": one record is protected; a user averages `batch_size` clipped gradients out of its `records`, drawn by
+    `sampling` "poisson" (each record independently; divided by the expected, never the realised, size) or "fixed" (without
+    replacement); neighbours differ by `relation` "add-remove" or "replace".
+
+    `records` is one number for everybody, or a mapping from every user's name to its number, such as {"bonn": 152, "ulm": 80}. A
+    list has a number for each of the users 0..n-1: on a graph whose users have names it is refused, because the order of the
+    names is that of the graph's file, which nobody knows by heart, and a wrong order understates epsilon.
     """
 
     clip: float
     steps: int
     unit: str = "user"
     batch_size: int | None = None
-    records: int | tuple[int, ...] | None = None
+    records: int | Sequence[int] | Mapping[str, int] | None = None
     sampling: str | None = None
     relation: str | None = None
 
@@ -89,27 +143,44 @@ class Exposure:
         put(self, "sampling", sampling)
         put(self, "relation", relation)
         put(self, "batch_size", _whole("batch_size", self.batch_size))
-        several = not isinstance(self.records, int | np.integer)
-        records = tuple(_whole("records", m) for m in np.ravel(np.asarray(self.records)).tolist())
-        if not records:
-            raise BudgetError("records is empty; give one number, or one for every user")
-        if self.batch_size > min(records):
-            raise BudgetError(f"batch_size {self.batch_size} is larger than the smallest shard, {min(records)} records; lower it")
-        put(self, "records", records if several else records[0])
+        put(self, "records", _records(self.records))
+        counts = [self.records] if isinstance(self.records, int) else list(self._several())
+        if self.batch_size > min(counts):
+            raise BudgetError(f"batch_size {self.batch_size} is larger than the smallest shard, {min(counts)} records; lower it")
 
-    def rates(self, users: int) -> tuple[float, ...]:
-        """Every user's sampling rate at example level."""
-        assert self.batch_size is not None and self.records is not None
-        if isinstance(self.records, int):
-            return (self.batch_size / self.records,) * users
-        self.check(users)
-        return tuple(self.batch_size / m for m in self.records)
+    def _several(self) -> Iterable[int]:
+        return self.records.values() if isinstance(self.records, Mapping) else self.records  # type: ignore[return-value]
 
-    def check(self, users: int) -> None:
-        if isinstance(self.records, tuple) and len(self.records) != users:
-            raise BudgetError(
-                f"records has {len(self.records)} numbers for {users} users; give one number, or one for every user"
-            )
+    def records_of(self, topology: Topology) -> tuple[int, ...]:
+        """How many records every user of this graph holds, in the graph's order; example level.
+
+        Raises where names do not match, and for a list where users have names.
+        """
+        given, users = self.records, topology.users
+        assert given is not None
+        if isinstance(given, int):
+            return (given,) * users
+        if isinstance(given, Mapping):
+            return tuple(in_order(given, topology, "records"))
+        if topology.labels is not None:
+            raise BudgetError(not_a_list(topology, "records", "152"))
+        if len(given) != users:
+            raise BudgetError(f"records has {len(given)} numbers for {users} users; give one number, or one for every user")
+        return tuple(given)
+
+    def rates(self, topology: Topology) -> tuple[float, ...]:
+        """Every user's sampling rate at example level, in the graph's order."""
+        assert self.batch_size is not None
+        return tuple(self.batch_size / m for m in self.records_of(topology))
+
+    def units(self, topology: Topology) -> int:
+        """How many are protected: the users, or all records together."""
+        return topology.users if self.unit == "user" else sum(self.records_of(topology))
+
+    def check(self, topology: Topology) -> None:
+        """Raises unless `records` is for the users of this graph."""
+        if self.unit == "example":
+            self.records_of(topology)
 
     @property
     def shift(self) -> float:
@@ -118,6 +189,18 @@ class Exposure:
             return 2 * self.clip
         assert self.batch_size is not None
         return (2.0 if self.relation == "replace" else 1.0) * self.clip / self.batch_size
+
+
+def _records(given: Any) -> int | tuple[int, ...] | Counts:
+    if isinstance(given, Mapping):
+        found: tuple[int, ...] | Counts = Counts(given)
+    elif isinstance(given, int | np.integer) and not isinstance(given, bool):
+        return _whole("records", given)
+    else:
+        found = tuple(_whole("records", m) for m in np.ravel(np.asarray(given)).tolist())
+    if not found:
+        raise BudgetError("records is empty; give one number, or one for every user")
+    return found
 
 
 def _number(value: Any) -> float:

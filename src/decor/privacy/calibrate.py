@@ -22,7 +22,7 @@ from decor.graph.topology import Topology
 
 from . import theory
 from .adversary import Adversary
-from .budget import ACCOUNTED, Budget, Exposure
+from .budget import Budget, Exposure
 from .need import Need, curve_of
 from .network import Floats
 from .plan import NoisePlan
@@ -53,21 +53,26 @@ def calibrate(
     method: str = "exact",
     gossip_rounds: int = 1,
     accelerate: bool | str = False,
+    any_delta: bool = False,
 ) -> NoisePlan:
     """The least noise within the budget: of the default ratio, or of the ratio, sigma_cdp or sigma_cor given.
 
     `edges="optimal"` lets sigma_cor differ by edge, which pays on irregular graphs. `method="paper"` spends the budget by the
     paper's conversion, for comparison. `gossip_rounds` and `accelerate` say how models will be mixed in every step
     (`decor.graph.gossip.Gossip`): they choose the default ratio and change no guarantee, because gossip is post-processing.
-    Guarantee: the plan, accounted again, is never above its budget.
+    A delta above 0.001, or above one over the number of protected users (or of all records, at example level), is refused
+    unless `any_delta` is True: with that probability the promise may fail for each of them.
+    Guarantee: the plan, accounted again, is never above its budget, with a thousandth of delta left for the tables from which
+    private runs draw their noise (not with `method="paper"`); and it spends all but a thousandth of epsilon.
     """
     gossip = Gossip(gossip_rounds, accelerate)
     if edges not in ("uniform", "optimal"):
         raise InputError(f'edges must be "uniform" or "optimal", not {edges!r}')
     if sum(given is not None for given in (ratio, sigma_cdp, sigma_cor)) > 1:
         raise InputError("give at most one of ratio, sigma_cdp and sigma_cor: each of them fixes the couple")
-    spent = Budget(budget.epsilon, ACCOUNTED * budget.delta) if method == "exact" and isinstance(budget, Budget) else budget
-    need = Need.of(topology, exposure, adversary, spent, method)
+    need = Need.of(topology, exposure, adversary, budget, method)
+    if not any_delta:
+        budget.check_delta(exposure, topology)
     if ratio is not None:
         x = _checked("ratio", ratio)
     elif sigma_cdp is not None:
@@ -82,9 +87,10 @@ def calibrate(
     if edges == "optimal" and c > 0 and topology.edge_count:
         from .edges import optimal
 
+        need.sharpen(range(topology.users))  # the design decides who decides
         progress.report("designing the noise of every edge")
         plan = optimal(plan, need.allowed)
-    return _within(plan, spent, method)
+    return _within(plan, need.budget, method)
 
 
 def couples(
@@ -107,10 +113,12 @@ def _default_ratio(need: Need, gossip: Gossip) -> float:
     if need.adversary.colluders is None or need.topology.edge_count == 0 or need.adversary.average_only:
         return 0.0
     alone = need.topology.degrees <= need.adversary.colluders
+    if alone.any() and need.rates is not None:
+        need.sharpen([int(np.where(alone, need.rates, 0.0).argmax())])
     if alone.any() and need.allowed[alone].min() <= need.allowed.min():
         warnings.warn(_fragile(need), FragileGraphWarning, stacklevel=3)
         return 0.0
-    error = theory.error_weights(need.topology, need.steps, gossip)
+    error = theory.error_weights(need.topology, need.exposure.steps, gossip)
     # against the coalition that is worst at one ratio: choosing the ratio does not need a search at every one
     seen = need.without(need.exposed(10.0).coalition) if need.adversary.colluders else need
     curve = curve_of(seen)

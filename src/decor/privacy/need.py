@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -27,12 +27,20 @@ _INSIDE = 1 + 2.0**-43
 
 @dataclass(frozen=True, eq=False)
 class Need:
-    """What the budget asks: user i's leverage (Sigma^-1)_ii against the adversary may be at most allowed[i]."""
+    """What the budget asks: user i's leverage (Sigma^-1)_ii against the adversary may be at most allowed[i].
+
+    `budget` is what noise is found for: of delta, what `calibrate` does not keep for the noise's tables. With `rates` (example
+    level) `allowed` begins as what the highest sampling rate allows, which is safe for everybody, and is raised to a user's own
+    allowance by `sharpen`, where it decides: a search of some 0.1 s for each rate, of which few decide.
+    """
 
     topology: Topology
     adversary: Adversary
-    steps: int
+    exposure: Exposure
+    budget: Budget
     allowed: Floats
+    rates: Floats | None = None
+    _known: set[float] = field(default_factory=set)
 
     @classmethod
     def of(cls, topology: Topology, exposure: Exposure, adversary: Adversary, budget: Budget, method: str = "exact") -> Need:
@@ -41,19 +49,35 @@ class Need:
                 raise InputError(f"a {kind.__name__} is needed, not {given!r}")
         if method not in ("exact", "paper"):
             raise InputError(f'method must be "exact" or "paper", not {method!r}')
-        users = topology.users
-        exposure.check(users)
-        adversary.check(users)
-        if exposure.unit == "user" or min(exposure.rates(users)) == 1:
+        exposure.check(topology)
+        adversary.check(topology.users)
+        if method == "exact":
+            budget = budget.accounted
+        if exposure.unit == "user" or min(exposure.rates(topology)) == 1:
             mu = (gaussian.mu if method == "exact" else gaussian.paper_mu)(budget.epsilon, budget.delta)
-            allowed = np.full(users, (mu / exposure.shift) ** 2 / exposure.steps)
-        elif method == "exact":
-            z = _multipliers(exposure, budget, users)
-            assert exposure.batch_size is not None
-            allowed = (exposure.batch_size / (exposure.clip * z)) ** 2
-        else:
+            allowed = np.full(topology.users, (mu / exposure.shift) ** 2 / exposure.steps * (1 - 1e-9))
+            return cls(topology, adversary, exposure, budget, allowed)
+        if method == "paper":
             raise BudgetError('method "paper" is for unit "user"; the paper has no accountant for examples that composes')
-        return cls(topology, adversary, exposure.steps, allowed * (1 - 1e-9))
+        rates = np.array(exposure.rates(topology))
+        need = cls(topology, adversary, exposure, budget, np.zeros(topology.users), rates)
+        need.sharpen([int(rates.argmax())])
+        return need
+
+    def sharpen(self, users: Iterable[int]) -> bool:
+        """Raises what these users are allowed to what their own rates allow; False where that was done before.
+
+        Who samples at a lower rate is allowed at least as much.
+        """
+        if self.rates is None:
+            return False
+        new = {float(self.rates[user]) for user in users} - self._known
+        for rate in new:
+            progress.report("noise for every sampling rate")
+            lower = self.rates <= rate
+            self.allowed[lower] = np.maximum(self.allowed[lower], _allowed(self.exposure, self.budget, rate))
+        self._known.update(new)
+        return bool(new)
 
     def exposed(self, ratio: float) -> Exposed:
         if self.adversary.average_only:
@@ -69,7 +93,10 @@ class Need:
         return np.array([self.sigma_at(float(x)) for x in ratios])
 
     def sigma_cdp_squared(self, ratio: float) -> float:
-        return float((self.exposed(ratio).per_user / self.allowed).max())
+        exposures = self.exposed(ratio).per_user
+        while self.sharpen([int((exposures / self.allowed).argmax())]):
+            pass
+        return float((exposures / self.allowed).max())
 
     def sigma_at(self, ratio: float) -> float:
         return math.sqrt(self.sigma_cdp_squared(ratio))
@@ -77,7 +104,18 @@ class Need:
     def without(self, coalition: tuple[int, ...]) -> Need:
         """What an eavesdropper would ask if these users were gone."""
         left, kept = Noise(self.topology, 1.0).network().without(coalition)
-        return Need(Topology(left.nodes, left.edges), Adversary.eavesdropper(), self.steps, self.allowed[kept])
+        rates = None if self.rates is None else self.rates[kept]
+        need = replace(
+            self,
+            topology=Topology(left.nodes, left.edges),
+            adversary=Adversary.eavesdropper(),
+            allowed=self.allowed[kept],
+            rates=rates,
+            _known=set(self._known),
+        )
+        if rates is not None:
+            need.sharpen([int(rates.argmax())])
+        return need
 
     def couple(self, ratio: float) -> tuple[float, float]:
         x = rounded_down(ratio) * _INSIDE
@@ -90,20 +128,14 @@ class Need:
         return float(1 / np.sqrt(self.allowed.min()))
 
 
-def _multipliers(exposure: Exposure, budget: Budget, users: int) -> Floats:
-    """Every user's noise multiplier; above eight different rates, they are rounded up to eight."""
-    rates = np.array(exposure.rates(users))
-    levels = np.unique(rates)
-    if levels.size > 8:
-        levels = np.unique(np.quantile(levels, np.linspace(0, 1, 9)[1:], method="higher"))
-    found = []
-    for k, rate in enumerate(levels.tolist()):
-        progress.report("noise for every sampling rate", k, levels.size)
-        found.append(_multiplier(budget, rate, exposure.steps, str(exposure.sampling), str(exposure.relation)))
-    return np.array(found)[np.searchsorted(levels, rates)]
+def _allowed(exposure: Exposure, budget: Budget, rate: float) -> float:
+    """The leverage that a user who samples at this rate may have."""
+    z = _multiplier(budget, rate, exposure.steps, str(exposure.sampling), str(exposure.relation))
+    assert exposure.batch_size is not None
+    return (exposure.batch_size / (exposure.clip * z)) ** 2 * (1 - 1e-9)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def _multiplier(budget: Budget, rate: float, steps: int, sampling: str, relation: str) -> float:
     """Remembered, because a plan, its baselines and its couples ask for the same one."""
     from .noise_multiplier import noise_multiplier
@@ -138,10 +170,12 @@ def curve_of(need: Need) -> Callable[[Floats], Floats] | None:
     error = 64 * topology.users * UNIT_ROUNDOFF * values[-1] / values[zero]
     if not 0 <= error < 1e-9:
         return None
-    weights = (vectors[:, zero:] ** 2 / need.allowed[:, None]).T
+    weights = (vectors[:, zero:] ** 2).T
 
     def curve(x: Floats) -> Floats:
-        shrunk = 1.0 / (1.0 + np.multiply.outer(x, values[zero:]))
-        return np.asarray((shrunk @ weights + 1.0 / (sizes * need.allowed)).max(axis=-1) * (1 + error))
+        exposures = 1.0 / (1.0 + np.multiply.outer(x, values[zero:])) @ weights + 1.0 / sizes
+        while need.sharpen(np.unique((exposures / need.allowed).argmax(axis=-1)).tolist()):
+            pass
+        return np.asarray((exposures / need.allowed).max(axis=-1) * (1 + error))
 
     return curve

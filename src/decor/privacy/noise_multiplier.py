@@ -13,13 +13,15 @@ from .subsampled import SubsampledStep, check
 
 _LEAST_MULTIPLIER, _MOST_MULTIPLIER = 0.01, 1e9
 _STRIDE = math.log(4)  # of a search that has not yet seen both sides
+_UNSPENT = 8e-4  # of epsilon, at most; epsilon may fall five times as fast as the multiplier grows
+_CLOSEST = 1e-7  # two multipliers between which the accounted epsilon jumps
 
 
 def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int, sampling: str, relation: str) -> float:
     """The smallest noise multiplier found whose epsilon, accounted on the fine grid, is at most the given one.
 
-    Guarantee: accounted again, the result is within the budget. It is rounded up in its fifth digit, is at most 0.5 % above the
-    smallest that `epsilon` would accept, and never below 0.01, which is the answer when less would do.
+    Guarantee: accounted again, the result is within the budget, and spends at least 1 - 8e-4 of its epsilon unless the accounted
+    epsilon itself jumps there. Never below 0.01, which is the answer when less would do.
     """
     check(delta)
     if not 0 < epsilon < math.inf:
@@ -29,8 +31,8 @@ def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int, samp
     def accounted(fine: bool) -> Callable[[float], float]:
         return lambda z: subsampled.epsilon([SubsampledStep(z, rate, sampling, relation, steps)], delta, fine=fine)[0]
 
-    near, slope = _least(accounted(False), epsilon, _guess(epsilon, delta, rate, steps, relation), -1.0, precision=0.05)[1:]
-    return _least(accounted(True), epsilon, near, slope, precision=0.0005)[0]
+    near, slope = _least(accounted(False), epsilon, _guess(epsilon, delta, rate, steps, relation), -1.0, 0.05, math.inf)[1:]
+    return _least(accounted(True), epsilon, near, slope, 0.0005, _UNSPENT)[0]
 
 
 def _guess(epsilon: float, delta: float, rate: float, steps: int, relation: str) -> float:
@@ -44,18 +46,19 @@ def _guess(epsilon: float, delta: float, rate: float, steps: int, relation: str)
 
 
 def _least(
-    accounted: Callable[[float], float], epsilon: float, guess: float, slope: float, precision: float
+    accounted: Callable[[float], float], epsilon: float, guess: float, slope: float, precision: float, unspent: float
 ) -> tuple[float, float, float]:
     """The least multiplier seen to hold, a relative precision above one seen not to; the likely least, and the slope there.
 
-    Logarithms of epsilon over those of multipliers are nearly a line. Next is tried where it meets the budget, and a little
-    farther on the side about which less is known: so that both close in.
+    It leaves at most the share `unspent` of epsilon. Logarithms of epsilon over those of multipliers are nearly a line. Next is
+    tried where that line meets the budget, and a little farther on the side about which less is known: so that both close in.
     """
     goal, beyond, low, high = math.log(epsilon), precision / 3, -math.inf, math.inf
     below = above = goal
     z, least = guess, math.inf
     for tried in count(1):
-        z = min(_rounded_up(max(z, _LEAST_MULTIPLIER)), _MOST_MULTIPLIER)
+        close = high - low <= precision
+        z = min(_rounded_up(max(z, _LEAST_MULTIPLIER), 10 if close else 5), _MOST_MULTIPLIER)
         found = accounted(z)
         x, y, holds = math.log(z), goal + math.log(max(found / epsilon, 1e-9)), found <= epsilon
         if holds:
@@ -65,9 +68,10 @@ def _least(
         if math.isfinite(high - low):
             slope = min((above - below) / (high - low), -0.1)  # rough grids may order two neighbours falsely
             x = min(max(low + (goal - below) / slope, low), high)
-            if high - low <= precision:
+            close = high - low <= precision
+            if close and (goal - above <= unspent or high - low <= _CLOSEST):
                 break
-            if tried % 5 == 0:  # a line that is bent
+            if close or tried % 5 == 0:  # a line that is bent
                 x = (low + high) / 2
             else:
                 x += beyond if high - x > x - low else -beyond
@@ -82,6 +86,7 @@ def _least(
     return least, math.exp(x), slope
 
 
-def _rounded_up(value: float) -> float:
-    digits = 4 - math.floor(math.log10(value))
+def _rounded_up(value: float, digits: int) -> float:
+    """To so many digits: the last ones, which differ between machines, must not decide."""
+    digits -= 1 + math.floor(math.log10(value))
     return round(math.ceil(value * 10.0**digits) / 10.0**digits, digits)

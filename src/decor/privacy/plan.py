@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,7 +50,7 @@ class NoisePlan:
         for name, kind in (("topology", Topology), ("exposure", Exposure), ("adversary", Adversary)):
             if not isinstance(getattr(self, name), kind):
                 raise InputError(f"{name} must be a {kind.__name__}, not {getattr(self, name)!r}")
-        self.exposure.check(self.topology.users)
+        self.exposure.check(self.topology)
         self.adversary.check(self.topology.users)
         object.__setattr__(self, "sigma_cdp", _sigma("sigma_cdp", self.sigma_cdp))
         if self.budget is not None and not isinstance(self.budget, Budget):
@@ -116,10 +116,14 @@ class NoisePlan:
 
     def to_json(self) -> str:
         budget = asdict(self.budget) if self.budget is not None else None
+        exposure = asdict(self.exposure)
+        if isinstance(self.exposure.records, Mapping):  # equal plans, equal text
+            names = (self.topology.name(user) for user in range(self.topology.users))
+            exposure["records"] = dict(zip(names, self.exposure.records_of(self.topology), strict=True))
         value = {
             "format": _FORMAT,
             "topology": _topology_out(self.topology),
-            "exposure": asdict(self.exposure),
+            "exposure": exposure,
             "adversary": str(self.adversary),
             "sigma_cdp": self.sigma_cdp,
             "sigma_cor": self.sigma_cor,
@@ -134,13 +138,15 @@ class NoisePlan:
             value = json.loads(text)
             if not isinstance(value, dict) or value.get("format") != _FORMAT:
                 raise InputError(f'not a saved plan: "format" must be "{_FORMAT}"; save plans with plan.save(path)')
-            exposure = dict(value["exposure"])
-            if isinstance(exposure.get("records"), list):
-                exposure["records"] = tuple(exposure["records"])
+            topology, exposure = _topology_in(value["topology"]), dict(value["exposure"])
+            counts, names = exposure.get("records"), topology.labels
+            if isinstance(counts, list) and names is not None and len(counts) == len(names):
+                # plans of before records went by name have them in the graph's order
+                exposure["records"] = dict(zip(names, counts, strict=True))
             if exposure.get("unit") == "user":
                 exposure.pop("relation", None)
             return cls(
-                _topology_in(value["topology"]),
+                topology,
                 Exposure(**exposure),
                 Adversary.parse(value["adversary"]),
                 value["sigma_cdp"],

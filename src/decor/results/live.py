@@ -24,10 +24,15 @@ _EVERY = 0.5
 
 
 class Live:
-    """Writes the file of one run. A disk that cannot take it is no reason to stop: what counts is saved elsewhere."""
+    """Writes the file of one run. A disk that cannot take it is no reason to stop: what counts is saved elsewhere.
 
-    def __init__(self, folder: Path, plan: NoisePlan, before: Mapping[str, list[float]] | None = None) -> None:
-        self.folder, self.plan = folder, plan
+    `before` is the history of a run that goes on, and `simulated` whether it is a simulation.
+    """
+
+    def __init__(
+        self, folder: Path, plan: NoisePlan, before: Mapping[str, list[float]] | None = None, simulated: bool = True
+    ) -> None:
+        self.folder, self.plan, self.simulated = folder, plan, simulated
         count = len((before or {}).get("step", ()))
         self.rows = [{name: values[k] for name, values in (before or {}).items()} for k in range(count)]
         self._written = -math.inf
@@ -37,7 +42,7 @@ class Live:
         if time.monotonic() - self._written < _EVERY:
             return
         rows = [{n: v if math.isfinite(v) else None for n, v in row.items()} for row in self.rows]
-        value = {"format": FORMAT, "plan": json.loads(self.plan.to_json()), "rows": rows}
+        value = {"format": FORMAT, "simulated": self.simulated, "plan": json.loads(self.plan.to_json()), "rows": rows}
         with suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             replace_text(self.folder / FILE, json.dumps(value) + "\n")
@@ -48,10 +53,11 @@ class Live:
             (self.folder / FILE).unlink(missing_ok=True)
 
 
-def read(folder: Path) -> tuple[NoisePlan, list[dict[str, Any]]] | None:
-    """The plan and the rows, or None where no run is under way (or the file is of somebody else)."""
+def read(folder: Path) -> tuple[NoisePlan, list[dict[str, Any]], bool] | None:
+    """The plan, the rows and whether it is a simulation; None where no run is under way (or the file is of somebody else)."""
     with suppress(OSError, ValueError, KeyError, TypeError, InputError):
         value = json.loads((folder / FILE).read_text(encoding="utf-8"))
         if value["format"] == FORMAT:
-            return NoisePlan.from_json(json.dumps(value["plan"])), [dict(row) for row in value["rows"]]
+            rows = [dict(row) for row in value["rows"]]
+            return NoisePlan.from_json(json.dumps(value["plan"])), rows, value.get("simulated") is not False
     return None

@@ -30,8 +30,12 @@ METRICS: tuple[dict[str, Any], ...] = (
 """All metrics that runs can have, the one that people look at first first."""
 
 _CURIOUS = "Users follow the protocol and are curious; somebody who deviates from it, and side channels, are not covered."
-_LOSS = "The training loss is computed on private data: a simulation shows it, a real federation keeps it to itself."
-_SEED = "Whoever knows the seed of a simulation can take its noise away: a model of real data to be released needs a secret one."
+_LOSS = "The training loss is computed on private data: a simulation shows it, a private run does not measure it."
+_SEED = (
+    "This is a simulation: anyone who knows its seed can subtract the noise, so that its models are not to be released. A "
+    "private run (decor train --seed secret) makes models that are."
+)
+_SECRET = "The noise of this private run came from 256 bits of the operating system that are kept nowhere: it cannot be repeated."
 _PEERS = (
     "The noise of real peers comes from secrets that each of them drew from its own operating system: there is no seed, and the "
     "same federation run anew gives other numbers."
@@ -61,6 +65,7 @@ def outcome(name: str, epsilon: float | str | None, runs: Sequence[Run], guarant
         "epsilon": epsilon,
         "delta": plan.budget.delta if plan.budget is not None else _DELTA,
         "noise": _whence(runs[0]),
+        "simulated": runs[0].simulated,
         "seeds": [run.manifest["seed"] if isinstance(run.manifest.get("seed"), int) else k for k, run in enumerate(runs)],
         "learning_rate": runs[0].manifest.get("learning_rate"),
         "clip": plan.exposure.clip if plan.sigma_cdp > 0 else None,
@@ -111,7 +116,8 @@ def report(
 def _not_covered(metrics: Sequence[dict[str, Any]], outcomes: Sequence[dict[str, Any]]) -> list[str]:
     """What no guarantee is about, of runs such as these."""
     whence = {entry.get("noise", "seed") for entry in outcomes}
-    said = {_CURIOUS: True, _LOSS: any(m["name"] == "loss" for m in metrics), _SEED: "seed" in whence, _PEERS: "peers" in whence}
+    said = {_CURIOUS: True, _LOSS: any(m["name"] == "loss" for m in metrics), _SEED: "seed" in whence}
+    said |= {_SECRET: "secret" in whence, _PEERS: "peers" in whence}
     return [sentence for sentence, applies in said.items() if applies]
 
 
@@ -165,7 +171,7 @@ def _whence(run: Run) -> str:
     engine = run.manifest.get("engine")
     if isinstance(engine, dict) and engine.get("name") == "peers":
         return "peers"
-    return "secret" if run.manifest.get("seed") == "secret" else "seed"
+    return "seed" if run.simulated else "secret"
 
 
 def _named(run: Run, alone: bool) -> tuple[str, str | None]:

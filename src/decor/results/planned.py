@@ -36,9 +36,11 @@ def described(plan: NoisePlan, guarantee: Guarantee, notes: list[str]) -> dict[s
         **({"edges": plan.topology.edges.tolist()} if per_edge else {}),
         "epsilon": guarantee.epsilon,
         "delta": guarantee.delta,
+        "expected_failures": guarantee.delta * plan.exposure.units(plan.topology),
         "adversary": str(guarantee.adversary),
         "worst_user": guarantee.worst_user,
         "worst_coalition": list(guarantee.worst_coalition),
+        "per_user": _each(plan, guarantee),
         "per_user_epsilon": guarantee.per_user.tolist(),
         "exact": guarantee.exact,
         "users": plan.topology.users,
@@ -51,10 +53,20 @@ def described(plan: NoisePlan, guarantee: Guarantee, notes: list[str]) -> dict[s
     }
 
 
+def _each(plan: NoisePlan, guarantee: Guarantee) -> list[dict[str, Any]]:
+    """Every user's name, records (example level) and epsilon, in the graph's order."""
+    counts = plan.exposure.records_of(plan.topology) if plan.exposure.unit == "example" else None
+    found = []
+    for user, epsilon in enumerate(guarantee.per_user.tolist()):
+        records = {} if counts is None else {"records": counts[user]}
+        found.append({"user": plan.topology.name(user), **records, "epsilon": epsilon})
+    return found
+
+
 def relative_error(plan: NoisePlan, gossip: Gossip) -> float:
     """The plan's predicted error over that of central DP with the same budget, from the noise alone."""
     assert plan.budget is not None
-    central = baselines.central(plan.topology, plan.exposure, plan.budget)
+    central = baselines.central(plan.topology, plan.exposure, plan.budget, any_delta=True)
     return theory.predicted_error(plan, gossip) / theory.average_error(central)
 
 

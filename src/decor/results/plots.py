@@ -54,8 +54,8 @@ def graph_figure(topology: Topology, exposures: Floats, ratio: float, path: str 
 def _couples(axis: Any, plan: NoisePlan) -> None:
     assert plan.budget is not None
     curve = plan.couples(np.geomspace(1e-2, 1e5, 60 if plan.topology.users <= 64 else 15))
-    central = baselines.central(plan.topology, plan.exposure, plan.budget).sigma_cdp
-    local = baselines.local(plan.topology, plan.exposure, plan.budget).sigma_cdp
+    central = baselines.central(plan.topology, plan.exposure, plan.budget, any_delta=True).sigma_cdp
+    local = baselines.local(plan.topology, plan.exposure, plan.budget, any_delta=True).sigma_cdp
     axis.plot(curve.sigma_cor, curve.sigma_cdp, color=BLUE, linewidth=2.2)
     for level, name, side in ((local, "local DP", "bottom"), (central, "central DP", "top")):
         axis.axhline(level, color=GREY, linewidth=1, linestyle="--")

@@ -96,7 +96,7 @@ def _runs(outcome: Data) -> str:
     count, whence = len(outcome["seeds"]), outcome.get("noise", "seed")
     if whence == "peers":
         return "one run of real peers" if count == 1 else f"{count} runs of real peers"
-    return f"{count} {'secret ' if whence == 'secret' else ''}seed{'' if count == 1 else 's'}"
+    return f"{count} {'private run' if whence == 'secret' else 'seed'}{'' if count == 1 else 's'}"
 
 
 def _final(spread: Spread | None, digits: int, unit: str) -> dict[str, Any] | None:

@@ -79,13 +79,13 @@ def against(question: Question) -> dict[str, Any]:
 def _plan(question: Question) -> tuple[NoisePlan, list[str]]:
     gossip = question.gossip
     asked = (question.graph.topology, question.exposure, question.adversary, question.budget)
-    return calibrated(*asked, gossip_rounds=gossip.rounds, accelerate=gossip.accelerate)
+    return calibrated(*asked, gossip_rounds=gossip.rounds, accelerate=gossip.accelerate, any_delta=question.any_delta)
 
 
 def _errors(plan: NoisePlan, question: Question) -> list[dict[str, Any]]:
     """Predicted error relative to central DP: of central DP, of the plan and of local DP, each with its noise."""
     topology, exposure, budget = plan.topology, plan.exposure, question.budget
-    central, local = baselines.central(topology, exposure, budget), baselines.local(topology, exposure, budget)
+    central, local = (made(topology, exposure, budget, any_delta=True) for made in (baselines.central, baselines.local))
     own, alone = relative_error(plan, question.gossip), relative_error(local, question.gossip)
     found = (("central", 1.0, central), ("decor", own, plan), ("local", alone, local))
     return [{"kind": kind, "value": v, "text": figure(v), "sigma_cdp": figure(each.sigma_cdp)} for kind, v, each in found]

@@ -30,7 +30,7 @@ FILE = "graph.txt"
 
 _GRAPH = ("topology", "users", "degree", "probability", "graph_seed", "drawn")
 _EXPOSURE = ("clip", "steps", "unit", "batch_size", "records", "sampling", "relation")
-_REST = ("epsilon", "delta", "adversary", "gossip_rounds", "accelerate")
+_REST = ("epsilon", "delta", "any_delta", "adversary", "gossip_rounds", "accelerate")
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class Question:
     budget: Budget
     gossip: Gossip
     command: str
+    any_delta: bool = False
 
 
 def question(value: dict[str, Any]) -> Question:
@@ -60,11 +61,14 @@ def question(value: dict[str, Any]) -> Question:
     exposure = Exposure(**{name: _number(value[name]) for name in _EXPOSURE if name in value})
     if exposure.steps > MOST_STEPS:
         raise InputError(f"the planner takes up to {MOST_STEPS:,} steps, not {exposure.steps:,}; decor plan takes more")
-    adversary = Adversary.parse(value.get("adversary", "eavesdropper"))
+    adversary = Adversary.parse(value.get("adversary", "curious"))
     if adversary.average_only:
         raise InputError("who sees the average alone is no adversary of DECOR; compare with the bar of central DP")
     budget = Budget(_number(value.get("epsilon")), _number(value.get("delta", 1e-5)))
-    return Question(graph, exposure, adversary, budget, _gossip(value), _command(value, graph))
+    any_delta = value.get("any_delta", False)
+    if not isinstance(any_delta, bool):
+        raise InputError(f"any_delta is true or false, not {any_delta!r}")
+    return Question(graph, exposure, adversary, budget, _gossip(value), _command(value, graph), any_delta)
 
 
 def _gossip(value: dict[str, Any]) -> Gossip:
@@ -160,6 +164,8 @@ def _number(value: Any) -> Any:
     """A whole number as such, however it was written; everything else as it is, for whoever checks it."""
     if isinstance(value, list):
         return tuple(_number(each) for each in value)
+    if isinstance(value, dict):
+        return {name: _number(each) for name, each in value.items()}
     if isinstance(value, float) and math.isfinite(value) and value == int(value) and abs(value) < 2**53:
         return int(value)
     return value
@@ -175,6 +181,7 @@ def _command(value: dict[str, Any], graph: Drawn) -> str:
         words += ["--topology", name, "--users", str(graph.topology.users)]
         words += _options(value, named.TAKES.get(name, ()))
     words += _options(value, ("epsilon", "delta", "steps", "clip", "adversary"))
+    words += ["--any-delta"] if value.get("any_delta") is True else []
     if value.get("unit") == "example":
         words += _options(value, ("unit", "batch_size", "records", "sampling", "relation"))
     if _number(value.get("gossip_rounds", 1)) != 1:
@@ -194,4 +201,6 @@ def _options(value: dict[str, Any], names: tuple[str, ...]) -> list[str]:
 def _word(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(map(_word, value))
+    if isinstance(value, dict):
+        return ",".join(f"{name}={_word(each)}" for name, each in value.items())
     return str(_number(value)) if isinstance(value, int | float) else str(value)

@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from decor.privacy.guarantee import figure
 from decor.privacy.plan import NoisePlan
 from decor.results import live
 from decor.results.outcomes import METRICS
+from decor.results.run import Run
 
 Ask = Callable[[Path], dict[str, Any]]
 """A node's socket -> what it says of itself; raises InputError where nobody answers."""
@@ -35,7 +37,7 @@ class Watch:
         self.folder, self.ask = folder, ask
         self._one = threading.Lock()
         self._looked, self._state, self._digest = 0.0, {"kind": "nothing"}, ""
-        self._spent: dict[tuple[str, int], dict[str, Any]] = {}
+        self._spent: dict[tuple[str, int, bool], dict[str, Any]] = {}
 
     def since(self, seen: object) -> dict[str, Any]:
         """The folder's state, or only that it is as it was when it had the digest `seen`; and how long it has been quiet."""
@@ -67,7 +69,8 @@ class Watch:
             return {"kind": "nothing", "said": "There is no such folder yet. What is written there will show up here by itself."}
         under_way = live.read(self.folder)
         if under_way is not None:
-            return self._training(*under_way, None)
+            plan, rows, simulated = under_way
+            return self._training(plan, rows, None, simulated)
         manifest = _json(self.folder / "manifest.json")
         match manifest.get("format"):
             case "decor-run-1":
@@ -85,9 +88,12 @@ class Watch:
             plan = NoisePlan.load(self.folder / "plan.json")
         except InputError:
             return {"kind": "nothing", "said": "A run is being written here; its plan cannot be read yet."}
-        return self._training(plan, _rows(self.folder / "metrics.jsonl"), manifest)
+        simulated = Run(plan, {}, {}, 0, None, manifest).simulated
+        return self._training(plan, _rows(self.folder / "metrics.jsonl"), manifest, simulated)
 
-    def _training(self, plan: NoisePlan, rows: list[dict[str, Any]], manifest: dict[str, Any] | None) -> dict[str, Any]:
+    def _training(
+        self, plan: NoisePlan, rows: list[dict[str, Any]], manifest: dict[str, Any] | None, simulated: bool
+    ) -> dict[str, Any]:
         taken = manifest.get("steps_taken") if manifest is not None else rows[-1].get("step") if rows else 0
         taken = taken if isinstance(taken, int) and 0 <= taken <= plan.exposure.steps else 0
         stopped = manifest.get("stopped") if manifest is not None else None
@@ -107,20 +113,23 @@ class Watch:
             "graph": plan.topology.description,
             "step": taken,
             "steps": plan.exposure.steps,
-            **self._cost(plan, taken),
+            "simulated": simulated,
+            **self._cost(plan, taken, simulated),
             "metrics": known,
             "history": {name: [row.get(name) for row in rows] for name in ("step", *(each["name"] for each in known))},
         }
 
-    def _cost(self, plan: NoisePlan, steps: int) -> dict[str, Any]:
-        """What so many steps have spent; remembered, as it may take a search."""
-        key = (plan.to_json(), steps)
+    def _cost(self, plan: NoisePlan, steps: int, simulated: bool) -> dict[str, Any]:
+        """What so many steps cost if that was fixed in advance, and what is promised; remembered, as it may take a search."""
+        key = (plan.to_json(), steps, simulated)
         if key not in self._spent:
-            guarantee = plan.guarantee_on_grid(0.0, plan.budget.delta if plan.budget is not None else 1e-5, steps=steps)
+            delta = plan.budget.delta if plan.budget is not None else 1e-5
+            guarantee, whole = (plan.guarantee_on_grid(0.0, delta, steps=some) for some in (steps, None))
+            promised = str(replace(whole, simulated=simulated))
             budget = figure(plan.budget.epsilon) if plan.budget is not None else None
             if len(self._spent) > 1000:
                 self._spent.clear()
-            self._spent[key] = {"epsilon": figure(guarantee.epsilon), "budget": budget, "statement": str(guarantee)}
+            self._spent[key] = {"epsilon": figure(guarantee.epsilon), "budget": budget, "statement": promised}
         return self._spent[key]
 
     def _comparison(self, manifest: dict[str, Any]) -> dict[str, Any]:
@@ -174,7 +183,7 @@ class Watch:
             return blank | {"state": f"does not answer; its last word: {_last_event(self.folder / f'{name}.log')}"}
         stopped = manifest.get("stopped")
         told = {"federation": str(_dict(manifest, "task").get("name", "")), "step": taken, "steps": steps}
-        told |= {"missed": manifest.get("steps_missed", 0), "epsilon": self._cost(plan, taken)["epsilon"]}
+        told |= {"missed": manifest.get("steps_missed", 0), "epsilon": self._cost(plan, taken, False)["epsilon"]}
         return blank | told | {"state": str(stopped) if stopped else "done", "over": not stopped}
 
 

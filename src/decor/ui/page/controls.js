@@ -2,7 +2,7 @@
 
 const FIRST = {
   topology: 'ring', users: 16, degree: 4, probability: 0.35, graph_seed: 0, epsilon: 3, delta: 1e-5, steps: 1000, clip: 1,
-  colluders: 0, everyone: false, unit: 'user', batch_size: 64, records: 3750, sampling: 'poisson', relation: 'add-remove',
+  colluders: 1, everyone: false, unit: 'user', batch_size: 64, records: 3750, sampling: 'poisson', relation: 'add-remove',
   gossip_rounds: 1, accelerate: '', sketch: null,
 };
 let state = { ...FIRST };

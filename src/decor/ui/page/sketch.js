@@ -14,7 +14,8 @@ function sketchFromShown() {
 // after every change of a drawn graph
 function edited(sentence) {
   if (sketching.chosen !== null && !(sketching.chosen < state.sketch.names.length)) sketching.chosen = null;
-  if (state.colluders >= Math.max(1, usersNow())) state.colluders = Math.max(0, usersNow() - 1);
+  // never down to 0: a drawing that begins with one user must not end as a plan against outsiders
+  if (state.colluders > 1 && state.colluders >= usersNow()) state.colluders = Math.max(1, usersNow() - 1);
   showSketch();
   showControls();
   remember();

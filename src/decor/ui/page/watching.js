@@ -76,7 +76,7 @@ function drawTraining(found) {
   choice.value = watch.metric ?? '';
   const figures = [
     progressFigure(found.over ? 'steps' : 'steps, when last measured', 'watch-step', counted(found.step), found.step / found.steps, `of ${counted(found.steps)}; ${found.graph}`),
-    progressFigure(`ε spent by step ${counted(found.step)}`, 'watch-epsilon', found.epsilon, found.budget ? Number(found.epsilon) / Number(found.budget) : 1, `${found.budget ? `of ${found.budget}` : 'without a budget'}${found.over ? '' : '; steps since then cost more'}`),
+    progressFigure(`ε of ${counted(found.step)} steps, if fixed in advance`, 'watch-epsilon', found.epsilon, found.budget ? Number(found.epsilon) / Number(found.budget) : 1, `${found.budget ? `of ${found.budget}` : 'without a budget'}${found.over ? '' : '; steps since then cost more'}`),
   ];
   const metric = found.metrics.map(dressed).find((each) => each.name === watch.metric);
   if (!metric) { byId('watch-figures').replaceChildren(...figures); byId('watch-plot').replaceChildren(el('p', { class: 'empty' }, 'Nothing has been measured yet.')); return; }

@@ -1,0 +1,96 @@
+"""What a private run costs beside a simulation: CPU milliseconds a step on one thread, both in one process, one after the other.
+
+    python benchmarks/private.py               # all rows, one JSON object a line
+    python benchmarks/private.py "mnist, user" # rows whose name contains this
+    python benchmarks/private.py --table benchmarks/private.jsonl      # the table of docs/benchmarks.md
+
+Every row calls `decor.train` with few and with many steps, with a seed and with `seed=None` in turn; a step's cost is the
+difference of the best long and the best short run. `audit` is the whole of `decor audit --seed secret` on two cores. Rows of a9a
+and mnist need DECOR_DATA.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
+ROWS = {
+    # task, unit, graph, at most so many times a simulation
+    "mnist, user level, ring of 16": ("mnist", "user", "ring", 2.5),
+    "mnist, example level, ring of 16": ("mnist", "example", "ring", 2.5),
+    "mnist, user level, complete graph of 16": ("mnist", "user", "complete", 8.0),
+    "a9a, user level, ring of 16": ("a9a", "user", "ring", 3.0),
+    "a9a, example level, ring of 16": ("a9a", "example", "ring", 3.0),
+}
+STEPS = {"mnist": (10, 50), "a9a": (200, 2200)}
+REPEATS = 7
+
+
+def compare(what: str, task: str, unit: str, graph: str, reach: float) -> None:
+    from dataclasses import replace
+
+    import decor
+
+    data = getattr(decor.tasks, task)(users=16, seed=0, shards="iid")
+    example = {"unit": "example", "batch_size": 64, "records": data.records} if unit == "example" else {}
+    topology = decor.ring(16) if graph == "ring" else decor.complete(16)
+    plan = decor.NoisePlan(topology, decor.Exposure(clip=1.0, steps=10, **example), decor.Adversary.curious(), 0.05, 0.3)
+    options = {} if example else {"batch_size": 64}
+    few, many = STEPS[task]
+    best = {(seed, steps): float("inf") for seed in (0, None) for steps in (few, many)}
+
+    def run(seed: int | None, steps: int) -> float:
+        planned, engine = replace(plan, exposure=replace(plan.exposure, steps=steps)), decor.Vectorised(seed=seed, threads=1)
+        began = time.process_time()
+        decor.train(data, planned, learning_rate=0.1, engine=engine, evaluate_every=10**6, **options)
+        return time.process_time() - began
+
+    run(0, few), run(None, few)  # compiles
+    for _ in range(REPEATS):
+        for key in best:
+            best[key] = min(best[key], run(*key))
+    simulated, private = ((best[seed, many] - best[seed, few]) / (many - few) * 1e3 for seed in (0, None))
+    row = {"benchmark": "private", "what": what, "simulation_ms": round(simulated, 4), "private_ms": round(private, 4)}
+    print(json.dumps(row | {"times": round(private / simulated, 2), "reach": reach}), flush=True)
+
+
+def audit() -> None:
+    command = [sys.executable, "-m", "decor", "audit", "--seed", "secret", "--users", "16", "--adversary", "curious", "--json"]
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    began = time.perf_counter()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    seconds, found = time.perf_counter() - began, json.loads(done.stdout)
+    # the least of what was proven of an attacker's mu, over all adversaries
+    share = min(attack["mu_proven"] / attack["mu_claimed"] for attack in found["attacks"])
+    row = {"benchmark": "private", "what": "audit of a private run, ring of 16, all adversaries", "seconds": round(seconds, 1)}
+    print(json.dumps(row | {"reach_seconds": 60, "passed": found["passed"], "share_of_mu": round(share, 3), "reach_share": 0.9}))
+
+
+def table(path: str) -> None:
+    print("| run | simulation, ms a step | private, ms a step | times | at most |\n|---|---|---|---|---|")
+    for line in open(path, encoding="utf-8"):
+        row = json.loads(line)
+        if "times" in row:
+            figures = [f"{row[name]:.3g}" for name in ("simulation_ms", "private_ms", "times", "reach")]
+            print(f"| {row['what']} | {' | '.join(figures)} |")
+
+
+def main(words: list[str]) -> None:
+    if words[:1] == ["--table"]:
+        table(words[1])
+        return
+    for name, row in ROWS.items():
+        if not words or words[0] in name:
+            compare(name, *row)
+    if not words or words[0] in "audit":
+        audit()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

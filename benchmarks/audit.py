@@ -22,6 +22,8 @@ ROWS = {
     "vectorised-16": (decor.random_regular(16, 4, seed=0), USER, decor.Adversary.colluding(2), decor.Vectorised()),
     "process-group": (decor.ring(8), USER, CURIOUS, decor.ProcessGroup()),
     "peers": (decor.ring(8), USER, CURIOUS, decor.Peers()),
+    "private": (decor.ring(8), USER, CURIOUS, decor.Vectorised(seed=None)),
+    "private-example": (decor.ring(8), EXAMPLE, CURIOUS, decor.Vectorised(seed=None)),
     "vectorised-example": (decor.ring(8), EXAMPLE, CURIOUS, decor.Vectorised()),
     "peers-example": (decor.ring(8), EXAMPLE, CURIOUS, decor.Peers()),
 }

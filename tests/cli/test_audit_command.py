@@ -56,6 +56,21 @@ def test_a_saved_plan_and_a_run_are_audited_and_the_run_keeps_the_outcome(here, 
     assert 'id="audit-title"' in page and "PASS" in page
 
 
+def test_a_private_run_is_audited_as_one(here, tmp_path):
+    said = here("audit", "--users", 5, "--epsilon", 3, "--seed", "secret", *SMALL).stdout
+    assert "PASS" in said and "vectorised, private" in said and "Last bits of messages, vectorised, private: looked at." in said
+    assert "not claimed: a simulation" in here("audit", "--users", 5, "--epsilon", 3, *SMALL).stdout
+    ask = ["--task", "breast-cancer", "--users", 5, "--epsilon", 3, "--steps", 8, "--learning-rate", 0.1]
+    here("train", *ask, "--seed", "secret", "--output", "run")
+    data = json.loads(here("audit", "run", *SMALL, "--json").stdout)
+    assert data["passed"] and list(data["last_bits"]) == ["vectorised, private"]
+    assert {"support", "low bits", "entropy"} <= {check["name"] for check in data["checks"]}
+    # what was private can be simulated on demand
+    assert "not claimed" in here("audit", "run", *SMALL, "--seed", 3).stdout
+    refused = here("audit", "--users", 5, "--engine", "process-group", "--seed", "secret", check=2).stderr
+    assert "--engine vectorised --seed secret" in refused
+
+
 @pytest.mark.slow
 def test_a_federation_is_audited_with_real_peers_and_a_group_with_real_processes(tmp_path):
     def run(*words):

@@ -12,7 +12,9 @@ import decor.engines.engine
 from decor.engines.engine import Recipe
 from decor.graph.gossip import Gossip
 from decor.learning.batches import Batch, Batches, secretly
+from decor.net import session
 from decor.net.peer import Peer
+from decor.noise.agreement import Agreement
 from decor.noise.grid import Grid
 
 USERS, STEPS = 5, 6
@@ -55,6 +57,8 @@ def keys(monkeypatch):
         return asked
 
     monkeypatch.setattr(Peer, "keys", noted)
+    # what neighbours agree with is the system's, so that a user's own draws are those of its steps
+    monkeypatch.setattr(session, "Agreement", lambda identity, edge, random: Agreement(identity, edge))
     return found
 
 
@@ -97,6 +101,7 @@ def test_peers_train_the_simulators_models_at_user_level(kind, recipe, graph, ke
     nodes, runs = gathered(task, plan, how, tmp_path, random=sources.__getitem__)
     # of 32 bytes are keys; a module's own draws have a seed of 8
     own = [[drawn for drawn in source.drawn if len(drawn) == 32] for source in sources]
+    assert all(len(each) == STEPS for each in own), "every step asks for a key of 32 bytes, and for no more"
     compare(replayed(task, plan, how, nodes, keys, own), runs)
 
 
@@ -108,6 +113,7 @@ def test_peers_train_the_simulators_models_at_example_level(sampling, keys, tmp_
     sources = [Bytes(i) for i in range(USERS)]
     nodes, runs = gathered(task, plan, Recipe(), tmp_path, random=sources.__getitem__)
     # a batch is drawn before a user's own key, in every step
+    assert all(len(source.drawn) == 2 * STEPS and all(len(key) == 32 for key in source.drawn[1::2]) for source in sources)
     drawn = [[source.drawn[2 * t] for t in range(STEPS)] for source in sources]
 
     def same(self, step):

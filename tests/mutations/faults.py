@@ -960,7 +960,7 @@ FAULTS = (
         "noise is rounded apart from the gradient at its other end: it does not cancel, and low bits tell of gradients",
         (Edit("federation/vectors.py", "return out if _move(", "return out.astype(np.float16).astype(out.dtype) if _move("),),
         (TRANSCRIPTS + "the_noise_on_the_wire_is_whole_steps_of_the_grid",),
-        "peers",
+        dash="the audit's clock is beyond float16, so that its peers stop",
     ),
     Fault(
         "peers: no noise for the edge of an absent neighbour",

@@ -112,7 +112,7 @@ def every_refusal() -> frozenset[str]:
         }
         | {
             "sent a frame of an unknown kind (#)",
-            "speaks version # of the protocol, and this side version #",
+            "speaks version # of the protocol, and this side version #; install the same version of decor at both",
             "names # fields of its federation; # are the most",
             "has another federation file",
             "could not agree on a secret: the offer is not signed by this neighbour for this federation and epoch",

@@ -14,9 +14,9 @@ from torch import nn
 import decor
 from decor.engines.engine import Recipe
 from decor.federation.local import Local
-from decor.learning import losses
+from decor.learning import linear, losses
 from decor.learning.batches import Batch
-from decor.learning.clip import add_clipped, factors, lengths, limits, scale
+from decor.learning.clip import add_clipped, factors, lengths, lengths_by_torch, limits, scale
 from decor.learning.layers import Layers
 from decor.learning.linear import Linear
 from decor.learning.modules import Modules
@@ -115,7 +115,7 @@ def test_rounding_alone_takes_no_gradient_beyond_its_clip():
 @given(data=st.data())
 def test_lengths_neither_vanish_nor_overflow(dtype, data):
     values = torch.tensor(data.draw(st.lists(extremes(dtype), min_size=1, max_size=6)), dtype=F64).to(dtype)
-    found = float(lengths(values))
+    found = float(data.draw(st.sampled_from([lengths, lengths_by_torch]))(values))
     if math.isinf(found):
         assert square([values]) > Fraction(2) ** 2047
         return
@@ -255,6 +255,20 @@ def test_probabilities_whose_squares_vanish_are_clipped_all_the_same(dtype, feat
         assert_within(to, 1)
         if dtype is F64 and "modules" not in name:
             assert square(to) > Fraction(1, 2), "it is clipped, and not lost"
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_linear_models_clip_on_a_card_as_they_do_here(dtype):
+    generator = torch.Generator().manual_seed(2)
+    e = torch.randn(2, 5, 3, generator=generator, dtype=F64).to(dtype) * 10
+    e[0, 1, 2], e[1, 2, 0], e[1, 3, 1], e[0, 0, 0] = math.nan, math.inf, 1e-38 if dtype is F32 else 1e-308, 0.0
+    size = torch.rand(2, 5, 1, generator=generator, dtype=F64)
+    size[0, 3], size[1, 4] = math.inf, 0.0
+    limit, rate = torch.tensor([[[0.1, 1.0, 1e9]]], dtype=F64), torch.tensor([[[1.0, -2.0, 0.5]]], dtype=F64)
+    for weights in (torch.full((1, 1, 1), 0.25, dtype=F64), torch.rand(2, 5, 1, generator=generator, dtype=F64)):
+        there = linear._clip_by_torch(e, size, limit, rate, weights, torch.finfo(dtype).smallest_normal)
+        here = linear._clipped(e.clone(), size, limit, rate, weights)
+        assert torch.equal(here, there) and torch.isfinite(here).all() and not here[0, 3].any() and here[1, 4].any()
 
 
 @pytest.mark.parametrize("dtype", [F32, F64])

@@ -986,9 +986,14 @@ FAULTS = (
         "a neighbour asks by its model whether one record is there, and sees the answer",
         (
             Edit(
-                "learning/layers.py",
-                "        if not bool(finite.all()):\n            into",
-                "        if False:\n            into",
+                "learning/tiles.py",
+                "row[k] = row.dtype.type(value) if factor[b, k] != 0 and abs(value) >= tiny else 0",
+                "row[k] = row.dtype.type(value)",
+            ),
+            Edit(
+                "learning/clip.py",
+                "row[j] = row.dtype.type(value) if by != 0 and abs(value) >= tiny else 0",
+                "row[j] = row.dtype.type(value)",
             ),
         ),
         (CLIP + "no_model_tells_by_stopping_a_node_whether_one_record_is_there[layers]",),

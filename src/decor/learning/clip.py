@@ -61,12 +61,17 @@ def factors(lengths: Tensor, limit: Tensor) -> Tensor:
 
 def lengths(rows: Tensor) -> Tensor:
     """Of [..., d], in float64: no square vanishes or overflows. Not finite where an entry, or the length itself, is not."""
-    if not rows.is_cuda:
-        flat = rows.reshape(-1, rows.shape[-1])
-        found = np.empty(len(flat))
-        _lengths(flat.numpy(), found)
-        return torch.from_numpy(found).view(rows.shape[:-1])
-    if rows.dtype is torch.float32:  # whose squares are far inside of float64's range
+    if rows.is_cuda:
+        return lengths_by_torch(rows)
+    flat = rows.reshape(-1, rows.shape[-1])
+    found = np.empty(len(flat))
+    _lengths(flat.numpy(), found)
+    return torch.from_numpy(found).view(rows.shape[:-1])
+
+
+def lengths_by_torch(rows: Tensor) -> Tensor:
+    """The same on a card: scaled by the largest entry, for float32 without need, since its squares are far inside of float64."""
+    if rows.dtype is torch.float32:
         norms: Tensor = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64)
         return norms
     largest = rows.abs().amax(-1, keepdim=True)

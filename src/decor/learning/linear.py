@@ -92,9 +92,13 @@ def _clipped(e: Tensor, size: Tensor, limit: Tensor, rate: Tensor, weights: Tens
     So does what is below the smallest normal number, which would be rounded by more than a relative bound allows.
     """
     tiny = torch.finfo(e.dtype).smallest_normal
-    if not e.is_cuda:
-        _clip(e.numpy(), size.numpy(), limit.numpy(), rate.numpy(), weights.numpy(), tiny)
-        return e
+    if e.is_cuda:
+        return _clip_by_torch(e, size, limit, rate, weights, tiny)
+    _clip(e.numpy(), size.numpy(), limit.numpy(), rate.numpy(), weights.numpy(), tiny)
+    return e
+
+
+def _clip_by_torch(e: Tensor, size: Tensor, limit: Tensor, rate: Tensor, weights: Tensor, tiny: float) -> Tensor:
     shrunk = torch.minimum(e.abs(), limit / size).mul_(e.sign()).mul_(rate).mul_(weights)
     kept = torch.isfinite(e) & torch.isfinite(size) & (shrunk.abs() >= tiny)
     return torch.where(kept, shrunk, 0.0).to(e.dtype)

@@ -300,6 +300,84 @@ def test_a_rule_that_was_given_private_figures_leaves_no_guarantee(tmp_path):
     assert whole.stopped is None and whole.guarantee.epsilon <= 3.0, "a rule that never stopped has not chosen anything"
 
 
+def test_a_checkpoint_kept_by_looking_at_private_figures_has_no_guarantee():
+    """Keeping the best of all steps chooses a step as much as stopping there does."""
+    kept = []
+    engine = Vectorised(seed=None, private_metrics=True)
+    trained(engine, callbacks=lambda moment: kept.append(moment.run()) if moment.metrics["loss"] > 0 else None)
+    assert len(kept) == STEPS + 1 and all(run.guarantee.void for run in kept[:-1]) and not kept[-1].guarantee.void
+
+
+def test_resuming_does_not_wash_off_that_private_figures_were_seen(tmp_path):
+    seen = trained(Vectorised(seed=None, private_metrics=True), callbacks=lambda moment: moment.step == 2)
+    seen.save(tmp_path)
+    again = trained(resume=decor.Run.load(tmp_path), callbacks=lambda moment: moment.step == 4)
+    assert again.steps_taken == 4 and again.guarantee.void
+    whole = trained(resume=decor.Run.load(tmp_path))
+    assert whole.stopped is None and whole.guarantee.epsilon <= 3.0, "at the end nothing is left to choose"
+
+
+def test_what_others_may_see_of_a_measurement_is_public():
+    public = []
+    engine = Vectorised(seed=None, private_metrics=True)
+    trained(engine, data(public=False), callbacks=lambda moment: public.append(dict(moment.public)))
+    assert all(set(row) == {"step", "consensus"} for row in public)
+    trained(Vectorised(seed=1), callbacks=lambda moment: public.append(dict(moment.public)))
+    assert "loss" in public[-1], "of a simulation everything may be seen"
+
+
+def test_an_engine_that_is_called_directly_refuses_what_the_plan_does_not_account_for():
+    from decor.engines.engine import Recipe, Setting
+
+    task = data()
+    more = decor.Exposure(1.0, STEPS, unit="example", batch_size=4, records=[100_000] * USERS)
+    plan = decor.calibrate(decor.ring(USERS), more, decor.Adversary.curious(), decor.Budget(1.0, 1e-6))
+    for engine in (PRIVATE, decor.ProcessGroup(seed=None), decor.Peers()):
+        with pytest.raises(InputError, match="the epsilon would not be"):
+            engine.run(task, [Setting(plan, 0.1, None)], Recipe())
+    with pytest.raises(InputError, match="local_steps need user level"):
+        PRIVATE.run(task, [Setting(planned(task), 0.1, None)], Recipe(local_steps=3))
+
+
+def test_every_users_epsilon_is_infinite_where_the_tables_leave_nothing():
+    plan = decor.NoisePlan(decor.star(6), decor.Exposure(1.0, 1000), decor.Adversary.curious(), 8.0, 0.0)
+    found = plan.guarantee_on_grid(grid_of(plan, 10**6).distance, 1e-5)
+    assert found.epsilon == np.inf and (found.per_user == np.inf).all()
+
+
+def test_words_of_batches_count_in_the_distance():
+    task = data()
+    plan = planned(task)
+    from decor.engines.share import private_grid
+
+    assert private_grid(plan, task).distance > grid_of(plan, task.parameters, secret.WORDS_PER_KEY).distance
+    large = Grid.of(1.0, [], np.empty((0, 2)), 1, 2.0, 10, 1000, secret.WORDS_PER_KEY, batch_words=32_561)
+    small = Grid.of(1.0, [], np.empty((0, 2)), 1, 2.0, 10, 1000, secret.WORDS_PER_KEY)
+    assert large.distance - small.distance == pytest.approx(1.001 * 1000 * (32_561 / 4 + 1) ** 2 / 2**129, rel=1e-3)
+
+
+def test_what_modules_draw_comes_from_more_bits_than_a_seed_has():
+    """torch takes 32 bits of a seed: states that differ beyond have other masks."""
+    from decor.learning.coins import WORDS, secret_coins
+
+    words = np.arange(WORDS, dtype=np.uint32)
+    drawn = []
+    for place in (None, 3, 500, WORDS - 1):
+        changed = words.copy()
+        if place is not None:
+            changed[place] += 12345
+        before = torch.random.get_rng_state()
+        with secret_coins(changed):
+            drawn.append(torch.rand(2000))
+        assert torch.equal(before, torch.random.get_rng_state())
+        with secret_coins(changed):
+            assert torch.equal(drawn[-1], torch.rand(2000))
+    assert len({tuple(each.tolist()) for each in drawn}) == 4
+    with secret_coins(np.random.default_rng(0).integers(0, 2**32, WORDS, np.uint32)):
+        uniform = torch.rand(100_000).numpy()
+    assert abs(uniform.mean() - 0.5) < 0.01 and abs(uniform.std() - 12**-0.5) < 0.01
+
+
 def test_divergence_is_judged_on_the_models():
     huge = Vectorised(seed=None)
     with pytest.warns(DivergenceWarning, match="a model is not finite, or beyond 1e18"):
@@ -351,7 +429,7 @@ def test_the_tag_of_an_unfinished_run_tells_nothing_without_its_key():
             lambda: trained(plan=decor.NoisePlan(decor.ring(USERS), decor.Exposure(1.0, 6), decor.Adversary.curious(), 0.0, 0.0)),
             "nothing",
         ),
-        (lambda: decor.Run.load("nowhere"), "nowhere"),
+        (lambda: decor.sweep(data(), [planned()], learning_rates=[0.1], engine=decor.Peers()), "choosing among private runs"),
     ],
 )
 def test_what_cannot_be_private_is_refused(make, said):

@@ -206,7 +206,7 @@ def test_the_engine_trains_what_the_simulator_trains(tmp_path):
     run_ = decor.train(task, plan, learning_rate=2.0, engine=decor.Peers(folder=tmp_path, timeout=60.0), final_gossip_rounds=2)
     assert run_.steps_taken == 15 and run_.models["weight"].shape == (3, 1, 30) and run_.metrics["accuracy"] > 0.8
     assert run_.metrics["consensus"] < 1e-6  # rounds on a complete graph agree
-    assert run_.guarantee.epsilon == pytest.approx(plan.guarantee().epsilon)
+    assert run_.guarantee.epsilon == plan.guarantee(0.999e-5).epsilon and not run_.simulated
     run_.save(tmp_path / "kept")
     assert decor.Run.load(tmp_path / "kept").manifest["engine"]["name"] == "peers"
     assert len(list(Path(tmp_path).glob("user-*.ledger"))) == 3

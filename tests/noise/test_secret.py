@@ -163,7 +163,7 @@ def test_no_key_serves_twice(monkeypatch):
     for step in range(3):
         messages(noise, step, np.zeros((40, 2000)))
         noise._secret.batch_words(step, 10)
-        noise._secret.local_seed(step)
+        noise._secret.local_words(step, 10)
     noises = [message for message in keys if not message.startswith(b"decor dither")]  # one dither a step serves every chunk
     assert len(noises) > 30 and len(set(noises)) == len(noises)
     assert len({message[:8] for message in keys}) == 4

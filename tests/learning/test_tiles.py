@@ -156,6 +156,34 @@ def test_a_path_that_knows_places_is_taken_one_example_at_a_time(dtype, monkeypa
     assert torch.equal(alone, beside)
 
 
+class Particular(nn.Module):
+    """Takes records of 5 alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, X):
+        return self.layer(X * torch.tensor([0.0, 1.0])[(X[:, :1] * 0.2).long()])
+
+
+def test_a_module_that_cannot_take_any_record_is_taken_one_example_at_a_time():
+    generator = torch.Generator().manual_seed(2)
+    X = torch.cat([torch.full((6, 1), 5.0), torch.randn(6, 2, generator=generator)], 1).double()
+
+    class Refusing(Particular):
+        def forward(self, X):
+            return super().forward(X - 100 * (X[:, :1] < 1))
+
+    for module, widths in ((Particular(), {(48, False), (48, True), (1, True)}), (Refusing(), {(1, True)})):
+        task = Task(module.double(), losses.cross_entropy, [(X, torch.arange(6) % 2)])
+        gradients = Modules(task, F64, exact=True)
+        blocks = [b.expand(1, 1, 1, *b.shape).clone() for b in gradients.initial()]
+        to, one = [torch.zeros_like(b) for b in blocks], torch.ones(1, 1, dtype=F64)
+        gradients.add_records(to, blocks, Batch(torch.arange(6).unsqueeze(0), 1 / 6), slice(0, 1), one, one)
+        assert to[0].any() and set(gradients.tiles.values()) <= widths
+
+
 def test_the_first_shape_that_passes_is_taken():
     tried = []
 

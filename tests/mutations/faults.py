@@ -472,8 +472,8 @@ FAULTS = (
         (
             Edit(
                 "engines/released.py",
-                "topology.users, moved(exposure), parameters",
-                "topology.users, 2 * moved(exposure), parameters",
+                "        moved(exposure),\n",
+                "        2 * moved(exposure),\n",
             ),
         ),
         ("engines/test_released.py",),
@@ -779,7 +779,7 @@ FAULTS = (
         "one user trains on the data of another, with its noise",
         (
             Edit(
-                "engines/training.py",
+                "engines/suited.py",
                 'in_order(dict(zip(task.names, task.shards, strict=True)), topology, "shards")',
                 "list(task.shards)",
             ),
@@ -1015,11 +1015,7 @@ FAULTS = (
     Fault(
         "peers: what a module drops out is known",
         "one record less gives its masks to the next: the gradients of all others move",
-        (
-            Edit(
-                "federation/local.py", 'torch.manual_seed(int.from_bytes(self.random(8), "little") >> 1)', "torch.manual_seed(0)"
-            ),
-        ),
+        (Edit("federation/local.py", 'np.frombuffer(self.random(4 * WORDS), "<u4")', 'np.arange(WORDS, dtype="<u4")'),),
         (CLIP + "what_a_module_draws_at_a_node_is_drawn_from_the_operating_system",),
         dash="canaries drop nothing out",
     ),
@@ -1155,14 +1151,14 @@ FAULTS = (
     Fault(
         "a stop by private figures is forgotten",
         "the number of steps tells about private data, and an epsilon is promised",
-        (Edit("engines/simulation.py", "        if self.by_private_metrics:\n", "        if False:\n"),),
+        (Edit("engines/simulation.py", "if self.saw_private_data and self.taken < self.steps:", "if False:"),),
         (PRIVATE + "a_rule_that_was_given_private_figures_leaves_no_guarantee",),
         dash=NO_FOLDER,
     ),
     Fault(
         "what the tables take of delta is not counted",
         "at a small delta an epsilon is promised that no table can keep",
-        (Edit("privacy/plan.py", "epsilon=found.epsilon if left else math.inf,", "epsilon=found.epsilon,"),),
+        (Edit("privacy/plan.py", "float(with_tables(found.epsilon)), found.everybody", "found.epsilon, found.everybody"),),
         (PRIVATE + "what_the_tables_take_of_delta_is_in_the_promise",),
         dash="an audit proves nothing at such a delta",
     ),
@@ -1201,26 +1197,6 @@ FAULTS = (
         ),
         ("cli/test_rank.py::test_an_audit_that_measured_nothing_has_not_passed_and_says_so",),
         dash="it is the audit itself",
-    ),
-    Fault(
-        "a list of records is taken in the order of an edge list",
-        "epsilon is that of other users' data: 2.999 was claimed where 4.735 was true",
-        (
-            Edit(
-                "privacy/budget.py",
-                "        if topology.labels is not None:\n            raise",
-                "        if False:\n            raise",
-            ),
-        ),
-        ("privacy/test_budget.py",),
-        dash="an audit takes the plan at its word",
-    ),
-    Fault(
-        "any delta is taken",
-        "with delta 0.5 half of all data may be published",
-        (Edit("privacy/budget.py", "        if self.delta <= limit:\n            return\n", "        return\n"),),
-        ("privacy/test_budget.py",),
-        dash="an audit takes the plan at its word",
     ),
     # net
     Fault(

@@ -181,7 +181,7 @@ def listened(engine, scale, **options):
     return list(heard)
 
 def known(self, random=None):
-    self._value = hashlib.sha256(b"of rank %d" % team.rank).digest() if random is None else random(32)
+    self._value = hashlib.sha256(b"of rank %d" % team.rank).digest() if random in (None, os.urandom) else random(32)
 """
 
 

@@ -62,13 +62,14 @@ class Simulation:
             return Resumed.of(run, self.settings[0].plan, self._described(0, 0.0, unfinished=True), self.descent.gradients)
 
         resumed = self.share.resumed(found, self.descent.models)
-        if resumed is not None:
-            self.taken, self.history[0] = resumed.start, resumed.history
-        if run is not None and resumed is not None:
+        if resumed is None:
+            return
+        self.taken, self.history[0] = resumed.start, resumed.history
+        self.descent.models = resumed.models
+        self.descent.velocity = resumed.velocity or self.descent.velocity
+        if run is not None:  # of several processes the first has it
             self.private_metrics = {name: list(values) for name, values in run.private_metrics.items()}
             self.saw_private_data |= bool(run.private_metrics) or bool(run.manifest.get("stop_saw_private_data"))
-            self.descent.models = resumed.models
-            self.descent.velocity = resumed.velocity or self.descent.velocity
 
     def finished(self) -> list[Run]:
         with self.descent.steps() as take:

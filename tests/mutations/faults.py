@@ -1085,7 +1085,7 @@ FAULTS = (
             Edit("noise/secret.py", "placed(np.float64(row[k]) * scale,", "placed(0.0 * np.float64(row[k]) * scale,"),
             Edit("noise/secret.py", "messages[u, first + k] = unit * np", "messages[u, first + k] += unit * np"),
         ),
-        ("auditing/test_low_bits.py",),
+        (SECRET + "a_message_is_the_rounded_gradient_plus_own_noise_plus_signed_noise_of_the_edges",),
         "private",
     ),
     Fault(

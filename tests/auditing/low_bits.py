@@ -7,7 +7,9 @@ noise could have made of it. The hypothesis with more of them is the guess.
 import numpy as np
 import torch
 
+from decor.engines.released import grid_of
 from decor.noise import root
+from decor.noise.secret import WORDS_PER_KEY
 
 NEAR = 3
 """Floats on either side of the best guess that are tried."""
@@ -50,6 +52,13 @@ def dense32(messages, bare, plan, rate):
             made = x.clone().addmm_(A, torch.from_numpy(np.stack([first, second])))  # as the engine adds it
             found |= (made.numpy() == messages).all(0)
     return int(found.sum())
+
+
+def lattice64(messages, bare, plan, rate):
+    """float64, noise on the grid: what is left without the gradient is whole steps, if it was added beside them."""
+    unit = grid_of(plan, messages.shape[1], WORDS_PER_KEY).unit
+    steps = (bare - messages) / (rate * unit)
+    return int((np.abs(steps - np.rint(steps)) < 0.05).sum())
 
 
 def guess(score, hypotheses, rng):

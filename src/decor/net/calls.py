@@ -127,21 +127,34 @@ class Calls:
     # who calls, and who is called
 
     async def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, _ = await loop.sock_accept(listening)
-            except OSError as problem:  # too many files are open, say: those who are here go on
-                self._refuse(transport.reason(problem))
-                await asyncio.sleep(FIRST_WAIT)
-                continue
-            if len(self._greeting) >= GREETINGS:  # whoever has been at it for longest: a neighbour takes a moment
-                slowest = next(iter(self._greeting))
-                del self._greeting[slowest]
-                slowest.cancel()
-                self._refuse("too many at a time")
-            self._greeting[self._spawn(self._welcome(connection))] = None
-            await asyncio.sleep(0)
+        # not loop.sock_accept, which fails with a traceback where somebody calls at the moment in which it is cancelled
+        loop, place, called = asyncio.get_running_loop(), listening.fileno(), asyncio.Event()
+        loop.add_reader(place, called.set)
+        try:
+            while True:
+                await called.wait()
+                called.clear()
+                await self._accept_one(listening)
+        finally:
+            loop.remove_reader(place)
+
+    async def _accept_one(self, listening: socket.socket) -> None:
+        try:
+            connection, _ = listening.accept()
+        except (BlockingIOError, InterruptedError):  # whoever called has gone again
+            return
+        except OSError as problem:  # too many files are open, say: those who are here go on
+            self._refuse(transport.reason(problem))
+            await asyncio.sleep(FIRST_WAIT)
+            return
+        connection.setblocking(False)
+        if len(self._greeting) >= GREETINGS:  # whoever has been at it for longest: a neighbour takes a moment
+            slowest = next(iter(self._greeting))
+            del self._greeting[slowest]
+            slowest.cancel()
+            self._refuse("too many at a time")
+        self._greeting[self._spawn(self._welcome(connection))] = None
+        await asyncio.sleep(0)
 
     async def _welcome(self, connection: socket.socket) -> None:
         own = asyncio.current_task()

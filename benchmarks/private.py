@@ -5,15 +5,14 @@
     python benchmarks/private.py --table benchmarks/private.jsonl      # the table of docs/benchmarks.md
 
 Every row calls `decor.train` with few and with many steps, with a seed and with `seed=None` in turn; a step's cost is the
-difference of the best long and the best short run. `audit` is the whole of `decor audit --seed secret` on two cores. Rows of a9a
-and mnist need DECOR_DATA.
+difference of the best long and the best short run. Rows of a9a and mnist need DECOR_DATA. `benchmarks/audit.py` has the audit of a
+private run.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 
@@ -60,18 +59,6 @@ def compare(what: str, task: str, unit: str, graph: str, reach: float) -> None:
     print(json.dumps(row | {"times": round(private / simulated, 2), "reach": reach}), flush=True)
 
 
-def audit() -> None:
-    command = [sys.executable, "-m", "decor", "audit", "--seed", "secret", "--users", "16", "--adversary", "curious", "--json"]
-    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
-    began = time.perf_counter()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    seconds, found = time.perf_counter() - began, json.loads(done.stdout)
-    # the least of what was proven of an attacker's mu, over all adversaries
-    share = min(attack["mu_proven"] / attack["mu_claimed"] for attack in found["attacks"])
-    row = {"benchmark": "private", "what": "audit of a private run, ring of 16, all adversaries", "seconds": round(seconds, 1)}
-    print(json.dumps(row | {"reach_seconds": 60, "passed": found["passed"], "share_of_mu": round(share, 3), "reach_share": 0.9}))
-
-
 def table(path: str) -> None:
     print("| run | simulation, ms a step | private, ms a step | times | at most |\n|---|---|---|---|---|")
     for line in open(path, encoding="utf-8"):
@@ -88,8 +75,6 @@ def main(words: list[str]) -> None:
     for name, row in ROWS.items():
         if not words or words[0] in name:
             compare(name, *row)
-    if not words or words[0] in "audit":
-        audit()
 
 
 if __name__ == "__main__":

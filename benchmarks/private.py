@@ -5,8 +5,8 @@
     python benchmarks/private.py --table benchmarks/private.jsonl      # the table of docs/benchmarks.md
 
 Every row calls `decor.train` with few and with many steps, with a seed and with `seed=None` in turn; a step's cost is the
-difference of the best long and the best short run. Rows of a9a and mnist need DECOR_DATA. `benchmarks/audit.py` has the audit of a
-private run.
+difference of the best long and the best short run. Rows of a9a and mnist need DECOR_DATA. The audit of a private run is measured
+by `benchmarks/audit.py`.
 """
 
 from __future__ import annotations

@@ -193,13 +193,9 @@ def test_of_a_private_run_nothing_travels_but_what_follows_from_the_integers_on_
     script = (
         LISTENING
         + """
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-class Fixed:
-    generate = staticmethod(lambda: X25519PrivateKey.from_private_bytes(hashlib.sha256(b"x %d" % team.rank).digest()))
-kept, generator = secret.Secret.__init__, secret.X25519PrivateKey
-secret.Secret.__init__, secret.X25519PrivateKey = known, Fixed
+kept, secret.Secret.__init__ = secret.Secret.__init__, known
 private = [listened(decor.ProcessGroup(seed=None), scale) for scale in (1.0, 4.0)]
-secret.Secret.__init__, secret.X25519PrivateKey = kept, generator
+secret.Secret.__init__ = kept
 fresh = listened(decor.ProcessGroup(seed=None), 1.0)
 simulated = [listened(decor.ProcessGroup(seed=3), scale) for scale in (1.0, 4.0)]
 say(json.dumps([len(private[0]), private[0] == private[1], private[0] == fresh, simulated[0] == simulated[1]]))
@@ -238,6 +234,27 @@ if FIRST:
     assert abs(noise / np.hypot(0.02, 0.3 * np.sqrt(2)) - 1) < 0.05 and abs(memory) < 0.05
     expected = 0.02**2 * np.eye(6) + 0.3**2 * (2 * np.eye(6) - np.roll(np.eye(6), 1, 0) - np.roll(np.eye(6), -1, 0))
     assert (np.abs(np.array(covariance) - expected) < 0.08 * expected.max()).all()
+
+
+def test_a_private_run_is_not_begun_again_by_processes_that_replace_others(tmp_path):
+    """torchrun starts all again when a machine joins, counts no restart, and keeps its store: messages were sent before."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import decor, numpy as np\n"
+        "task = decor.Task(decor.models.linear(3), decor.losses.squared, [(np.ones((2, 3)), np.ones(2))] * 3)\n"
+        "plan = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 2), decor.Adversary.curious(), 0.02, 0.3)\n"
+        "for _ in range(2):  # who trains twice knows it\n"
+        "    decor.train(task, plan, learning_rate=0.1, engine=decor.ProcessGroup(seed=None))\n"
+    )
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True)
+    told = {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port}
+    told |= {"TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_RESTART_COUNT": 0}
+    environment = QUIET | {name: str(value) for name, value in told.items()}
+    first, second = (
+        subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=120) for _ in range(2)
+    )
+    assert first.returncode == 0, first.stderr[-2000:]
+    assert second.returncode == 1 and "a private run cannot be" in second.stderr
 
 
 COMMAND = ["-m", "decor", "train", "--task", "breast-cancer", "--users", "8", "--topology", "torus", "--epsilon", "10"]

@@ -74,14 +74,15 @@ class ProcessGroup:
         team = Team.of_environment(self.device)
         if team.size > task.users:
             raise InputError(f"{team.size} processes are more than the {task.users} users; start fewer")
-        again = resume is not None or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-        if self.seed is None and int(team.total(torch.tensor(float(again)))):
-            raise InputError(
-                "a private run cannot be resumed by several processes, nor begun again after one has died: messages have been "
-                "between them, and would be made again with other noise; start a new run, and count both"
-            )
         secret = None
         if self.seed is None:
+            again = resume is not None or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" or team.is_restarted()
+            if int(team.total(torch.tensor(float(again)))):
+                raise InputError(
+                    "a private run cannot be resumed by several processes, nor begun again after one has died or another has "
+                    "joined: messages have been between them, and would be made again with other noise; start a new run, and "
+                    "count both"
+                )
             secret = check_private(settings)
             task = check(task, settings[0].plan, recipe, allow_disconnected=True)
         mate = Teammate(team, task, settings[0].plan.topology, len(settings), callbacks, secret)

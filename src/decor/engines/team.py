@@ -19,6 +19,8 @@ from decor.errors import DecorError, InputError
 
 from .world import TORCHRUN, World
 
+_PROCESS = uuid.uuid4().hex
+"""Names this process, and not the one that torchrun starts in its place."""
 _MEETING_SECONDS = 300.0
 """For which processes wait for each other at the start."""
 
@@ -51,6 +53,18 @@ class Team:
             dist.init_process_group(backend, store=store, rank=rank, world_size=size)
             atexit.register(_leave)
         return cls(dist.get_rank(), dist.get_world_size())
+
+    def is_restarted(self) -> bool:
+        """Whether other processes were here before, and have called this too: torchrun's store remembers.
+
+        TORCHELASTIC_RESTART_COUNT counts failures only: torchrun starts all again, and leaves it 0, when a machine joins.
+        """
+        if self.rank or not dist.is_initialized():
+            return False
+        store = dist.distributed_c10d._get_default_store()
+        while isinstance(store, dist.PrefixStore):  # type: ignore[attr-defined]
+            store = store.underlying_store
+        return bool(store.compare_set("decor private run", "", _PROCESS).decode() != _PROCESS)
 
     def total(self, value: Tensor) -> Tensor:
         """The sum over all processes, in double precision."""

@@ -87,7 +87,7 @@ class Teammate:
         for rank, users in enumerate(self.members):
             home[users] = rank
         place = {int(user): k for k, user in enumerate(self.part.users)}
-        handshake = Handshake()
+        handshake = Handshake(secret)
         others = self.team.everyones(handshake.public)
         inside, multiples, crossing = [], [], []
         for (low, high), multiple in zip(topology.edges.tolist(), grid.multiples, strict=True):

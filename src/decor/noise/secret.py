@@ -37,6 +37,7 @@ WORDS_PER_KEY = 1 << 18
 _NARROW, _WIDE = 256, 8192
 """Coordinates that are worked on together, at least and at most: short rows cost calls, long ones the cache."""
 _NOISE, _DITHER, _BATCH, _LOCAL = b"decor noise 2", b"decor dither 2", b"decor batch 2", b"decor local 2"
+_HANDSHAKE = b"decor handshake 2"
 
 
 class Secret:
@@ -74,8 +75,8 @@ class Handshake:
     It protects from those who listen between the processes, not from an impostor who can change what they send.
     """
 
-    def __init__(self) -> None:
-        self._own = X25519PrivateKey.generate()
+    def __init__(self, secret: Secret) -> None:
+        self._own = X25519PrivateKey.from_private_bytes(secret.key(_HANDSHAKE))
         self.public = self._own.public_key().public_bytes_raw()
 
     def agree(self, other: bytes, info: bytes) -> Secret:

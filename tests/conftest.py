@@ -1,9 +1,10 @@
+import fcntl
 import os
 import signal
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 # tests/oracles.py and tests/net/proxy.py serve several folders
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "net")]
@@ -20,29 +21,71 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
+from decor.cli.main import main  # noqa: E402
+from decor.machine import cores  # noqa: E402
+
 settings.register_profile("decor", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.load_profile("decor")
 
 
 @pytest.fixture(scope="session")
 def reproduced(tmp_path_factory):
-    """Runs `decor reproduce STUDY OPTIONS`, however many tests and pages ask for it once; gives its folder."""
+    """Runs `decor reproduce STUDY OPTIONS`, however many tests, pages and workers ask for it once; gives its folder."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent  # which all workers have
 
-    @cache
     def run(*words):
-        folder = tmp_path_factory.mktemp("reproduced") / "out"
-        command = [sys.executable, "-m", "decor", "reproduce", *words, "--output", str(folder)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-        assert done.returncode == 0, done.stderr
+        folder = shared / f"reproduced {' '.join(words)}"
+        with (shared / f"{folder.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                command = [sys.executable, "-m", "decor", "reproduce", *words, "--output", str(folder)]
+                done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+                assert done.returncode == 0, done.stderr
         return folder
 
     return run
 
 
-LONGEST = ("test_docs.py", "test_faults.py", "test_process_group.py", "test_figure_one.py", "test_processes.py", "test_audit.py")
-"""Files of a minute and more: where several are run at a time, none of these may come last."""
+class Done(NamedTuple):
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def here(monkeypatch, capsys, tmp_path):
+    """The command within this process, which has everything loaded already; every command also runs in its own somewhere."""
+    monkeypatch.chdir(tmp_path)
+
+    def run_here(*arguments, check=0):
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as stopped:
+            code = stopped.code
+        done = Done(*capsys.readouterr())
+        assert (code or 0) == check, done.stderr
+        if check == 2:
+            assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+            assert done.stdout == ""
+        return done
+
+    return run_here
+
+
+LONGEST = (
+    *("test_docs.py", "test_collection.py", "test_faults.py", "test_process_group.py", "test_processes.py"),
+    *("test_audit.py", "test_figure_one.py", "test_together.py"),
+)
+"""Files of half a minute and more: where several are run at a time, none of these may come last."""
 
 
 def pytest_collection_modifyitems(items):
     order = {name: k for k, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """One more than cores: some tests wait for processes and clocks most of their time."""
+    return cores() + 1

@@ -53,7 +53,7 @@ COMMANDS = [(page.name, decor_lines(block)) for page in PAGES for block in block
 
 
 @pytest.mark.parametrize(("page", "lines"), COMMANDS, ids=lambda x: x if isinstance(x, str) else x[0])
-def test_the_commands_of_a_page_work(page, lines, tmp_path, reproduced):
+def test_the_commands_of_a_page_work(page, lines, here, reproduced):
     """Those of one block one after the other, in one folder; a study, which nothing else needs, wherever it has run."""
     for line in lines:
         command = shlex.split(line, comments=True)
@@ -61,9 +61,7 @@ def test_the_commands_of_a_page_work(page, lines, tmp_path, reproduced):
             assert command[-2] == "--output"
             reproduced(*command[2:-2])
             continue
-        done = subprocess.run([sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        assert AT_AN_END not in done.stdout, "a page shows a search that did not search far enough"
+        assert AT_AN_END not in here(*command[1:]).stdout, "a page shows a search that did not search far enough"
 
 
 TORCHRUN = [line for line in (ROOT / "docs" / "distributed.md").read_text().splitlines() if line.startswith("torchrun ")]

@@ -9,8 +9,6 @@ import re
 import subprocess
 import sys
 
-import pytest
-
 import decor
 from decor.auditing.findings import Audit, Wired
 
@@ -25,9 +23,8 @@ CASES = {
     "an address alone": {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
 }
 EVERYTHING = """
-import contextlib, io, json, os, sys, tempfile
+import contextlib, io, tempfile
 from pathlib import Path
-import decor
 from decor.cli.main import main
 from decor.engines.channel import _Dense
 
@@ -37,54 +34,68 @@ def told(*words):
         code = main(list(words))
     return [code, out.getvalue(), err.getvalue()]
 
-def files(folder):
-    return sorted(str(path) for path in Path(folder).rglob("*"))
-
-os.chdir(tempfile.mkdtemp(dir=sys.argv[1]))
-graph = ["--users", "3", "--topology", "ring", "--epsilon", "3"]
-found = {"plan": told("plan", *graph), "refused": told("plan", "--epsilon", "-3"), "warned": told("plan", *graph[:2], *graph[4:])}
-found["train"] = told("train", "--task", "breast-cancer", *graph, "--steps", "2", "--learning-rate", "0.1", "--output", "cli")
-found["again"] = told("train", "--task", "breast-cancer", *graph, "--steps", "2", "--learning-rate", "0.1", "--output", "cli")
-found["audit"] = told("audit", *graph, "--canaries", "3000", "--audit-steps", "2")
-plan = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 2), decor.Adversary.curious(), 1.0, 1.0)
-run = decor.train(decor.tasks.breast_cancer(users=3), plan, learning_rate=0.1)
-run.save("saved")
-(swept,) = decor.sweep(decor.tasks.breast_cancer(users=3), [plan], learning_rates=0.1).runs
-swept.save("swept")
-found["files"] = files(".")
-audits = decor.audit(plan, canaries=3000, steps=2)
-_Dense.noise = lambda *_: None
-broken = decor.audit(plan, canaries=3000, steps=2)
-found["audited"] = [[audit.passed, len(audit.rows), str(audit)[:4]] for audit in (audits, broken)]
-print(json.dumps(found))
+def answer():
+    os.chdir(tempfile.mkdtemp())
+    graph = ["--users", "3", "--topology", "ring", "--epsilon", "3"]
+    train = ["train", "--task", "breast-cancer", *graph, "--steps", "2", "--learning-rate", "0.1", "--output", "cli"]
+    found = {"plan": told("plan", *graph), "refused": told("plan", "--epsilon", "-3")}
+    found |= {"warned": told("plan", *graph[:2], *graph[4:]), "train": told(*train), "again": told(*train)}
+    found["audit"] = told("audit", *graph, "--canaries", "3000", "--audit-steps", "2")
+    plan = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 2), decor.Adversary.curious(), 1.0, 1.0)
+    run = decor.train(decor.tasks.breast_cancer(users=3), plan, learning_rate=0.1)
+    run.save("saved")
+    (swept,) = decor.sweep(decor.tasks.breast_cancer(users=3), [plan], learning_rates=0.1).runs
+    swept.save("swept")
+    found["files"] = sorted(str(path) for path in Path(".").rglob("*"))
+    audits = decor.audit(plan, canaries=3000, steps=2)
+    right, _Dense.noise = _Dense.noise, lambda *_: None
+    broken = decor.audit(plan, canaries=3000, steps=2)
+    _Dense.noise = right
+    found["audited"] = [[audit.passed, len(audit.rows), str(audit)[:4]] for audit in (audits, broken)]
+    return found
 """
+GROUP = """
+def answer():
+    plan = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 2), decor.Adversary.curious(), 1.0, 1.0)
+    try:
+        decor.train(decor.tasks.breast_cancer(users=3), plan, learning_rate=0.1, engine=decor.ProcessGroup())
+        return "alone"
+    except decor.InputError as problem:
+        return str(problem)
+"""
+FORKED = """
+import json, os, sys
+import decor, torch
+{answer}
+print(json.dumps(answer()), flush=True)
+for case in json.loads(sys.argv[1]):
+    if not os.fork():
+        os.environ.update(case)
+        print(json.dumps(answer()), flush=True)
+        os._exit(0)
+    assert os.wait()[1] == 0
+"""
+"""Libraries are imported once for all cases: that is what takes most of the time."""
 
 
-def everything(folder, environment):
-    """What all commands and calls say and write in a process with this environment; seconds are left out."""
-    command = [sys.executable, "-c", EVERYTHING, str(folder)]
-    done = subprocess.run(command, env=PLAIN | environment, capture_output=True, text=True, timeout=300)
+def answers(folder, script, cases):
+    """What `answer` of the script gives in a plain process, and with each of these environments; seconds are left out."""
+    command = [sys.executable, "-c", FORKED.replace("{answer}", script), json.dumps(cases)]
+    environment = PLAIN | {"TMPDIR": str(folder)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(re.sub(r"\([\d.]+ s\)", "", done.stdout))
+    return [json.loads(line) for line in re.sub(r"\([\d.]+ s\)", "", done.stdout).splitlines()]
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory):
-    return everything(tmp_path_factory.mktemp("plain"), {})
-
-
-def test_a_plain_process_prints_saves_and_attacks(plain):
+def test_what_is_saved_printed_and_attacked_does_not_depend_on_the_environment(tmp_path):
+    plain, *others = answers(tmp_path, EVERYTHING, list(CASES.values()))
     assert [plain[name][0] for name in ("plan", "refused", "train", "again", "audit")] == [0, 2, 0, 2, 0]
     assert "decor: " in plain["refused"][2] and "holds a run" in plain["again"][2] and "PASS" in plain["audit"][1]
     assert {"cli/manifest.json", "saved/manifest.json", "swept/manifest.json"} < set(plain["files"])
     assert [row[0] for row in plain["audited"]] == [True, False] and all(row[1] > 0 for row in plain["audited"])
-
-
-@pytest.mark.parametrize("environment", CASES.values(), ids=CASES)
-def test_what_is_saved_printed_and_attacked_does_not_depend_on_the_environment(plain, tmp_path, environment):
-    found = everything(tmp_path, environment)
-    for name, expected in plain.items():
-        assert found[name] == expected, name
+    for case, found in zip(CASES, others, strict=True):
+        for name, expected in plain.items():
+            assert found[name] == expected, (case, name)
 
 
 def test_a_node_with_a_rank_keeps_its_model(tmp_path):
@@ -104,31 +115,20 @@ def test_a_node_with_a_rank_keeps_its_model(tmp_path):
 
 
 WHOLE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-GROUP = """
-import decor
-plan = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 2), decor.Adversary.curious(), 1.0, 1.0)
-try:
-    decor.train(decor.tasks.breast_cancer(users=3), plan, learning_rate=0.1, engine=decor.ProcessGroup())
-    print("alone")
-except decor.InputError as problem:
-    print(problem)
-"""
 
 
-@pytest.mark.parametrize(
-    ("environment", "said"),
-    [
+def test_a_process_group_is_joined_with_all_that_torchrun_sets_or_not_at_all(tmp_path):
+    cases = [
         ({"RANK": "1"}, "alone"),
         ({"WORLD_SIZE": "2"}, "alone"),
         ({"RANK": "1", "WORLD_SIZE": "2"}, "MASTER_ADDR and MASTER_PORT not"),
         ({"RANK": "1", "WORLD_SIZE": "1", **WHOLE}, "RANK=1 and WORLD_SIZE=1 name no process"),
         ({"RANK": "abc", "WORLD_SIZE": "2", **WHOLE}, "RANK=abc and WORLD_SIZE=2 name no process"),
-    ],
-    ids=str,
-)
-def test_a_process_group_is_joined_with_all_that_torchrun_sets_or_not_at_all(environment, said):
-    done = subprocess.run([sys.executable, "-c", GROUP], env=PLAIN | environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 and said in done.stdout, done.stdout + done.stderr[-2000:]
+    ]
+    plain, *found = answers(tmp_path, GROUP, [environment for environment, _ in cases])
+    assert plain == "alone"
+    for (environment, said), answer in zip(cases, found, strict=True):
+        assert said in answer, environment
 
 
 def test_an_audit_that_measured_nothing_has_not_passed_and_says_so():

@@ -20,7 +20,7 @@ from decor.results.run import Run
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 QUIET = {**os.environ, "OMP_NUM_THREADS": "1"}
-SIZES = (1, 2, 4, 7)
+SIZES = (1, 2, 5)
 
 
 @pytest.fixture(scope="module")

@@ -274,10 +274,14 @@ def test_every_named_graph_is_known_to_the_page(planner):
 
 def test_colours_are_those_of_reports_and_figures(planner):
     from asking import sent
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
 
-    from decor.results.palette import HUES, ramp
+    from decor.results.palette import HUES, RAMP
+    from decor.results.plots import COLOURS
 
+    assert [to_hex(colormaps[COLOURS](k / 11)) for k in range(12)] == list(RAMP)
     script, style = (sent(planner, "GET", f"/planner.{kind}")[2].decode() for kind in ("js", "css"))
-    assert f"page.ramp = {ramp()}" in script
+    assert f"page.ramp = {list(RAMP)}" in script
     for k in (0, 1):
         assert f"--central: {HUES['central'][0][k]}; --decor: {HUES['decor'][0][k]}; --local: {HUES['local'][0][k]};" in style

@@ -38,7 +38,21 @@ MARKS: dict[str, tuple[str, ...]] = {
     "local": ("triangle", "square"),
     "none": ("circle", "square"),
 }
-RAMP_STOPS = 12
+RAMP = (
+    "#fde725",
+    "#c2df23",
+    "#86d549",
+    "#52c569",
+    "#2ab07f",
+    "#1e9b8a",
+    "#25858e",
+    "#2d708e",
+    "#38588c",
+    "#433e85",
+    "#482173",
+    "#440154",
+)
+"""Colours for a small to a large epsilon: matplotlib's viridis_r, as in the other pictures of graphs."""
 
 
 def styles(data: Data) -> list[Style]:
@@ -52,13 +66,3 @@ def styles(data: Data) -> list[Style]:
         light, dark = HUES[kind][turn % len(HUES[kind])]
         found.append(Style(light, dark, MARKS[kind][turn % len(MARKS[kind])], kind == "none"))
     return found
-
-
-def ramp() -> list[str]:
-    """Colours for a small to a large epsilon, the same as in the other pictures of graphs."""
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
-    from .plots import COLOURS
-
-    return [to_hex(colormaps[COLOURS](k / (RAMP_STOPS - 1))) for k in range(RAMP_STOPS)]

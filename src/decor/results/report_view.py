@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .palette import ramp, styles
+from .palette import RAMP, styles
 from .report_data import DRAWN_EDGES, DRAWN_USERS, Data, by_peers, graph_users, number
 from .summary import SPREAD, Spread, decimals, epsilon_text, heading, plain, scale, spread_text, spreads, value_text
 
@@ -42,7 +42,7 @@ def view(data: Data) -> dict[str, Any]:
             for k, outcome in enumerate(data["outcomes"])
         ],
         "graphs": [_graph(graph) for graph in data.get("graphs") or []],
-        "ramp": ramp(),
+        "ramp": list(RAMP),
     }
 
 

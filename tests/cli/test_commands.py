@@ -378,9 +378,3 @@ def test_progress_goes_to_a_terminal_on_standard_error_only(monkeypatch):
     assert done.stdout == "done\n" and "searching coalitions" in drawn and "%" in drawn and drawn.endswith("\x1b[K")
     quiet = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert quiet.stderr == ""
-
-
-def test_bench_writes_one_row_for_everything_it_measures(here):
-    rows = [json.loads(line) for line in here("bench", "accountant").stdout.splitlines()]
-    assert len(rows) == 4 and all(row["cpu_ms"] > 0 and row["benchmark"] == "accountant" for row in rows)
-    assert "choose from accountant" in here("bench", "speed", check=2).stderr

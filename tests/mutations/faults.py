@@ -1142,6 +1142,13 @@ FAULTS = (
         dash="an audit looks at messages, not at what else travels",
     ),
     Fault(
+        "a private run is begun again when processes are replaced",
+        "what was sent before is sent again with other noise, and nobody counts it",
+        (Edit("engines/process_group.py", " or team.is_restarted()", ""),),
+        ("engines/test_process_group.py::test_a_private_run_is_not_begun_again_by_processes_that_replace_others",),
+        dash="an audit looks at one run",
+    ),
+    Fault(
         "a run that stopped early promises the epsilon of its steps",
         "a rule that looks at messages makes delta several times as large as is said",
         (Edit("results/run.py", "return self.guarantee_at()\n", "return self.guarantee_at(steps=self.steps_taken)\n"),),

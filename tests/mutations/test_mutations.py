@@ -106,10 +106,9 @@ def test_kernels_compiled_before_never_stand_for_faulty_ones(tmp_path):
 
 REALLY = {
     "accountant: T-1 steps": {"attacks"},
-    "edges: same sign at both ends": {"covariance", "sum of users"},
     "simulator: noise reused over steps": {"next step", "memory"},
 }
-"""Some that are put in here: in the claim, in the wire, and in a kernel that others have compiled into theirs."""
+"""Some that are put in here: in the claim, and in a kernel that others have compiled into theirs."""
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import decor
 from decor.engines.world import World
 from decor.errors import AuditFailed, DecorError, InputError
 
-from . import audit, bench, compare, federation, graph, node, noise, processes, release, reproduce, status, train, ui
+from . import audit, compare, federation, graph, node, noise, processes, release, reproduce, status, train, ui
 from .show import shown_progress
 
 
@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
     top = _Parser(prog="decor", description="Private decentralised learning: plan the noise, know who learns what, and train.")
     top.add_argument("--version", action="version", version=f"decor {decor.__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for module in (noise, graph, train, release, compare, reproduce, federation, node, status, ui, audit, bench):
+    for module in (noise, graph, train, release, compare, reproduce, federation, node, status, ui, audit):
         module.add_commands(commands)
     return top
 

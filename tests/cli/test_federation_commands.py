@@ -290,3 +290,7 @@ def test_a_trial_at_example_level_counts_the_records(here, tmp_path):
     assert [m.name for m in federation.members][:2] == ["bonn", "ulm"] and federation.members[12].name == "bonn-2"
     X, y = own_data.read(tmp_path / "t" / "data" / "bonn-2.npz")
     assert federation.task((X, y), user=12).records == (task.records[12],)
+    rows = [line.split() for line in here("federation", "check", tmp_path / "t" / "federation.toml").stdout.splitlines()]
+    assert ["user", "records", "address", "neighbours", "epsilon"] in rows
+    listed = [(row[0], int(row[1])) for row in rows if len(row) == 5 and row[0] in federation.topology.labels]
+    assert listed == [(member.name, member.records) for member in federation.members]

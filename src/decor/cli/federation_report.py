@@ -39,6 +39,7 @@ def _facts(federation: Federation) -> dict[str, Any]:
     degrees = topology.degrees.tolist()
     users = [
         {"name": m.name, "address": m.address, "neighbours": degrees[k], "epsilon": float(guarantee.per_user[k])}
+        | ({} if m.records is None else {"records": m.records})
         for k, m in enumerate(federation.members)
     ]
     return {
@@ -96,9 +97,17 @@ def _adversaries(facts: dict[str, Any]) -> str:
 
 
 def _users(facts: dict[str, Any]) -> str:
-    rows = [[u["name"], u["address"] or "dials only", str(u["neighbours"]), figure(u["epsilon"])] for u in facts["users"]]
-    left = f"\n  and {len(rows) - _MANY} more (--json lists them)" if len(rows) > _MANY else ""
-    said = table(["user", "address", "neighbours", "epsilon"], rows[:_MANY])
+    listed = facts["users"][:_MANY]
+    columns = {
+        "user": [u["name"] for u in listed],
+        "records": [f"{u['records']:,}" for u in listed if "records" in u],
+        "address": [u["address"] or "dials only" for u in listed],
+        "neighbours": [str(u["neighbours"]) for u in listed],
+        "epsilon": [figure(u["epsilon"]) for u in listed],
+    }
+    columns = {name: column for name, column in columns.items() if column}  # there are records at example level
+    left = f"\n  and {len(facts['users']) - _MANY} more (--json lists them)" if len(facts["users"]) > _MANY else ""
+    said = table(list(columns), list(zip(*columns.values(), strict=True)))
     return f"Every user, against {facts['adversary']}:\n{said}{left}\n"
 
 

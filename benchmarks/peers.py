@@ -123,7 +123,7 @@ def alone(steps: int) -> float:
     """CPU seconds of 16 processes that draw noise and take gradients, and talk to nobody."""
     given, made = task(), plan(LONG)
     one = decor.Task(given.model, given.loss, [given.shards[0]])
-    terms = Peers()._terms(given, Setting(made, 0.01, 0), Recipe(), [Identity.new() for _ in range(USERS)])
+    terms = Peers().terms(given, Setting(made, 0.01, 0), Recipe(), [Identity.new() for _ in range(USERS)], 1e-5)
     terms.grid.noised(np.zeros(1), bytes(32), [])
 
     def work(i: int) -> None:
@@ -156,7 +156,7 @@ def wire() -> dict[str, object]:
     """Bytes through a TCP relay on the edges of one user of three, over both directions, to a model's bytes."""
     steps, given = 50, task(users=3)
     identities = [Identity.new() for _ in range(3)]
-    terms = Peers(timeout=60.0)._terms(given, Setting(plan(steps, 3), 0.01, 0), Recipe(), identities)
+    terms = Peers(timeout=60.0).terms(given, Setting(plan(steps, 3), 0.01, 0), Recipe(), identities, 1e-5)
     (hidden,) = free_ports(1)
     counted = [0]
     relay = threading.Thread(target=_relay, args=(transport.split(terms.members[0].address)[1], hidden, counted), daemon=True)

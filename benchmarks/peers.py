@@ -28,12 +28,13 @@ import numpy as np
 import torch
 
 import decor
-from decor.engines.engine import Recipe, Setting
+from decor.engines.engine import Setting
 from decor.federation import together
 from decor.federation.federation import Federation, Member, Model, Network, Privacy, Training
 from decor.federation.local import Local
 from decor.federation.node import Node
 from decor.federation.peers import Peers
+from decor.learning.recipe import Recipe
 from decor.net import transport
 from decor.net.identity import Identity
 from decor.net.ledger import Ledger

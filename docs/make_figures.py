@@ -75,8 +75,7 @@ def demo(seeds: int = 24) -> None:
         (1.0, 3.0, 10.0, 30.0),
         Exposure(clip=1.0, steps=100),
         seeds=tuple(range(seeds)),
-        gossip_rounds=4,
-        final_gossip_rounds=16,
+        recipe=decor.Recipe(gossip_rounds=4, final_gossip_rounds=16),
     )
     with tempfile.TemporaryDirectory() as folder:
         data = Comparison(decor.tasks.breast_cancer(users=16), design, folder).run()

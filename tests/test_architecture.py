@@ -18,7 +18,8 @@ MAY_IMPORT = {
     "privacy": {"errors", "progress", "graph"},
     "noise": {"errors"},
     "net": {"errors", "noise"},
-    "learning": {"errors", "progress"},
+    # a recipe says how users gossip
+    "learning": {"errors", "progress", "graph"},
     "results": {"errors", "progress", "graph", "privacy"},
     "engines": _TRAINED,
     # real users: where the network meets what is trained over it

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from .engines.vectorised import Vectorised
     from .federation.peers import Peers
     from .learning import losses, models, schedule, shards, tasks
+    from .learning.recipe import Recipe
     from .learning.task import Task
     from .results.run import Run
 
@@ -64,6 +65,7 @@ _TRAINING = {
     "Audit": "auditing.findings",
     "Peers": "federation.peers",
     "ProcessGroup": "engines.process_group",
+    "Recipe": "learning.recipe",
     "Run": "results.run",
     "Sweep": "engines.sweep",
     "Task": "learning.task",
@@ -120,6 +122,7 @@ __all__ = [
     "Peers",
     "Phases",
     "ProcessGroup",
+    "Recipe",
     "Run",
     "Sweep",
     "Task",

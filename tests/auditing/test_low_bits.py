@@ -9,11 +9,12 @@ import decor
 from decor.auditing.adversaries import incidence
 from decor.auditing.support import Support, integers
 from decor.engines.channel import Private, Sparse
-from decor.engines.engine import Recipe, Setting
+from decor.engines.engine import Setting
 from decor.engines.mixer import mixer
 from decor.engines.share import Alone
 from decor.engines.simulation import Simulation
 from decor.engines.vectorised import check_private
+from decor.learning.recipe import Recipe
 from decor.noise import root
 
 TRIES, WIDE, RATE = 40, 120, 0.5

@@ -43,7 +43,7 @@ def test_train_answers_as_the_library_does(tmp_path):
     task = decor.tasks.breast_cancer(users=16, seed=0)
     exposure = decor.Exposure(clip=1.0, steps=40)
     plan = decor.calibrate(decor.ring(16), exposure, decor.Adversary.eavesdropper(), decor.Budget(10.0, 1e-5))
-    own = decor.train(task, plan, learning_rate=0.1, engine=decor.Vectorised(seed=0), final_gossip_rounds=16)
+    own = decor.train(task, plan, learning_rate=0.1, engine=decor.Vectorised(seed=0))
     assert answer["metrics"] == own.metrics and answer["epsilon"] == own.guarantee.epsilon and answer["steps_taken"] == 40
     saved = decor.Run.load(tmp_path / "run")
     assert all(torch.equal(saved.models[name], own.models[name]) for name in own.models)

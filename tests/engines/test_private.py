@@ -327,7 +327,8 @@ def test_what_others_may_see_of_a_measurement_is_public():
 
 
 def test_an_engine_that_is_called_directly_refuses_what_the_plan_does_not_account_for():
-    from decor.engines.engine import Recipe, Setting
+    from decor.engines.engine import Setting
+    from decor.learning.recipe import Recipe
 
     task = data()
     more = decor.Exposure(1.0, STEPS, unit="example", batch_size=4, records=[100_000] * USERS)
@@ -438,7 +439,8 @@ def test_what_cannot_be_private_is_refused(make, said):
 
 
 def test_several_settings_never_share_a_secret():
-    from decor.engines.engine import Recipe, Setting
+    from decor.engines.engine import Setting
+    from decor.learning.recipe import Recipe
 
     settings = [Setting(planned(), 0.1 * (1 + k), None) for k in range(63)]
     for engine in (PRIVATE, decor.ProcessGroup(seed=None)):

@@ -9,9 +9,8 @@ from party import gathered
 
 import decor
 import decor.engines.engine
-from decor.engines.engine import Recipe
-from decor.graph.gossip import Gossip
 from decor.learning.batches import Batch, Batches, secretly
+from decor.learning.recipe import Recipe
 from decor.net import session
 from decor.net.peer import Peer
 from decor.noise.agreement import Agreement
@@ -79,8 +78,8 @@ def small(kind):
 RECIPES = {
     "paper": Recipe(),
     "momentum": Recipe(momentum=0.7, weight_decay=0.01, schedule=decor.schedule.Cosine(0.1)),
-    "gossip": Recipe(gossip=Gossip(3, "designed"), final_gossip=Gossip(4, True)),
-    "chebyshev": Recipe(gossip=Gossip(3, "chebyshev"), local_steps=2),
+    "gossip": Recipe(gossip_rounds=3, accelerate="designed", final_gossip_rounds=4),
+    "chebyshev": Recipe(gossip_rounds=3, accelerate="chebyshev", local_steps=2),
 }
 IRREGULAR = decor.from_edges(USERS, [(0, 1), (0, 2), (0, 3), (1, 2), (3, 4)])
 

@@ -8,9 +8,9 @@ from party import agreed
 
 import decor
 from decor.cli.main import main
-from decor.engines.engine import Recipe
 from decor.errors import InputError, LedgerError
 from decor.federation.spending import name_of, paid, run_of, total
+from decor.learning.recipe import Recipe
 from decor.net.identity import Identity
 from decor.net.ledger import Ledger
 

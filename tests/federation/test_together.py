@@ -16,9 +16,10 @@ import pytest
 
 import decor
 from decor.cli.main import main
-from decor.engines.engine import Recipe, Setting
+from decor.engines.engine import Setting
 from decor.federation.peers import alone
 from decor.federation.together import Together
+from decor.learning.recipe import Recipe
 from decor.net.identity import Identity
 from decor.net.ledger import Ledger
 

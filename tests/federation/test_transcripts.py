@@ -11,8 +11,8 @@ from party import Events, agreed, alone, gathered
 from proxy import Proxy, second_messages
 
 import decor
-from decor.engines.engine import Recipe
 from decor.federation.node import Node
+from decor.learning.recipe import Recipe
 from decor.net.identity import Identity
 from decor.net.ledger import Ledger
 from decor.net.messages import Model

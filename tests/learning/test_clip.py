@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 import decor
-from decor.engines.engine import Recipe
 from decor.federation.local import Local
 from decor.learning import linear, losses
 from decor.learning.batches import Batch
@@ -21,6 +20,7 @@ from decor.learning.layers import Layers
 from decor.learning.linear import Linear
 from decor.learning.modules import Modules
 from decor.learning.quadratic import Quadratic
+from decor.learning.recipe import Recipe
 from decor.learning.stack import Stack
 from decor.learning.task import Task
 

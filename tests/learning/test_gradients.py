@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn import functional
 
 import decor
-from decor.engines.engine import Recipe
 from decor.learning import layers, losses, models, modules, records
 from decor.learning.batches import Batch, Batches
 from decor.learning.clip import add_clipped
@@ -18,6 +17,7 @@ from decor.learning.layers import Layers
 from decor.learning.linear import Linear
 from decor.learning.modules import Modules
 from decor.learning.quadratic import Quadratic
+from decor.learning.recipe import Recipe
 from decor.learning.stack import Stack
 from decor.learning.task import Task
 

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decor.engines.channel import Sparse, alike
-from decor.engines.engine import Recipe, Setting
+from decor.engines.engine import Setting
 from decor.engines.mixer import DENSE, is_complete, mixer
 from decor.engines.process_group import ProcessGroup
 from decor.engines.vectorised import Vectorised
 from decor.engines.world import World
 from decor.errors import InputError
 from decor.learning.batches import Batches
+from decor.learning.recipe import Recipe
 from decor.learning.task import Task
 from decor.noise import root
 from decor.privacy.plan import NoisePlan

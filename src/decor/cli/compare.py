@@ -88,13 +88,7 @@ def run_compare(options: argparse.Namespace) -> None:
         clips=clips,
         learning_rates=options.learning_rate or RATES,
         seeds=tuple(range(options.seeds)),
-        gossip_rounds=options.gossip_rounds,
-        accelerate=options.accelerate,
-        final_gossip_rounds=options.final_gossip_rounds,
-        momentum=options.momentum,
-        weight_decay=options.weight_decay,
-        batch_size=batch_size,
-        schedule=learn.schedule_of(options, graphs[0][1]),
+        recipe=learn.recipe_of(options, graphs[0][1], batch_size),
         any_delta=options.any_delta,
     )
     folder = Path(options.output)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import decor
 from decor.errors import InputError
+from decor.federation.file import Model, Network, Privacy, Training
 from decor.graph import named
 from decor.results.folder import clear, replace_text
 
@@ -42,6 +45,21 @@ _TRIAL_TRAINING = {"clip": 0.1, "learning_rate": 0.5, "gossip_rounds": 4, "accel
 """Chosen in the simulator: breast-cancer with 8 users on a ring reaches 96 % at epsilon 10."""
 
 
+_OPTIONS = {
+    "privacy": [each.name for each in fields(Privacy)],
+    "training": [each.name for each in fields(Training)],
+    "model": [each.name for each in fields(Model)],
+    "network": ["timeout", "quorum", "patience"],
+}
+"""Fields of the file that are options, by section; the graph has options of its own."""
+_DEFAULTS = {"delta": opt.DELTA, "adversary": opt.ADVERSARY, "steps": 100, "clip": 1.0, "learning_rate": 0.1, "kind": "logistic"}
+"""What the options take where the file has no default."""
+_READ: dict[str, Callable[[str], Any]] = {
+    "delta": opt.probability,
+    "hidden": lambda text: [opt.whole(size) for size in text.split(",")],
+}
+
+
 def add_commands(commands: Any) -> None:
     raw = argparse.RawDescriptionHelpFormatter
     keygen = commands.add_parser("keygen", help="a user's key for a federation", epilog=_KEYGEN, formatter_class=raw)
@@ -68,46 +86,11 @@ def _add_new(new: argparse.ArgumentParser) -> None:
     new.add_argument("--name", help="of the federation (default: the task's)")
     new.add_argument("--user", action="append", metavar="NAME,ADDRESS,KEY[,RECORDS]", help="a user; ADDRESS may be empty")
     trial = new.add_argument_group("to try it out on one machine, instead of --user")
-    trial.add_argument("--task", metavar="NAME", help=f"{', '.join(_TRIALS)}: keys and data of all users are made")
+    trial.add_argument("--task", metavar="NAME", help=f"{', '.join(_TRIALS)}: keys, data and defaults of its own")
     trial.add_argument("--users", type=opt.whole, metavar="N", help="how many (default: 8)")
     trial.add_argument("--data-seed", type=opt.whole, default=0, metavar="S", help="of the split into users (default: 0)")
-    privacy = new.add_argument_group("privacy")
-    privacy.add_argument("--epsilon", type=opt.number, required=True, metavar="E", help="the most that may be spent")
-    privacy.add_argument("--delta", type=opt.probability, metavar="D", help=f"failure probability (default: {opt.DELTA:g})")
-    privacy.add_argument("--any-delta", action="store_true", default=None, help=opt.ANY_DELTA)
-    who = "eavesdropper, curious, colluding:Q or everyone (default: curious, for every user is in the network)"
-    privacy.add_argument("--adversary", metavar="WHO", help=who)
-    privacy.add_argument("--unit", help="user (all data of a user) or example (one record) (default: user)")
-    privacy.add_argument("--sampling", help="example level: poisson (default) or fixed")
-    privacy.add_argument("--relation", help="example level: add-remove (default with poisson) or replace")
-    privacy.add_argument("--ratio", type=opt.number, metavar="X", help="fix sigma_cor^2 / sigma_cdp^2")
-    training = new.add_argument_group("training")
-    training.add_argument("--steps", type=opt.whole, metavar="T", help="(default: 100; with --task 50)")
-    training.add_argument(
-        "--clip", type=opt.number, metavar="C", help="norm to which gradients are clipped (default: 1; with --task 0.1)"
-    )
-    training.add_argument("--learning-rate", type=opt.number, metavar="R", help="(default: 0.1; with --task 0.5)")
-    training.add_argument("--batch-size", type=opt.whole, metavar="B", help="records a gradient averages (default: all)")
-    for name, kind, said in (
-        ("schedule", str, "constant, inverse-time or cosine (default: constant)"),
-        ("horizon", opt.number, "of inverse-time, in steps"),
-        ("final", opt.number, "of cosine, as a share"),
-        ("momentum", opt.number, "(default: 0)"),
-        ("weight-decay", opt.number, "(default: 0)"),
-        ("gossip-rounds", opt.whole, "of averaging a step (default: 1)"),
-        ("accelerate", str, "no, chebyshev or designed (default: no)"),
-        ("final-gossip-rounds", opt.whole, "after the last step (default: 0)"),
-        ("dtype", str, "float32 or float64 (default: float32)"),
-    ):
-        training.add_argument(f"--{name}", type=kind, help=said)
-    model = new.add_argument_group("model")
-    model.add_argument("--model", dest="kind", metavar="KIND", help="logistic, multinomial, mlp or linear (default: logistic)")
-    model.add_argument("--code", metavar="MODULE:FUNCTION", help="public code that gives (module, loss), instead of --model")
-    model.add_argument("--features", type=opt.whole, metavar="N")
-    model.add_argument("--classes", type=opt.whole, metavar="N")
-    model.add_argument("--hidden", type=lambda text: [opt.whole(size) for size in text.split(",")], metavar="N,...")
-    model.add_argument("--activation", help="relu (default) or tanh")
-    model.add_argument("--seed", type=opt.whole, metavar="S", help="of the first weights (default: 0)")
+    for section in (Privacy, Training, Model):
+        _add_fields(new.add_argument_group(section.__name__.lower()), section)
     network = new.add_argument_group("network")
     network.add_argument("--topology", metavar="NAME", help=f"{', '.join(named.NAMES)} (default: ring)")
     network.add_argument("--degree", type=opt.whole, metavar="K", help="neighbours in random-regular (default: 4)")
@@ -115,10 +98,16 @@ def _add_new(new: argparse.ArgumentParser) -> None:
     network.add_argument("--graph-seed", type=opt.whole, metavar="S", help="of a random graph (default: 0)")
     network.add_argument("--graph", metavar="FILE", help="edge list, .gml or .graphml, of the users' names or numbers")
     network.add_argument("--edges", metavar="A:B,...", help="pairs of users, instead of --topology")
-    network.add_argument("--timeout", type=opt.number, metavar="S", help="seconds of silence to wait (default: 30)")
-    network.add_argument("--quorum", type=opt.number, metavar="Q", help="least share of neighbours to go on with (default: 0.5)")
-    network.add_argument("--patience", type=opt.number, metavar="S", help="seconds to wait for all at the start (default: 300)")
+    _add_fields(network, Network)
     opt.add_json(new)
+
+
+def _add_fields(group: argparse._ArgumentGroup, section: type) -> None:
+    """An option for each field of a section of the file."""
+    for each in fields(section):
+        if each.name in _OPTIONS[section.__name__.lower()]:
+            flag = "--model" if each.name == "kind" else None
+            opt.add_field(group, each, flag=flag, default=_DEFAULTS.get(each.name, each.default), read=_READ.get(each.name))
 
 
 def run_keygen(options: argparse.Namespace) -> None:
@@ -146,9 +135,9 @@ def run_new(options: argparse.Namespace) -> None:
     if options.name is None:
         raise InputError("give --name, such as --name heart")
     users = [_user(text) for text in options.user]
-    usual: dict[str, dict[str, Any]] = {"training": {"steps": 100, "learning_rate": 0.1}}
+    usual: dict[str, dict[str, Any]] = {"training": {name: _DEFAULTS[name] for name in ("steps", "learning_rate")}}
     if options.code is None:
-        usual["model"] = {"kind": "logistic"}
+        usual["model"] = {"kind": _DEFAULTS["kind"]}
     federation = _federation(options, users, usual)
     _write_new(Path(options.output), federation.to_toml(), options.overwrite)
     report(federation, options.json, {"file": options.output}, f"wrote {options.output}\n")
@@ -172,26 +161,14 @@ def _user(text: str) -> dict[str, Any]:
     return user
 
 
-_OPTIONS = {
-    "privacy": ("epsilon", "delta", "adversary", "unit", "sampling", "relation", "ratio", "any_delta"),
-    "training": (
-        *("steps", "clip", "learning_rate", "schedule", "horizon", "final", "momentum", "weight_decay", "gossip_rounds"),
-        *("accelerate", "final_gossip_rounds", "batch_size", "dtype"),
-    ),
-    "model": ("kind", "code", "features", "classes", "hidden", "activation", "seed"),
-    "network": ("timeout", "quorum", "patience"),
-}
-"""Options that are fields of the file, by section."""
-
-
 def _federation(options: argparse.Namespace, users: list[dict[str, Any]], usual: dict[str, dict[str, Any]]) -> Federation:
     """The file that the options ask for; what they leave out is as usual here, then as the file's own defaults."""
     from decor.federation.federation import Federation
     from decor.federation.file import FORMAT
 
     always: dict[str, dict[str, Any]] = {
-        "privacy": {"delta": opt.DELTA, "adversary": "curious"},
-        "training": {"clip": 1.0},
+        "privacy": {name: _DEFAULTS[name] for name in ("delta", "adversary")},
+        "training": {"clip": _DEFAULTS["clip"]},
         "network": _network(options, [user["name"] for user in users]),
     }
     tables: dict[str, Any] = {"format": FORMAT, "name": options.name, "users": users}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from typing import Any
 
 import decor
 from decor.errors import InputError
 from decor.graph import mixing
 from decor.graph.topology import Topology
+from decor.learning.recipe import Recipe
 
 from . import options as opt
 
@@ -26,15 +28,22 @@ def add_task(parser: argparse.ArgumentParser, default: str | None) -> None:
 
 
 def add_training(parser: argparse.ArgumentParser) -> None:
+    """An option for every field of `Recipe`; the batch size is one of what is exposed."""
     group = parser.add_argument_group("how it is trained (nothing here costs privacy)")
-    group.add_argument("--gossip-rounds", type=opt.whole, default=1, metavar="K", help="rounds of averaging a step (default: 1)")
-    opt.add_accelerate(group)
-    group.add_argument("--final-gossip-rounds", type=opt.whole, default=16, metavar="K", help="after the last step (default: 16)")
-    group.add_argument("--momentum", type=opt.number, default=0.0, metavar="M", help="of noised gradients (default: 0)")
-    group.add_argument("--weight-decay", type=opt.number, default=0.0, metavar="W", help="(default: 0)")
-    schedules = "constant, cosine, inverse-time:HORIZON or pl:MU:SMOOTHNESS (default: constant)"
-    group.add_argument("--schedule", default="constant", metavar="NAME", help=schedules)
+    for each in fields(Recipe):
+        if each.name == "accelerate":
+            opt.add_accelerate(group)
+        elif each.name == "schedule":
+            opt.add_field(group, each, default="constant", read=str)  # by its name; see schedule_of
+        elif each.name != "batch_size":
+            opt.add_field(group, each)
     group.add_argument("--threads", type=opt.whole, metavar="N", help="processor threads (default: as many as help)")
+
+
+def recipe_of(options: argparse.Namespace, topology: Topology, batch_size: int | None) -> Recipe:
+    """The recipe that the options of `add_training` say."""
+    given = {each.name: getattr(options, each.name) for each in fields(Recipe) if getattr(options, each.name) is not None}
+    return Recipe(**given | {"schedule": schedule_of(options, topology), "batch_size": batch_size})
 
 
 def task_of(options: argparse.Namespace, topology: Topology) -> Any:
@@ -61,7 +70,7 @@ def exposure_of(options: argparse.Namespace, task: Any) -> tuple[decor.Exposure,
 def schedule_of(options: argparse.Namespace, topology: Topology) -> Any:
     from decor.learning import schedule
 
-    name, *numbers = options.schedule.strip().lower().replace("_", "-").split(":")
+    name, *numbers = (options.schedule or "constant").strip().lower().replace("_", "-").split(":")
     try:
         values = [float(text) for text in numbers]
         match name, len(values):

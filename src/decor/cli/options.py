@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,31 @@ def picture(text: str) -> str:
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"the picture {text!r} cannot be written: make the folder {str(path.parent)!r} first")
     return text
+
+
+def add_field(
+    group: argparse._ArgumentGroup,
+    each: Field[Any],
+    *,
+    flag: str | None = None,
+    default: Any = MISSING,
+    read: Callable[[str], Any] | None = None,
+) -> None:
+    """The option of a dataclass's field, with the help text, type and default that stand there; None where it is not given.
+
+    `flag` is its name where that is not the field's, `default` what stands for a field left out, `read` parses its text.
+    """
+    flag = flag or "--" + each.name.replace("_", "-")
+    default = each.default if default is MISSING else default
+    said, kind = each.metadata["help"], str(each.type)
+    if kind == "bool":
+        group.add_argument(flag, dest=each.name, action="store_true", default=None, help=said)
+        return
+    if default is not None and default is not MISSING:
+        said += f" (default: {default:g})" if isinstance(default, float) else f" (default: {default})"
+    read = read or (number if kind.startswith("float") else whole if kind.startswith("int") else str)
+    metavar = each.metadata.get("metavar", each.name[0].upper())
+    group.add_argument(flag, dest=each.name, type=read, required=default is MISSING, metavar=metavar, help=said)
 
 
 def add_graph(parser: argparse.ArgumentParser, default: str = "ring") -> None:

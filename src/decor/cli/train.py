@@ -16,6 +16,7 @@ import decor
 from decor import progress
 from decor.engines.world import World
 from decor.errors import InputError
+from decor.learning.recipe import Recipe
 from decor.machine import cores
 from decor.results.live import Live
 
@@ -39,10 +40,6 @@ def add_commands(commands: Any) -> None:
     opt.add_graph(train)
     opt.add_exposure(train, steps=100)
     learn.add_training(train)
-    train.add_argument("--local-steps", type=opt.whole, default=1, metavar="K", help="user level: steps alone, clipped as one")
-    train.add_argument(
-        "--evaluate-every", type=opt.whole, metavar="K", help="steps between measurements (default: about 50 in all)"
-    )
     engines = "vectorised (all users in one process), or process-group (dealt out to several; what torchrun starts takes it)"
     train.add_argument("--engine", choices=("vectorised", "process-group"), metavar="NAME", help=engines)
     said = "of process-group, where torchrun has not started them (default: one for every core)"
@@ -81,7 +78,7 @@ def run_train(options: argparse.Namespace) -> None:
         return
     if options.processes is not None and not started:
         raise InputError("--processes are those of --engine process-group; say both, or neither")
-    task, plan, batch_size = _task_and_plan(options)
+    task, plan, recipe = _task_plan_and_recipe(options)
     resumed = decor.Run.load(folder) if options.resume and world.is_first else None
     live = Live(folder, plan, resumed.history if resumed is not None else None, options.seed != "secret")
     engine = _engine(options, started)
@@ -93,7 +90,7 @@ def run_train(options: argparse.Namespace) -> None:
             _checkpoints(folder, options.checkpoint_every, options.overwrite),
             interrupted,
         ]
-        run = _train(options, task, plan, batch_size, engine, callbacks, resumed)
+        run = _train(options, task, plan, recipe, engine, callbacks, resumed)
     if not world.is_first:
         return
     run.save(folder, overwrite=options.overwrite)
@@ -108,7 +105,7 @@ def _train(
     options: argparse.Namespace,
     task: Any,
     plan: decor.NoisePlan,
-    batch_size: int | None,
+    recipe: Recipe,
     engine: Any,
     callbacks: Any = (),
     resume: decor.Run | None = None,
@@ -117,17 +114,9 @@ def _train(
     return decor.train(
         task,
         plan,
+        recipe,
         learning_rate=options.learning_rate,
         engine=engine,
-        schedule=learn.schedule_of(options, plan.topology),
-        momentum=options.momentum,
-        weight_decay=options.weight_decay,
-        gossip_rounds=options.gossip_rounds,
-        accelerate=options.accelerate,
-        final_gossip_rounds=options.final_gossip_rounds,
-        local_steps=options.local_steps,
-        batch_size=batch_size,
-        evaluate_every=options.evaluate_every,
         callbacks=callbacks,
         resume=resume,
         allow_disconnected=options.allow_disconnected,
@@ -178,38 +167,39 @@ def _engine(options: argparse.Namespace, started: bool) -> decor.Vectorised | de
 def _start(options: argparse.Namespace) -> None:
     """This very command in several processes; what cannot work is said before."""
     count = cores() if options.processes is None else options.processes
-    task, plan, batch = _task_and_plan(options)
+    task, plan, recipe = _task_plan_and_recipe(options)
     if not 1 <= count <= task.users:
         raise InputError(f"--processes must be from 1 to the {task.users} users, not {count}")
-    _train(options, task, plan, batch, _Dry())
+    _train(options, task, plan, recipe, _Dry())
     processes.start(count, options.words)
 
 
-def _task_and_plan(options: argparse.Namespace) -> tuple[Any, decor.NoisePlan, int | None]:
+def _task_plan_and_recipe(options: argparse.Namespace) -> tuple[Any, decor.NoisePlan, Recipe]:
     if options.plan is not None:
         if options.epsilon is not None or options.delta is not None or options.adversary is not None:
             raise InputError("--plan already says the budget and the adversary; drop --epsilon, --delta and --adversary")
-        batch, options.batch_size = (options.batch_size, None) if options.batch_size is not None else (None, None)
+        batch, options.batch_size = options.batch_size, None
         opt.refuse_beside_plan(options)
         plan = decor.NoisePlan.load(options.plan)
-        return learn.task_of(options, plan.topology), plan, batch
+        return learn.task_of(options, plan.topology), plan, learn.recipe_of(options, plan.topology, batch)
     if options.epsilon is None:
         raise InputError("give --epsilon (the most that may be spent), or a plan saved by decor plan with --plan FILE")
     topology = opt.topology_of(options)
     task = learn.task_of(options, topology)
     options.steps = 100 if options.steps is None else options.steps
     exposure, batch = learn.exposure_of(options, task)
+    recipe = learn.recipe_of(options, topology, batch)
     budget = decor.Budget(options.epsilon, opt.DELTA if options.delta is None else options.delta)
     plan = decor.calibrate(
         topology,
         exposure,
         opt.adversary_of(options),
         budget,
-        gossip_rounds=options.gossip_rounds,
-        accelerate=options.accelerate,
+        gossip_rounds=recipe.gossip_rounds,
+        accelerate=recipe.accelerate,
         any_delta=options.any_delta,
     )
-    return task, plan, batch
+    return task, plan, recipe
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from typing import Any
 from decor import baselines, progress
 from decor.errors import InputError
 from decor.graph.topology import Topology
-from decor.learning.schedule import Schedule
+from decor.learning.recipe import Recipe
 from decor.learning.task import Task
 from decor.privacy.adversary import Adversary
 from decor.privacy.budget import Budget, Exposure
@@ -37,6 +37,9 @@ FORMAT = "decor-comparison-1"
 RATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 BEYOND: dict[str, tuple[float, ...]] = {"smallest": (0.0001, 0.0002, 0.0005), "largest": (10.0, 20.0, 50.0)}
 """Tried too by whoever is best at that end of RATES: for everybody they would cost nearly half as much again."""
+
+_ALWAYS = ("momentum", "weight_decay", "gossip_rounds", "accelerate", "final_gossip_rounds", "batch_size")
+"""Fields of the recipe that stand in the manifest of every comparison."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,7 @@ class Design:
     learning_rates: tuple[float, ...] = RATES
     seeds: tuple[int, ...] = (0, 1, 2, 3)
     criterion: str = "loss"
-    gossip_rounds: int = 1
-    accelerate: bool | str = False
-    final_gossip_rounds: int = 0
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    batch_size: int | None = None
-    schedule: Schedule | None = None
+    recipe: Recipe = field(default_factory=Recipe)
     any_delta: bool = False
 
     def __post_init__(self) -> None:
@@ -76,14 +73,16 @@ class Design:
 
     def described(self) -> dict[str, Any]:
         """As plain values: two designs are the same if these are."""
-        plain = {k: v for k, v in asdict(self).items() if k not in ("graphs", "exposure", "adversary", "schedule")}
+        plain = {k: v for k, v in asdict(self).items() if k not in ("graphs", "exposure", "adversary", "recipe")}
         plain["graphs"] = [[name, topology.digest] for name, topology in self.graphs]
         records = self.exposure.records
         plain["exposure"] = asdict(self.exposure) | {"records": dict(records) if isinstance(records, Mapping) else records}
         if not self.any_delta:  # comparisons of before this field go on
             del plain["any_delta"]
         plain["adversary"] = str(self.adversary)
-        plain["schedule"] = repr(self.schedule)
+        # a field that has its default is left out, so that comparisons made before there was the field go on
+        plain |= {k: v for k, v in asdict(self.recipe).items() if k in _ALWAYS or v != getattr(Recipe(), k)}
+        plain["schedule"] = repr(self.recipe.schedule)
         return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
 
     @property
@@ -116,7 +115,7 @@ class Design:
 
     def _couples(self, topology: Topology, exposure: Exposure, budget: Budget) -> Iterator[NoisePlan]:
         made = partial(calibrate, topology, exposure, self.adversary, budget, any_delta=self.any_delta)
-        plan = made(gossip_rounds=self.gossip_rounds, accelerate=self.accelerate)
+        plan = made(gossip_rounds=self.recipe.gossip_rounds, accelerate=self.recipe.accelerate)
         ratio = (plan.sigma_cor / plan.sigma_cdp) ** 2 if isinstance(plan.sigma_cor, float) else 0.0
         for factor in self.couples if ratio else (1.0,):
             yield plan if factor == 1 else made(ratio=factor * ratio)
@@ -221,22 +220,8 @@ class Comparison:
         engine: Engine | None,
         keep_models: bool = False,
     ) -> Sweep:
-        d = self.design
-        return sweep(
-            self.task,
-            plans,
-            learning_rates=rates,
-            seeds=seeds,
-            engine=engine,
-            schedule=d.schedule,
-            momentum=d.momentum,
-            weight_decay=d.weight_decay,
-            gossip_rounds=d.gossip_rounds,
-            accelerate=d.accelerate,
-            final_gossip_rounds=d.final_gossip_rounds,
-            batch_size=d.batch_size,
-            keep_models=keep_models,
-        )
+        recipe = self.design.recipe
+        return sweep(self.task, plans, recipe, learning_rates=rates, seeds=seeds, engine=engine, keep_models=keep_models)
 
     def _path(self, kind: str, graph: str | None) -> Path:
         return self.folder / "outcomes" / f"{_slug(str(outcomes.method(kind, graph)['name']), None)}.json"

@@ -15,9 +15,10 @@ from decor.learning.batches import Batch
 from decor.learning.clip import Blocks, add_clipped, over
 from decor.learning.coins import WORDS, secret_coins
 from decor.learning.modules import Modules
+from decor.learning.recipe import Recipe
 
 from .cuda.steps import UNIT, Steps, products
-from .engine import Recipe, Setting
+from .engine import Setting
 from .share import Share
 from .threads import Threads
 

@@ -4,67 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 
 from decor.errors import InputError
-from decor.graph.gossip import Gossip
-from decor.learning.schedule import Constant, Schedule
+from decor.learning.recipe import Recipe
 from decor.learning.task import Task
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How to train, apart from noise and data. Everything here is public and applied to noised messages: it costs no privacy."""
-
-    schedule: Schedule = field(default_factory=Constant)
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    gossip: Gossip = field(default_factory=Gossip)
-    final_gossip: Gossip = field(default_factory=lambda: Gossip(0))
-    local_steps: int = 1
-    batch_size: int | None = None
-    evaluate_every: int | Sequence[int] | None = None
-
-    def __post_init__(self) -> None:
-        if not hasattr(self.schedule, "rates"):
-            raise InputError(f"schedule must be one of decor.schedule, such as Cosine(), not {self.schedule!r}")
-        for name in ("momentum", "weight_decay"):
-            if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), int | float | np.number):
-                raise InputError(f"{name} must be a number, not {getattr(self, name)!r}")
-        if not (0 <= self.momentum < 1):
-            raise InputError(f"momentum must be a number from 0 to less than 1, not {self.momentum!r}")
-        if not (0 <= self.weight_decay < math.inf):
-            raise InputError(f"weight_decay must be a number of at least 0, not {self.weight_decay!r}")
-        for name in ("local_steps", "batch_size"):
-            value = getattr(self, name)
-            if value is not None and not _counts(value):
-                raise InputError(f"{name} must be a positive whole number, not {value!r}")
-        every = self.evaluate_every
-        if isinstance(every, Sequence | range) and not isinstance(every, str) and all(map(_counts, every)):
-            object.__setattr__(self, "evaluate_every", tuple(int(step) for step in every))
-        elif every is not None and not _counts(every):
-            raise InputError(f"evaluate_every must be a positive whole number, or the steps to measure after, not {every!r}")
-
-    def described(self) -> dict[str, Any]:
-        """As plain values, for the manifest of a run."""
-        return asdict(self) | {"schedule": {"name": type(self.schedule).__name__, **vars(self.schedule)}}
-
-    def evaluated(self, steps: int) -> frozenset[int]:
-        """After which steps metrics are taken: about fifty times unless told otherwise, at the start and at the end."""
-        if isinstance(self.evaluate_every, tuple):
-            return frozenset(step for step in self.evaluate_every if step <= steps) | {0, steps}
-        every = int(self.evaluate_every or max(1, steps // 50))  # type: ignore[arg-type]
-        return frozenset(range(0, steps, every)) | {steps}
-
-
-def _counts(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
 
 
 @dataclass(frozen=True)

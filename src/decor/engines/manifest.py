@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import decor
+from decor.learning.recipe import Recipe
 from decor.learning.task import Task
 
 if TYPE_CHECKING:
-    from .engine import Recipe, Setting
+    from .engine import Setting
     from .vectorised import Vectorised
 
 

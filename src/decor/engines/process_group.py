@@ -11,10 +11,11 @@ from torch import Tensor
 
 from decor.errors import InputError
 from decor.learning.batches import check_size
+from decor.learning.recipe import Recipe
 from decor.learning.task import Task
 from decor.results.run import Run
 
-from .engine import Callback, Recipe, Setting
+from .engine import Callback, Setting
 from .manifest import versions
 from .simulation import Simulation
 from .suited import check

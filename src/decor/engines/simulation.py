@@ -13,11 +13,12 @@ from torch import Tensor
 
 from decor import progress
 from decor.learning.clip import Blocks
+from decor.learning.recipe import Recipe
 from decor.results.run import Run
 
 from .channel import Private
 from .descent import Descent
-from .engine import Moment, PublicMetrics, Recipe, Setting
+from .engine import Moment, PublicMetrics, Setting
 from .manifest import described, described_privately, keyed
 from .measurement import PUBLIC, measured
 from .resumption import Resumed

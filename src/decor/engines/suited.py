@@ -7,10 +7,9 @@ from dataclasses import replace
 from decor.errors import InputError
 from decor.graph.names import in_order, not_a_list
 from decor.graph.topology import Topology
+from decor.learning.recipe import Recipe
 from decor.learning.task import Task
 from decor.privacy.plan import NoisePlan
-
-from .engine import Recipe
 
 
 def check(task: Task, plan: NoisePlan, recipe: Recipe, allow_disconnected: bool = False) -> Task:

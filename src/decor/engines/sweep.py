@@ -12,14 +12,13 @@ import numpy as np
 
 from decor import progress
 from decor.errors import DivergenceWarning, InputError
-from decor.graph.gossip import Gossip
-from decor.learning.schedule import Constant, Schedule
+from decor.learning.recipe import Recipe, recipe_with
 from decor.learning.task import Task
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
 
 from .channel import alike
-from .engine import Engine, Recipe, Setting
+from .engine import Engine, Setting
 from .suited import check
 from .vectorised import Vectorised
 
@@ -84,26 +83,30 @@ class Tuned:
 def sweep(
     task: Task,
     plans: Sequence[NoisePlan],
+    recipe: Recipe | None = None,
     *,
     learning_rates: Sequence[float] | float,
     seeds: Sequence[int] = (0,),
     engine: Engine | None = None,
-    schedule: Schedule | None = None,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    gossip_rounds: int = 1,
-    accelerate: bool | str = False,
-    final_gossip_rounds: int = 0,
-    local_steps: int = 1,
-    batch_size: int | None = None,
-    evaluate_every: int | Sequence[int] | None = None,
     keep_models: bool = False,
     allow_disconnected: bool = False,
+    **recipe_fields: Any,
 ) -> Sweep:
-    """Every plan x learning rate x seed in one call. Plans may differ in noise, clip, adversary, graph and steps.
+    """Runs every plan with every learning rate and every seed.
 
-    Runs that can share a tensor do. Settings of one seed then share records and Gaussians, each scaled by its own plan: every
-    run has exactly the law, and to rounding the numbers, that it has alone. Runs carry no models unless `keep_models`.
+    Runs that can share a tensor do. Settings with the same seed then share batches and Gaussians, each scaled by its own plan:
+    each run has exactly the distribution, and to rounding the values, that it has alone.
+
+    Args:
+        task: Model, loss and each user's data.
+        plans: One plan or several; they may differ in noise, clip, adversary, graph and steps.
+        recipe: How to train, the same for all; None takes the default `Recipe()`.
+        learning_rates: One learning rate or several.
+        seeds: Seeds of the simulations. Private runs are refused: choosing among them would leak.
+        engine: What runs it; None takes `Vectorised()`.
+        keep_models: Whether runs carry their models, which take memory.
+        allow_disconnected: Trains on graphs in several parts, whose models never agree.
+        recipe_fields: Fields of the recipe, such as `momentum=0.9`.
     """
     plans = [plans] if isinstance(plans, NoisePlan) else list(plans)
     rates = [learning_rates] if isinstance(learning_rates, int | float) else list(learning_rates)
@@ -114,16 +117,7 @@ def sweep(
         raise InputError("a sweep needs at least one plan, one learning rate and one seed")
     if len(set(seeds)) < len(seeds) or len(set(rates)) < len(rates) or len({id(plan) for plan in plans}) < len(plans):
         raise InputError("a plan, learning rate or seed is given twice; name each once")
-    recipe = Recipe(
-        schedule or Constant(),
-        momentum,
-        weight_decay,
-        Gossip(gossip_rounds, accelerate),
-        Gossip(final_gossip_rounds, accelerate=True),
-        local_steps,
-        batch_size,
-        evaluate_every,
-    )
+    recipe = recipe_with(recipe, recipe_fields)
     if len({plan.topology.labels for plan in plans}) > 1:
         raise InputError(
             "the plans of a sweep name their users differently, or in another order; give all graphs the same labels"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 from decor.errors import DivergenceWarning, InputError
-from decor.graph.gossip import Gossip
-from decor.learning.schedule import Constant, Schedule
+from decor.learning.recipe import Recipe, recipe_with
 from decor.learning.task import Task
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
 
-from .engine import Callback, Engine, Recipe, Setting
+from .engine import Callback, Engine, Setting
 from .suited import check
 from .vectorised import Vectorised
 
@@ -20,46 +20,41 @@ from .vectorised import Vectorised
 def train(
     task: Task,
     plan: NoisePlan,
+    recipe: Recipe | None = None,
     *,
     learning_rate: float,
     engine: Engine | None = None,
-    schedule: Schedule | None = None,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    gossip_rounds: int = 1,
-    accelerate: bool | str = False,
-    final_gossip_rounds: int = 0,
-    local_steps: int = 1,
-    batch_size: int | None = None,
-    evaluate_every: int | Sequence[int] | None = None,
     callbacks: Sequence[Callback] | Callback = (),
     resume: Run | None = None,
     allow_disconnected: bool = False,
+    **recipe_fields: Any,
 ) -> Run:
-    """Trains everybody's model by Algorithm 1 with the plan's noise, for exactly the plan's steps.
+    """Trains each user's model by Algorithm 1 with the plan's noise, for exactly the plan's steps.
 
-    Where the users of the plan's graph have names, the task's shards must have the same, and are matched by them.
+    Args:
+        task: Model, loss and each user's data. Users that have names in the plan's graph are matched by name.
+        plan: The noise, the graph, the clip and the number of steps.
+        recipe: How to train; None takes the default `Recipe()`.
+        learning_rate: The step size, before the recipe's schedule.
+        engine: What runs it; None takes `Vectorised()`, the simulator.
+        callbacks: Called after each measurement; one that returns True, or a sentence, stops the run.
+        resume: A run that stopped early, to be continued.
+        allow_disconnected: Trains on a graph in several parts, whose models never agree.
+        recipe_fields: Fields of the recipe, such as `momentum=0.9`: short for a recipe with these values.
 
-    `momentum`, `weight_decay`, `schedule`, `gossip_rounds` (with `accelerate`, better weights) and `final_gossip_rounds`
-    (always Chebyshev's) act on messages that are private already: they change no guarantee. `local_steps` (user level) walks
-    several steps alone and clips their sum, which costs as much as one gradient. `batch_size` (user level) is how many records
-    a gradient averages; at example level the plan says it. `resume` continues a run that stopped early.
+    Returns:
+        The run: models, metrics, and its guarantee.
+
+    Raises:
+        InputError: If task, plan and recipe do not suit each other; nothing has been computed then.
+
     Guarantee: the run's `guarantee` is the whole plan's, also where it stopped early, and says whether it is a simulation.
     """
     chosen = Vectorised() if engine is None else engine
     if not hasattr(chosen, "run"):
         raise InputError(f"engine must be an engine such as Vectorised(), not {engine!r}")
     callbacks = [callbacks] if callable(callbacks) else list(callbacks)
-    recipe = Recipe(
-        schedule or Constant(),
-        momentum,
-        weight_decay,
-        Gossip(gossip_rounds, accelerate),
-        Gossip(final_gossip_rounds, accelerate=True),
-        local_steps,
-        batch_size,
-        evaluate_every,
-    )
+    recipe = recipe_with(recipe, recipe_fields)
     task = check(task, plan, recipe, allow_disconnected)
     (run,) = chosen.run(task, [Setting(plan, learning_rate, getattr(chosen, "seed", 0))], recipe, callbacks, resume)
     if run.stopped is not None and run.stopped.startswith("diverged"):

@@ -15,13 +15,14 @@ from decor.learning.layers import Layers
 from decor.learning.linear import Linear
 from decor.learning.modules import Modules
 from decor.learning.quadratic import Quadratic
+from decor.learning.recipe import Recipe
 from decor.learning.stack import Stack
 from decor.learning.task import Task
 from decor.noise.secret import Secret
 from decor.results.run import Run
 
 from .channel import NoiseSource
-from .engine import Callback, Recipe, Setting
+from .engine import Callback, Setting
 from .share import Alone
 from .simulation import Simulation
 from .suited import check

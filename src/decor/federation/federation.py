@@ -10,7 +10,7 @@ import json
 import tomllib
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from decimal import ROUND_CEILING, Context, Decimal
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from decor.engines.released import grid_of
 from decor.errors import FragileGraphWarning, InputError
 from decor.graph.gossip import Gossip
 from decor.graph.topology import Topology
+from decor.learning.recipe import Recipe
 from decor.learning.schedule import Constant, Cosine, InverseTime, Schedule
 from decor.noise.grid import Grid
 from decor.privacy.adversary import Adversary
@@ -47,7 +48,6 @@ from .graph import check_reach, drawn_out, topology_of
 from .model import built, fitting, parameters
 
 if TYPE_CHECKING:
-    from decor.engines.engine import Recipe
     from decor.learning.task import Task
 
 __all__ = ["Federation", "Member", "Model", "Network", "Privacy", "Training"]
@@ -255,19 +255,12 @@ class Federation:
 
     @cached_property
     def recipe(self) -> Recipe:
-        """How to train; loads torch."""
-        _ = decor.Task  # says what to install where torch is missing
-        from decor.engines.engine import Recipe
-
+        """How to train, as the file says."""
         training = self.training
-        return Recipe(
-            schedule=self.schedule,
-            momentum=training.momentum,
-            weight_decay=training.weight_decay,
-            gossip=self.gossip,
-            final_gossip=Gossip(training.final_gossip_rounds, accelerate=True),
-            batch_size=training.batch_size if self.privacy.unit == "user" else None,
-        )
+        shared = {each.name: getattr(training, each.name) for each in fields(Recipe) if hasattr(training, each.name)}
+        own = {"schedule": self.schedule, "accelerate": self.gossip.accelerate}
+        batch_size = training.batch_size if self.privacy.unit == "user" else None  # at example level the plan says it
+        return Recipe(**shared | own | {"batch_size": batch_size})
 
     @property
     def learning_rate(self) -> float:

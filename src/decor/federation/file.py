@@ -86,8 +86,10 @@ _SHARE = _number("a number from 0 to less than 1", lambda value: 0 <= value < 1)
 _AT_LEAST_0 = _number("a number of at least 0", lambda value: value >= 0)
 
 
-def _field(rule: Rule, default: Any = MISSING) -> Any:
-    return field(metadata={"rule": rule}) if default is MISSING else field(default=default, metadata={"rule": rule})
+def _field(rule: Rule, default: Any = MISSING, help: str = "") -> Any:
+    """A field with its rule, and the help text of its option of `decor federation new`."""
+    metadata = {"rule": rule, "help": help}
+    return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,14 +101,33 @@ class Privacy:
     number of users (or of all records).
     """
 
-    epsilon: float = _field(_number("a positive number of at most 1e9, such as 3.0", lambda value: 1e-100 <= value <= 1e9))
-    delta: float = _field(_number("a number between 0 and 1, such as 1e-5", lambda value: 1e-100 <= value < 1))
-    adversary: str = _field(Rule('"eavesdropper", "curious", "colluding:Q" (such as "colluding:2") or "everyone"', _adversary))
-    unit: str = _field(_choice("user", "example"), "user")
-    sampling: str | None = _field(_choice("poisson", "fixed"), None)
-    relation: str | None = _field(_choice("add-remove", "replace"), None)
-    ratio: float | None = _field(_number("a number from 0 to 1e9, such as 100.0", lambda value: 0 <= value <= 1e9), None)
-    any_delta: bool = _field(Rule("true or false", lambda value: value if isinstance(value, bool) else None), False)
+    epsilon: float = _field(
+        _number("a positive number of at most 1e9, such as 3.0", lambda value: 1e-100 <= value <= 1e9),
+        help="the most that may be spent",
+    )
+    delta: float = _field(
+        _number("a number between 0 and 1, such as 1e-5", lambda value: 1e-100 <= value < 1),
+        help="failure probability, such as 1e-6 or 1/1000000",
+    )
+    adversary: str = _field(
+        Rule('"eavesdropper", "curious", "colluding:Q" (such as "colluding:2") or "everyone"', _adversary),
+        help="eavesdropper, curious, colluding:Q or everyone",
+    )
+    unit: str = _field(_choice("user", "example"), "user", help="user (all data of a user) or example (one record)")
+    sampling: str | None = _field(_choice("poisson", "fixed"), None, help="example level: poisson (default) or fixed")
+    relation: str | None = _field(
+        _choice("add-remove", "replace"), None, help="example level: add-remove (default with poisson) or replace"
+    )
+    ratio: float | None = _field(
+        _number("a number from 0 to 1e9, such as 100.0", lambda value: 0 <= value <= 1e9),
+        None,
+        help="fix sigma_cor^2 / sigma_cdp^2",
+    )
+    any_delta: bool = _field(
+        Rule("true or false", lambda value: value if isinstance(value, bool) else None),
+        False,
+        help="allow a delta above 0.001, or above one over the number of users (of all records at example level)",
+    )
 
     def __post_init__(self) -> None:
         _check(self, "privacy")
@@ -132,19 +153,27 @@ class Privacy:
 class Training:
     """[training]: how everybody trains. `batch_size` is how many records a gradient averages; at example level it is needed."""
 
-    steps: int = _field(_whole(1))
-    clip: float = _field(_number("a positive number, such as 1.0", lambda value: value >= 1e-100))
-    learning_rate: float = _field(_POSITIVE)
-    schedule: str = _field(_choice("constant", "inverse-time", "cosine"), "constant")
-    horizon: float | None = _field(_POSITIVE, None)
-    final: float | None = _field(_number("a number from 0 to 1", lambda value: 0 <= value <= 1), None)
-    momentum: float = _field(_SHARE, 0.0)
-    weight_decay: float = _field(_AT_LEAST_0, 0.0)
-    gossip_rounds: int = _field(_whole(1, 10_000), 1)
-    accelerate: str = _field(_choice("no", "chebyshev", "designed"), "no")
-    final_gossip_rounds: int = _field(_whole(0, 10_000), 0)
-    batch_size: int | None = _field(_whole(1), None)
-    dtype: str = _field(_choice("float32", "float64"), "float32")
+    steps: int = _field(_whole(1), help="training steps")
+    clip: float = _field(
+        _number("a positive number, such as 1.0", lambda value: value >= 1e-100), help="norm to which gradients are clipped"
+    )
+    learning_rate: float = _field(_POSITIVE, help="step size")
+    schedule: str = _field(_choice("constant", "inverse-time", "cosine"), "constant", help="constant, inverse-time or cosine")
+    horizon: float | None = _field(_POSITIVE, None, help="of inverse-time, in steps")
+    final: float | None = _field(
+        _number("a number from 0 to 1", lambda value: 0 <= value <= 1),
+        None,
+        help="of cosine: the last step size, as a share of the first",
+    )
+    momentum: float = _field(_SHARE, 0.0, help="heavy-ball momentum of noised gradients")
+    weight_decay: float = _field(_AT_LEAST_0, 0.0, help="weight decay")
+    gossip_rounds: int = _field(_whole(1, 10_000), 1, help="rounds of averaging per step")
+    accelerate: str = _field(
+        _choice("no", "chebyshev", "designed"), "no", help="better weights for several rounds: no, chebyshev or designed"
+    )
+    final_gossip_rounds: int = _field(_whole(0, 10_000), 0, help="rounds of averaging after the last step")
+    batch_size: int | None = _field(_whole(1), None, help="examples per gradient (default: all)")
+    dtype: str = _field(_choice("float32", "float64"), "float32", help="float32 or float64")
 
     def __post_init__(self) -> None:
         _check(self, "training")
@@ -169,13 +198,21 @@ class Model:
     Logistic, multinomial and linear models start at fixed weights; an MLP's, and what code draws from torch, follow the seed.
     """
 
-    kind: str | None = _field(_choice("logistic", "multinomial", "mlp", "linear"), None)
-    code: str | None = _field(_text('"package.module:function"', _CODE), None)
-    features: int | None = _field(_whole(1), None)
-    classes: int | None = _field(_whole(2), None)
-    hidden: tuple[int, ...] | None = _field(Rule("a list of layers' sizes, such as [128]", _sizes), None)
-    activation: str | None = _field(_choice("relu", "tanh"), None)
-    seed: int | None = _field(_whole(0, 2**63 - 1), None)
+    kind: str | None = _field(
+        _choice("logistic", "multinomial", "mlp", "linear"), None, help="logistic, multinomial, mlp or linear"
+    )
+    code: str | None = _field(
+        _text('"package.module:function"', _CODE),
+        None,
+        help="public code that gives (module, loss), as MODULE:FUNCTION, instead of --model",
+    )
+    features: int | None = _field(_whole(1), None, help="inputs of the model")
+    classes: int | None = _field(_whole(2), None, help="classes to tell apart")
+    hidden: tuple[int, ...] | None = _field(
+        Rule("a list of layers' sizes, such as [128]", _sizes), None, help="sizes of an mlp's hidden layers, with commas"
+    )
+    activation: str | None = _field(_choice("relu", "tanh"), None, help="of an mlp: relu (default) or tanh")
+    seed: int | None = _field(_whole(0, 2**63 - 1), None, help="of the first weights (default: 0)")
 
     def __post_init__(self) -> None:
         _check(self, "model")
@@ -226,9 +263,19 @@ class Network:
     topology: str | None = _field(_choice(*FAMILIES), None)
     rows: int | None = _field(_whole(1), None)
     edges: tuple[tuple[str, str], ...] | None = _field(Rule('pairs of users, such as [["bonn", "ulm"]]', _pairs), None)
-    timeout: float = _field(_number("a positive number of seconds, a million at most", lambda value: 0 < value <= 1e6), 30.0)
-    quorum: float = _field(_number("a share above 0 and up to 1", lambda value: 0 < value <= 1), 0.5)
-    patience: float = _field(_number("a number of seconds, a million at most", lambda value: 0 <= value <= 1e6), 300.0)
+    timeout: float = _field(
+        _number("a positive number of seconds, a million at most", lambda value: 0 < value <= 1e6),
+        30.0,
+        help="seconds of silence after which a step goes on without a neighbour",
+    )
+    quorum: float = _field(
+        _number("a share above 0 and up to 1", lambda value: 0 < value <= 1), 0.5, help="least share of neighbours to go on with"
+    )
+    patience: float = _field(
+        _number("a number of seconds, a million at most", lambda value: 0 <= value <= 1e6),
+        300.0,
+        help="seconds to wait for all neighbours at the start",
+    )
 
     def __post_init__(self) -> None:
         if isinstance(self.topology, str) and self.topology.replace("_", "-") in ("random-regular", "erdos-renyi"):

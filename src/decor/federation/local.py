@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decor.engines.engine import Recipe
 from decor.engines.vectorised import Vectorised
 from decor.errors import InputError
 from decor.learning.batches import Batch, secretly
 from decor.learning.clip import Blocks, lengths, limits
 from decor.learning.coins import WORDS, secret_coins
 from decor.learning.modules import Modules
+from decor.learning.recipe import Recipe
 from decor.learning.task import Task
 from decor.privacy.budget import Exposure
 

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from decor import progress
-from decor.engines.engine import Callback, Recipe, Setting
+from decor.engines.engine import Callback, Setting
 from decor.engines.manifest import versions
 from decor.engines.measurement import PUBLIC
 from decor.engines.suited import check
 from decor.engines.vectorised import Vectorised
 from decor.errors import InputError
 from decor.federation.federation import Member
+from decor.learning.recipe import Recipe
 from decor.learning.task import Task
 from decor.net import transport
 from decor.net.identity import Identity

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from decor.engines.engine import Recipe
 from decor.engines.released import grid_of
 from decor.errors import InputError
 from decor.federation.federation import Federation, Member
+from decor.learning.recipe import Recipe
 from decor.net.link import Neighbour
 from decor.net.peer import Course
 from decor.noise.grid import Grid

@@ -1,0 +1,111 @@
+"""Recipe: how to train, apart from the data, the noise and the learning rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from decor.errors import InputError
+from decor.graph.gossip import Gossip
+
+from .schedule import Constant, Schedule
+
+
+def _option(default: Any, help: str, metavar: str) -> Any:
+    """A field of the recipe, with the help text and placeholder of its command-line option."""
+    return field(default=default, metadata={"help": help, "metavar": metavar})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How to train. Everything here is public and acts on noised messages, so it costs no privacy.
+
+    Args:
+        schedule: How the learning rate changes over the steps; one of `decor.schedule`.
+        momentum: Heavy-ball momentum of the noised gradients, from 0 to less than 1.
+        weight_decay: Pulls parameters towards zero by this share of the learning rate in every step.
+        gossip_rounds: Rounds of averaging with neighbours in every step; 0 trains each user alone.
+        accelerate: Better weights for several rounds: "chebyshev" (or True), or "designed" for the graph.
+        final_gossip_rounds: Chebyshev rounds after the last step, so that all users end with nearly the same model.
+        local_steps: User level: gradient steps each user takes alone; their sum is clipped as one gradient.
+        batch_size: User level: examples that a gradient averages; None takes all. At example level the plan says it.
+        evaluate_every: Steps between measurements, or the steps to measure after; None measures about fifty times.
+
+    Raises:
+        InputError: If a value is out of its range.
+    """
+
+    schedule: Schedule = _option(Constant(), "constant, cosine, inverse-time:HORIZON or pl:MU:SMOOTHNESS", "NAME")
+    momentum: float = _option(0.0, "heavy-ball momentum of noised gradients", "M")
+    weight_decay: float = _option(0.0, "weight decay", "W")
+    gossip_rounds: int = _option(1, "rounds of averaging per step", "K")
+    accelerate: bool | str = _option(False, "better weights for several rounds: chebyshev, or designed for this graph", "HOW")
+    final_gossip_rounds: int = _option(0, "rounds of averaging after the last step", "K")
+    local_steps: int = _option(1, "user level: steps each user takes alone, clipped as one", "K")
+    batch_size: int | None = _option(None, "examples per gradient", "B")
+    evaluate_every: int | Sequence[int] | None = _option(None, "steps between measurements", "K")
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.schedule, "rates"):
+            raise InputError(f"schedule must be one of decor.schedule, such as Cosine(), not {self.schedule!r}")
+        for name in ("momentum", "weight_decay"):
+            if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), int | float | np.number):
+                raise InputError(f"{name} must be a number, not {getattr(self, name)!r}")
+        if not (0 <= self.momentum < 1):
+            raise InputError(f"momentum must be a number from 0 to less than 1, not {self.momentum!r}")
+        if not (0 <= self.weight_decay < math.inf):
+            raise InputError(f"weight_decay must be a number of at least 0, not {self.weight_decay!r}")
+        _ = self.gossip, self.final_gossip  # Gossip checks rounds and acceleration
+        for name in ("local_steps", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and not _counts(value):
+                raise InputError(f"{name} must be a positive whole number, not {value!r}")
+        every = self.evaluate_every
+        if isinstance(every, Sequence | range) and not isinstance(every, str) and all(map(_counts, every)):
+            object.__setattr__(self, "evaluate_every", tuple(int(step) for step in every))
+        elif every is not None and not _counts(every):
+            raise InputError(f"evaluate_every must be a positive whole number, or the steps to measure after, not {every!r}")
+
+    @cached_property
+    def gossip(self) -> Gossip:
+        """The rounds of every step."""
+        return Gossip(self.gossip_rounds, self.accelerate)
+
+    @cached_property
+    def final_gossip(self) -> Gossip:
+        """The rounds after the last step."""
+        return Gossip(self.final_gossip_rounds, accelerate=True)
+
+    def described(self) -> dict[str, Any]:
+        """As plain values, for the manifest of a run. Runs of version 0.1 have the same, so that they can be resumed."""
+        return {
+            "schedule": {"name": type(self.schedule).__name__, **vars(self.schedule)},
+            "momentum": self.momentum,
+            "weight_decay": self.weight_decay,
+            "gossip": asdict(self.gossip),
+            "final_gossip": asdict(self.final_gossip),
+            "local_steps": self.local_steps,
+            "batch_size": self.batch_size,
+            "evaluate_every": self.evaluate_every,
+        }
+
+    def evaluated(self, steps: int) -> frozenset[int]:
+        """After which steps metrics are taken: about fifty times unless told otherwise, at the start and at the end."""
+        if isinstance(self.evaluate_every, tuple):
+            return frozenset(step for step in self.evaluate_every if step <= steps) | {0, steps}
+        every = int(self.evaluate_every or max(1, steps // 50))  # type: ignore[arg-type]
+        return frozenset(range(0, steps, every)) | {steps}
+
+
+def recipe_with(recipe: Recipe | None, fields: Mapping[str, Any]) -> Recipe:
+    """The recipe (None: the default one) with these fields changed: what `train(..., momentum=0.9)` is short for."""
+    return replace(recipe or Recipe(), **fields)
+
+
+def _counts(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)

@@ -75,7 +75,7 @@ def _heading(federation: Federation, facts: dict[str, Any]) -> str:
         f"{federation.name}: {len(federation.members)} users, {shape}, {facts['edges']} edges; {training.steps:,} steps, "
         f"clip {training.clip:g}; digest {facts['digest']}",
         f"  sigma_cdp  {figure(facts['sigma_cdp']):>10}  independent noise of every user",
-        f"  sigma_cor  {figure(facts['sigma_cor']):>10}  noise on every edge, which the neighbour's cancels",
+        f"  sigma_cor  {figure(facts['sigma_cor']):>10}  noise shared on each edge, cancelled by the neighbour",
         f"  message    {size:>10,}  bytes a round and neighbour before TLS, {facts['parameters']:,} numbers; "
         f"{facts['rounds']} round{'s' if facts['rounds'] > 1 else ''} a step",
         "",

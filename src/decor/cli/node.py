@@ -59,7 +59,7 @@ def add_commands(commands: Any) -> None:
     up.add_argument("--crash", action="append", default=[], metavar="NAME@STEP", help="kill a user there, and start it again")
     opt.add_json(up)
 
-    ledger = commands.add_parser("ledger", help="what a user's data has paid", epilog=_LEDGER, formatter_class=raw)
+    ledger = commands.add_parser("ledger", help="privacy budget a user has spent", epilog=_LEDGER, formatter_class=raw)
     ledger.set_defaults(run=run_ledger)
     ledger.add_argument("file", metavar="FILE", help="the ledger")
     opt.add_json(ledger)

@@ -36,7 +36,7 @@ def add_commands(commands: Any) -> None:
     opt.add_adversary(plan)
     opt.add_graph(plan)
     opt.add_exposure(plan)
-    couple = plan.add_argument_group("the couple of noises (by default the one with the least predicted error)")
+    couple = plan.add_argument_group("the pair of noise levels (by default the one with the least predicted error)")
     couple.add_argument("--ratio", type=opt.number, metavar="X", help="fix sigma_cor^2 / sigma_cdp^2")
     couple.add_argument("--sigma-cdp", type=opt.number, metavar="S", help="fix sigma_cdp")
     couple.add_argument("--sigma-cor", type=opt.number, metavar="S", help="fix sigma_cor")
@@ -125,11 +125,11 @@ def _gossip(options: argparse.Namespace) -> Gossip:
 def _heading(plan: decor.NoisePlan, guarantee: decor.Guarantee, notes: list[str]) -> str:
     c = plan.sigma_cor
     correlated = figure(c) if isinstance(c, float) else f"{figure(min(c, default=0.0))} to {figure(max(c, default=0.0))}"
-    each = "on every edge" if isinstance(c, float) else "by edge (--json lists them)"
+    each = "on each edge" if isinstance(c, float) else "by edge (--json lists them)"
     lines = [
         f"{plan.topology.description}; {plan.exposure.steps:,} steps, clip {plan.exposure.clip:g}",
         f"  sigma_cdp  {figure(plan.sigma_cdp):>10}  independent noise of every user",
-        f"  sigma_cor  {correlated:>10}  noise {each}, which the neighbour's cancels",
+        f"  sigma_cor  {correlated:>10}  noise shared {each}, cancelled by the neighbour",
         "",
         str(guarantee),
         _failing(plan, guarantee.delta),

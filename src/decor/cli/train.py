@@ -45,7 +45,7 @@ def add_commands(commands: Any) -> None:
     said = "of process-group, where torchrun has not started them (default: one for every core)"
     train.add_argument("--processes", type=opt.whole, metavar="N", help=said)
     train.add_argument("--device", default="cpu", help="cpu (default) or cuda")
-    train.add_argument("--tf32", action="store_true", help="on a card: products with operands of eleven bits")
+    train.add_argument("--tf32", action="store_true", help="on a GPU: use TF32 matrix multiplication")
     secret = "a number: a simulation, whose noise anyone who knows it can subtract; secret: a private run (default: 0)"
     train.add_argument("--seed", type=opt.seed, default=0, metavar="S", help=secret)
     own = "private run: measure the training loss too, in private.jsonl; a run stopped by looking at it has no guarantee"

@@ -18,7 +18,7 @@ demo-peers: $(STAMP)
 	$(BIN)/decor ledger demo-peers/run/ulm.ledger
 
 test: $(STAMP)-test
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 check: $(STAMP)-test
 	$(BIN)/ruff check .

@@ -46,10 +46,12 @@ def has_connected(process):
 
 
 def children(parent):
+    """Its processes of the team; it starts others, which soon end, too."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
+            is_child = int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == parent
+            if is_child and b"\0RANK=" in b"\0" + (entry / "environ").read_bytes():
                 found.append(int(entry.name))
         except OSError:  # gone meanwhile
             continue
@@ -57,7 +59,7 @@ def children(parent):
 
 
 def soon(holds, what):
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180
     while not (value := holds()):
         assert time.monotonic() < until, what
         time.sleep(0.01)
@@ -99,7 +101,7 @@ class Started:
 
     def ended(self):
         """The exit code, when the last of its processes is gone."""
-        code = self.process.wait(timeout=30)
+        code = self.process.wait(timeout=120)
         soon(lambda: not any(map(is_alive, self.team)), "processes are left")
         assert not [left for left in self.scratch.iterdir() if left.name.startswith("torchelastic")], "folders are left"
         return code

@@ -88,6 +88,9 @@ def test_ctrl_c_leaves_a_whole_run_that_says_what_was_spent_and_resumes_to_the_s
     long = [*TRAIN[:-6], "--steps", 10_000, "--clip", 1, "--learning-rate", 0.01, "--evaluate-every", 50, "--momentum", 0.5]
     process = start(*long, "--output", tmp_path / "run", "--checkpoint-every", 0.2)
     wait_for(tmp_path / "run" / "manifest.json", process)
+    while not json.loads((tmp_path / "run" / "manifest.json").read_text())["steps_taken"]:
+        assert process.poll() is None
+        time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130 and "Traceback" not in err

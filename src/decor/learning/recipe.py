@@ -48,7 +48,7 @@ class Recipe:
     final_gossip_rounds: int = _option(0, "rounds of averaging after the last step", "K")
     local_steps: int = _option(1, "user level: steps each user takes alone, clipped as one", "K")
     batch_size: int | None = _option(None, "examples per gradient", "B")
-    evaluate_every: int | Sequence[int] | None = _option(None, "steps between measurements", "K")
+    evaluate_every: int | Sequence[int] | None = _option(None, "steps between measurements (default: about 50 measurements)", "K")
 
     def __post_init__(self) -> None:
         if not hasattr(self.schedule, "rates"):

@@ -31,7 +31,7 @@ def plan(topology, colluders=0, ratio=100.0, sigma=60.0):
 
 def everybody(topology, colluders=0, ratio=100.0):
     """The epsilon of every user, as a fresh question: caches are for people who ask twice."""
-    from decor.privacy.coalition import exposed
+    from decor.privacy.leverage.coalition import exposed
 
     def ask():
         exposed.cache_clear()

@@ -28,10 +28,9 @@ import numpy as np
 import torch
 
 import decor
-from decor.engines.engine import Setting
-from decor.federation import together
+from decor.federation import local_federation
 from decor.federation.federation import Federation, Member, Model, Network, Privacy, Training
-from decor.federation.local import Local
+from decor.federation.local_gradient import Local
 from decor.federation.node import Node
 from decor.federation.peers import Peers
 from decor.learning.recipe import Recipe
@@ -40,6 +39,7 @@ from decor.net.identity import Identity
 from decor.net.ledger import Ledger
 from decor.net.transport import free_ports
 from decor.results.run import Run
+from decor.training.engine import Setting
 
 USERS, SHORT, LONG = 16, 20, 120
 
@@ -173,7 +173,7 @@ def wire() -> dict[str, object]:
         await asyncio.gather(*(node.trained() for node in nodes))
 
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(together(folder))
+        asyncio.run(local_federation(folder))
     models = 4 * steps * 4 * given.parameters  # two edges, two directions
     return {"what": "bytes on the wire over the bytes of the models", "rounds": steps, "ratio": round(counted[0] / models, 5)}
 
@@ -238,7 +238,7 @@ def _when(log: Path) -> float:
 def memory() -> dict[str, object]:
     """The most that a peer of three takes beyond what it had when it was forked, in models of 15.9 MB."""
     given = task(hidden=5000, users=3)
-    usual, found = together.attended, Path(tempfile.mkstemp()[1])
+    usual, found = local_federation.attended, Path(tempfile.mkstemp()[1])
 
     async def watched(node: Node, *rest: object) -> Run:
         node.terms.grid.noised(node.local.gradient(node.model, 0.01)[0], bytes(32), [])  # loads what libraries still have to
@@ -250,11 +250,11 @@ def memory() -> dict[str, object]:
             with found.open("a") as file:
                 file.write(f"{_memory('VmHWM') - before + 4 * node.local.parameters}\n")  # its first model was there
 
-    together.attended = watched
+    local_federation.attended = watched
     try:
         Peers(timeout=60.0).run(given, [Setting(plan(10, 3), 0.01, 0)], Recipe())
     finally:
-        together.attended = usual
+        local_federation.attended = usual
     most = max(map(int, found.read_text().split()))
     found.unlink()
     model = 4 * given.parameters

@@ -52,7 +52,7 @@ def train(engine: object, users: int, steps: int) -> float:
 def worker(what: str) -> None:
     """In every process: milliseconds a step, three times; the first process prints them."""
     import decor
-    from decor.engines.world import World
+    from decor.distributed.world import World
 
     engine = decor.ProcessGroup() if what == "team" else decor.Vectorised(threads=1 if what == "one thread" else None)
     train(engine, 256, 2)
@@ -86,16 +86,16 @@ def count(name: str, users: int) -> None:
     import torch
 
     import decor
-    from decor.engines import team
-    from decor.engines.world import World
+    from decor.distributed import communicator
+    from decor.distributed.world import World
 
-    sent, real = [0], team.Team.exchanged
+    sent, real = [0], communicator.Team.exchanged
 
-    def counted(self: team.Team, out: list, come: list) -> list:
+    def counted(self: communicator.Team, out: list, come: list) -> list:
         sent[0] += sum(numbers.numel() * numbers.element_size() for _, numbers in out)
         return real(self, out, come)
 
-    team.Team.exchanged = counted  # type: ignore[method-assign]
+    communicator.Team.exchanged = counted  # type: ignore[method-assign]
     topology = decor.ring(users) if name == "ring" else decor.torus(8, users // 8)
     shards = [(torch.zeros(2, 784), torch.zeros(2, dtype=torch.long))] * users
     task = decor.Task(decor.models.mlp(784, 128, 10), decor.losses.cross_entropy, shards)

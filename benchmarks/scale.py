@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 import decor
-from decor.engines.world import World
+from decor.distributed.world import World
 
 USERS = (16, 64, 256, 1024, 4096, 16_384, 100_000)
 HIDDEN = (1, 9, 90, 900, 9_000, 90_000)

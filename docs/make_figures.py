@@ -19,7 +19,7 @@ from matplotlib.ticker import NullLocator
 import decor
 from decor import Adversary, Exposure, NoisePlan, theory
 from decor.results import plots
-from decor.results.summary import spreads
+from decor.results.tables import spreads
 
 FIGURES = Path(__file__).parent / "figures"
 DELTA, EXPOSURE = 1e-5, Exposure(clip=1.0, steps=1000)
@@ -66,8 +66,8 @@ def demo(seeds: int = 24) -> None:
     """The figure of `make demo`, and the README's from the same runs: what privacy costs 16 hospitals."""
     import tempfile
 
-    from decor.engines.comparison import Comparison, Design
     from decor.results import figures
+    from decor.training.compare import Comparison, Design
 
     graphs = (("ring", decor.ring(16)), ("torus", decor.torus(4, 4)))
     design = Design(

@@ -1,6 +1,10 @@
-"""The rooms of the house, enforced: who may import whom, and what importing decor must never drag in."""
+"""The package layout, enforced: who may import whom, and what importing decor must never load.
+
+Every import counts, also inside functions and under TYPE_CHECKING. docs/architecture.md shows the same arrows.
+"""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -9,67 +13,110 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "decor"
 
-_TRAINED = {"errors", "progress", "machine", "graph", "privacy", "noise", "learning", "results"}
+LEAVES = {"errors", "progress", "machine", "version"}
+BELOW_TRAINING = {*LEAVES, "graph", "privacy", "noise", "learning", "results"}
 MAY_IMPORT = {
     "errors": set(),
     "progress": set(),
     "machine": set(),
-    "graph": {"errors"},
-    "privacy": {"errors", "progress", "graph"},
-    "noise": {"errors"},
-    "net": {"errors", "noise"},
-    # a recipe says how users gossip
-    "learning": {"errors", "progress", "graph"},
-    "results": {"errors", "progress", "graph", "privacy"},
-    "engines": _TRAINED,
-    # real users: where the network meets what is trained over it
-    "federation": {*_TRAINED, "net", "engines"},
-    # attacks on what engines and real users send
-    "auditing": {*_TRAINED, "net", "engines", "federation"},
-    # the planner's page; what it needs of the network is handed in by the command
-    "ui": {"errors", "progress", "graph", "privacy", "results"},
+    "version": set(),
+    "graph": LEAVES,
+    "privacy": {*LEAVES, "graph"},
+    "noise": LEAVES,
+    "net": {*LEAVES, "noise"},
+    # a recipe names how users gossip
+    "learning": {*LEAVES, "graph"},
+    "results": {*LEAVES, "graph", "privacy"},
+    "training": BELOW_TRAINING,
+    "distributed": {*BELOW_TRAINING, "training"},
+    "federation": {*BELOW_TRAINING, "training", "net"},
+    "auditing": {*BELOW_TRAINING, "training", "distributed", "net", "federation"},
+    # what the planner's page needs of the network is passed in by the command
+    "ui": {*LEAVES, "graph", "privacy", "results"},
     # programs on the public names: no engine, no privacy, no noise behind them
-    "reproductions": {"errors", "progress", "machine", "results"},
-    "cli": {*_TRAINED, "net", "engines", "federation", "auditing", "ui", "reproductions"},
+    "reproductions": {"", *LEAVES, "results"},
+    "cli": {"", *BELOW_TRAINING, "training", "distributed", "net", "federation", "auditing", "ui", "reproductions"},
 }
-FILES = sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.stem in MAY_IMPORT)
+MODULES = {
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts): path
+    for path in sorted(SOURCE.rglob("*.py"))
+    if path.parent != SOURCE or path.stem in MAY_IMPORT
+}
 
 
-def rooms_imported(path):
-    """Rooms of decor named in any import of the file, also inside functions."""
-    package = ["decor", *path.relative_to(SOURCE).with_suffix("").parts][:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
-        names = []
+@functools.cache
+def imports(module):
+    """Every name of decor that a module imports, below `decor.`; the package root itself is "" (`import decor`)."""
+    package = ["decor", *module.split(".")][:-1]
+    names = set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
-            module = ".".join(part for part in (base, node.module) if part)
-            names = [f"{module}.{alias.name}" for alias in node.names]
-        for name in names:
-            parts = name.split(".")
-            if parts[0] == "decor":
-                yield parts[1] if len(parts) > 1 else ""
+            base = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            names |= {f"{origin}.{alias.name}" for alias in node.names}
+    return {name.partition(".")[2] for name in names if name.split(".")[0] == "decor"}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_no_room_imports_what_it_may_not(path):
-    room = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-    # the public names, which `decor/__init__.py` takes from graph and privacy
-    public = (
-        {"", "baselines", "theory", "Topology"}
-        if room in ("cli", "results", "engines", "federation", "reproductions", "ui")
-        else set()
-    )
-    strangers = set(rooms_imported(path)) - MAY_IMPORT[room] - {room} - public
-    assert not strangers, f"{path.name} in {room}/ imports {strangers}"
+def imported_modules(module):
+    """The modules among `imports`: `decor.graph.topology.Topology` is of the module graph.topology."""
+    for name in imports(module):
+        parts = name.split(".")
+        for end in range(len(parts), 0, -1):
+            if ".".join(parts[:end]) in MODULES:
+                yield ".".join(parts[:end])
+                break
+            if ".".join([*parts[:end], "__init__"]) in MODULES:
+                yield ".".join([*parts[:end], "__init__"])
+                break
 
 
-def test_every_room_is_known():
-    rooms = {p.stem for p in SOURCE.glob("*.py") if not p.stem.startswith("__")} | {
+def cycles(edges):
+    """Sets of modules that import each other, by Tarjan's algorithm."""
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(node):
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in edges[node]:
+            if other not in index:
+                visit(other)
+            if other in stack:
+                low[node] = min(low[node], low[other])
+        if low[node] == index[node]:
+            component = set(stack[stack.index(node) :])
+            del stack[stack.index(node) :]
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for node in edges:
+        if node not in index:
+            visit(node)
+    return found
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_package_imports_only_what_it_may(module):
+    package = module.split(".")[0]
+    # `from decor import baselines` is an import of the root too: lazy names load whatever they need
+    imported = {name.split(".")[0] if name.split(".")[0] in MAY_IMPORT or not name else "" for name in imports(module)}
+    assert imported - MAY_IMPORT[package] - {package} == set()
+
+
+def test_every_package_is_known():
+    packages = {p.stem for p in SOURCE.glob("*.py") if not p.stem.startswith("__")} | {
         p.name for p in SOURCE.iterdir() if (p / "__init__.py").exists()
     }
-    assert rooms == set(MAY_IMPORT)
+    assert packages == set(MAY_IMPORT)
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    assert cycles({module: set(imported_modules(module)) - {module} for module in MODULES}) == []
+
+
+def test_a_circle_would_be_seen():
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
 
 
 @pytest.mark.parametrize("heavy", ["torch", "numba", "matplotlib", "dp_accounting", "networkx"])
@@ -80,14 +127,14 @@ def test_the_core_starts_without(heavy, what):
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
 
 
-ENVIRONMENT = ("cli/", "engines/world.py", "engines/team.py", "engines/process_group.py", "learning/datasets/")
-"""Who may read environment variables: commands, who joins a process group, and who looks for the folder of data sets."""
+ENVIRONMENT = ("cli.", "distributed.", "learning.datasets.")
+"""Who may read environment variables: commands, processes that join a group, and the search for data sets."""
 
 
 def test_no_environment_variable_is_read_elsewhere():
     """One that was, RANK in the lowest module, decided whether models were saved and whether audits attacked."""
-    for path in SOURCE.rglob("*.py"):
-        if not str(path.relative_to(SOURCE)).startswith(ENVIRONMENT):
+    for module, path in MODULES.items():
+        if not module.startswith(ENVIRONMENT):
             for node in ast.walk(ast.parse(path.read_text())):
                 named = node.attr if isinstance(node, ast.Attribute) else node.name if isinstance(node, ast.alias) else ""
                 assert named not in ("environ", "environb", "getenv", "getenvb"), path

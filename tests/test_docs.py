@@ -167,7 +167,7 @@ def test_every_hint_of_what_to_install_is_true_for_a_reader_with_a_clone():
     assert not source, "the package is on no index"
     hints = [hint for page in PAGES for hint in re.findall(r"pip install '([^']*)'", page.read_text())]
     assert len(hints) > 1 and all(hint in {f".[{extra}]" for extra in extras} for hint in hints), hints
-    assert "pip install '.[train]' in a clone" in str(decor.MissingExtra.told("this needs torch", "train", "torch"))
+    assert "pip install '.[train]' in a clone" in str(decor.MissingExtra.of("this needs torch", "train", "torch"))
 
 
 def test_pages_show_commands_and_code_at_all():

@@ -6,7 +6,7 @@ Importing this never imports torch: what trains (`Task`, `train`, `tasks`, ...) 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .errors import (
+from decor.errors import (
     BudgetError,
     CannotBound,
     DecorError,
@@ -16,7 +16,7 @@ from .errors import (
     InputError,
     MissingExtra,
 )
-from .graph import (
+from decor.graph import (
     Topology,
     complete,
     erdos_renyi,
@@ -32,7 +32,7 @@ from .graph import (
     torus,
     write,
 )
-from .privacy import (
+from decor.privacy import (
     Adversary,
     Budget,
     Couples,
@@ -45,41 +45,40 @@ from .privacy import (
     couples,
     theory,
 )
+from decor.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from .auditing.audit import audit
-    from .auditing.findings import Audit
-    from .engines.process_group import ProcessGroup
-    from .engines.sweep import Sweep, Tuned, sweep, tune
-    from .engines.training import train
-    from .engines.vectorised import Vectorised
-    from .federation.peers import Peers
-    from .learning import losses, models, schedule, shards, tasks
-    from .learning.recipe import Recipe
-    from .learning.task import Task
-    from .results.run import Run
-
-__version__ = "0.1.0"
+    from decor.auditing.audit import audit
+    from decor.auditing.findings import Audit
+    from decor.distributed.process_group import ProcessGroup
+    from decor.federation.peers import Peers
+    from decor.learning import losses, models, schedule, shards, tasks
+    from decor.learning.recipe import Recipe
+    from decor.learning.task import Task
+    from decor.results.run import Run
+    from decor.training.sweep import Sweep, Tuned, sweep, tune
+    from decor.training.train import train
+    from decor.training.vectorised import Vectorised
 
 _TRAINING = {
     "Audit": "auditing.findings",
     "Peers": "federation.peers",
-    "ProcessGroup": "engines.process_group",
+    "ProcessGroup": "distributed.process_group",
     "Recipe": "learning.recipe",
     "Run": "results.run",
-    "Sweep": "engines.sweep",
+    "Sweep": "training.sweep",
     "Task": "learning.task",
-    "Tuned": "engines.sweep",
-    "Vectorised": "engines.vectorised",
+    "Tuned": "training.sweep",
+    "Vectorised": "training.vectorised",
     "audit": "auditing.audit",
     "losses": "learning",
     "models": "learning",
     "schedule": "learning",
     "shards": "learning",
-    "sweep": "engines.sweep",
+    "sweep": "training.sweep",
     "tasks": "learning",
-    "train": "engines.training",
-    "tune": "engines.sweep",
+    "train": "training.train",
+    "tune": "training.sweep",
 }
 """Public names that need torch, and where they are."""
 
@@ -93,7 +92,7 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as problem:
         extra = {"torch": "train", "safetensors": "train", "cryptography": "all"}.get(str(problem.name).partition(".")[0])
         if extra is not None:
-            raise MissingExtra.told(f"decor.{name} needs {problem.name}", extra, problem.name) from None
+            raise MissingExtra.of(f"decor.{name} needs {problem.name}", extra, problem.name) from None
         raise
     globals()[name] = found
     return found

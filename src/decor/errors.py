@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 
 class DecorError(Exception):
     """Base of all errors raised on purpose by DECOR; anything else that escapes is a bug of ours."""
@@ -23,9 +25,9 @@ class MissingExtra(DecorError, ImportError):
     """Something that is installed on request only, such as torch; the message says how."""
 
     @classmethod
-    def told(cls, what: str, extra: str, name: str | None) -> MissingExtra:
-        """`what` needs the library `name`, which an extra of this package brings; it is installed from a clone."""
-        return cls(f"{what}: pip install '.[{extra}]' in a clone of DECOR", name=name)
+    def of(cls, what: str, extra: str, library: str | None) -> MissingExtra:
+        """`what` says what needs the library, which an extra of this package brings; it is installed from a clone."""
+        return cls(f"{what}: pip install '.[{extra}]' in a clone of DECOR", name=library)
 
 
 class AuditFailed(DecorError):
@@ -58,3 +60,15 @@ class RemoteProtocolError(DecorError):
 
 class LedgerError(DecorError):
     """The ledger cannot be read or written, or was asked for what it never allows; nothing may be sent before it is mended."""
+
+
+def require(library: str, extra: str, what: str) -> None:
+    """Raises MissingExtra where a library is not installed that an extra brings; loads nothing.
+
+    Args:
+        library: The library's import name.
+        extra: The extra of this package that brings it.
+        what: What needs it, in the plural: "nodes", "runs".
+    """
+    if find_spec(library) is None:
+        raise MissingExtra.of(f"{what} need {library}", extra, library)

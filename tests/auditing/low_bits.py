@@ -7,9 +7,9 @@ noise could have made of it. The hypothesis with more of them is the guess.
 import numpy as np
 import torch
 
-from decor.engines.released import grid_of
 from decor.noise import root
 from decor.noise.secret import WORDS_PER_KEY
+from decor.training.release_grid import grid_of
 
 NEAR = 3
 """Floats on either side of the best guess that are tried."""

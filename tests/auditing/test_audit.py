@@ -7,17 +7,18 @@ import pytest
 import torch
 
 import decor
-from decor.auditing import adversaries, examples
-from decor.engines import channel, rows, vectorised
+from decor.auditing import attackers, example_level
 from decor.errors import InputError
-from decor.federation.local import Local
+from decor.federation.local_gradient import Local
 from decor.federation.node import Node
-from decor.learning import batches, layers, linear, modules
+from decor.learning import batches
+from decor.learning.gradients import layers, linear, modules
 from decor.net import session
 from decor.noise.agreement import Agreement
 from decor.noise.grid import Grid
 from decor.noise.secret import Secret
-from decor.privacy import gaussian
+from decor.privacy.loss import gaussian
+from decor.training import channel, sparse_kernels, vectorised
 
 FEW = 15_000
 
@@ -59,9 +60,9 @@ def test_the_claim_of_the_audit_is_the_plans_own():
     assert worst.by.coalition == made.guarantee().worst_coalition and worst.by.victim == made.guarantee().worst_user
     # every foe's leverage by plain inversion
     edges = made.topology.edges
-    for foe in adversaries.foes(made, secrets=True):
+    for foe in attackers.foes(made, secrets=True):
         honest = [v for v in range(7) if v not in foe.coalition]
-        Sigma = adversaries.covariance(7, edges, made.sigma_cdp, np.full(len(edges), made.sigma_cor), foe.coalition)
+        Sigma = attackers.covariance(7, edges, made.sigma_cdp, np.full(len(edges), made.sigma_cor), foe.coalition)
         inverse = np.linalg.inv(Sigma[np.ix_(honest, honest)]).diagonal()
         assert foe.leverage == pytest.approx(inverse.max(), rel=1e-9) and foe.victim in honest
 
@@ -123,7 +124,7 @@ def test_real_peers_records_are_attacked():
 
 
 def test_runs_of_real_peers_are_repeated_until_there_are_as_many_records(monkeypatch):
-    monkeypatch.setattr(examples, "_WIDEST", 1_000)
+    monkeypatch.setattr(example_level, "_WIDEST", 1_000)
     found = decor.audit(plan(decor.ring(3), **EXAMPLES), engine=decor.Peers(), canaries=3_000, steps=4)
     assert found.passed, found.failures
     assert {attack.canaries for attack in found.wires[0].attacks if attack.kind == "optimal"} == {3 * 750}
@@ -174,8 +175,8 @@ def said(found):
 
 
 def test_noise_used_again_escapes_constant_canaries_and_no_others(monkeypatch):
-    draw = channel._Dense.noise
-    monkeypatch.setattr(channel._Dense, "noise", lambda self, to, alpha, step, threads=1: draw(self, to, alpha, 0, threads))
+    draw = channel.Dense.noise
+    monkeypatch.setattr(channel.Dense, "noise", lambda self, to, alpha, step, threads=1: draw(self, to, alpha, 0, threads))
     found = decor.audit(plan(), engine=decor.Vectorised(), canaries=FEW, steps=8)
     failing = {attack.canary for attack in found.wires[0].attacks if not attack.passed}
     assert "alternating" in failing and "constant" not in failing
@@ -194,13 +195,13 @@ def test_a_little_too_little_noise_of_the_users_own_is_proven(monkeypatch):
 
 
 def test_one_stream_for_all_edges_is_noticed(monkeypatch):
-    fill = rows.add_columns
+    fill = sparse_kernels.add_columns
 
     def one(to, start, at, values, places, *rest):
         edges = np.diff(start) == 2
         return fill(to, start, at, values, np.where(edges, 0, places), *rest)
 
-    monkeypatch.setattr(rows, "add_columns", one)
+    monkeypatch.setattr(sparse_kernels, "add_columns", one)
     assert "parts" in said(decor.audit(plan(), engine=decor.Vectorised(noise="edges"), canaries=FEW, steps=8))
 
 
@@ -338,14 +339,16 @@ def test_records_drawn_more_often_than_accounted_are_found_out(monkeypatch):
 def test_records_drawn_a_little_more_or_less_often_are_noticed(monkeypatch, factor):
     draw = batches._poisson
     monkeypatch.setattr(
-        batches, "_poisson", lambda rows, n, at, records, rates, *rest: draw(rows, n, at, records, factor * rates, *rest)
+        batches,
+        "_poisson",
+        lambda rows, n, at, records, rates, *rest: draw(rows, n, at, records, factor * rates, *rest),
     )
     found = decor.audit(plan(decor.ring(4), **EXAMPLES), canaries=24_000, steps=32)
     assert "at their rate" in said(found)
 
 
 def test_coordinates_at_the_end_without_noise_are_noticed(monkeypatch):
-    draw = channel._Dense.noise
+    draw = channel.Dense.noise
 
     def short(self, to, alpha, step, threads=1):
         kept = [block[..., -3:].clone() for block in to]
@@ -353,7 +356,7 @@ def test_coordinates_at_the_end_without_noise_are_noticed(monkeypatch):
         for block, before in zip(to, kept, strict=True):
             block[..., -3:] = before
 
-    monkeypatch.setattr(channel._Dense, "noise", short)
+    monkeypatch.setattr(channel.Dense, "noise", short)
     assert "every coordinate has" in said(decor.audit(plan(), canaries=FEW, steps=8))
 
 

@@ -6,16 +6,16 @@ import pytest
 import torch
 
 import decor
-from decor.auditing.adversaries import incidence
-from decor.auditing.support import Support, integers
-from decor.engines.channel import Private, Sparse
-from decor.engines.engine import Setting
-from decor.engines.mixer import mixer
-from decor.engines.share import Alone
-from decor.engines.simulation import Simulation
-from decor.engines.vectorised import check_private
+from decor.auditing.attackers import incidence
+from decor.auditing.low_bits import Support, integers
 from decor.learning.recipe import Recipe
 from decor.noise import root
+from decor.training.channel import Private, Sparse
+from decor.training.engine import Setting
+from decor.training.mixer import mixer
+from decor.training.share import Alone
+from decor.training.simulation import Simulation
+from decor.training.vectorised import check_private
 
 TRIES, WIDE, RATE = 40, 120, 0.5
 NEARLY, COIN = 38, 34

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import decor
-from decor.engines import channel
 from decor.errors import AuditFailed, InputError
-from decor.results import audited
+from decor.results import audit_section
+from decor.training import channel
 
 COMMAND = [str(Path(sys.executable).parent / "decor")]
 SMALL = ["--canaries", 6000, "--audit-steps", 4]
@@ -50,7 +50,7 @@ def test_a_saved_plan_and_a_run_are_audited_and_the_run_keeps_the_outcome(here, 
     assert 'id="audit-title"' not in (tmp_path / "run" / "report.html").read_text()
     assert "wrote run/report.html" in here("audit", "run", *SMALL).stdout
     assert 'id="audit-title"' in (tmp_path / "run" / "report.html").read_text()
-    assert audited.saved(tmp_path / "run", decor.NoisePlan.load(tmp_path / "plan.json"))["passed"]
+    assert audit_section.saved(tmp_path / "run", decor.NoisePlan.load(tmp_path / "plan.json"))["passed"]
     here("report", "run", "--output", "page.html")
     page = (tmp_path / "page.html").read_text()
     assert 'id="audit-title"' in page and "PASS" in page
@@ -120,7 +120,7 @@ def test_a_hostile_outcome_in_a_folder_becomes_text_or_a_sentence(here, tmp_path
     for broken in ("[]", "{", '{"adversaries": 3}', '{"adversaries": [{}]}'):
         path.write_text(broken)
         with pytest.raises(InputError, match="run decor audit again"):
-            audited.saved(tmp_path / "run", decor.Run.load(tmp_path / "run").plan)
+            audit_section.saved(tmp_path / "run", decor.Run.load(tmp_path / "run").plan)
         here("report", "run", "--output", "page.html", check=2)
 
 
@@ -183,7 +183,7 @@ def test_a_run_is_audited_with_its_own_numbers(run, here, tmp_path, engines):
 
 @pytest.mark.filterwarnings("default:.*audited on cpu")
 def test_a_run_of_a_card_is_audited_on_one_or_says_that_there_is_none(run, here, monkeypatch, engines):
-    from decor.engines import vectorised
+    from decor.training import vectorised
 
     manifest = json.loads((run / "manifest.json").read_text())
     engine = manifest["engine"] | {"device": "cuda", "tf32": True}

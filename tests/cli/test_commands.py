@@ -366,7 +366,7 @@ def test_progress_goes_to_a_terminal_on_standard_error_only(monkeypatch):
     """In a real pseudo-terminal: a line that is drawn over, and cleared at the end."""
     pty = pytest.importorskip("pty")
     code = (
-        "import time\nfrom decor import progress\nfrom decor.cli.show import shown_progress\n"
+        "import time\nfrom decor import progress\nfrom decor.cli.terminal import shown_progress\n"
         "with shown_progress():\n"
         " for k in range(14): progress.report('searching coalitions', k, 14); time.sleep(0.1)\n"
         "print('done')"

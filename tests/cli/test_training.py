@@ -183,19 +183,19 @@ def test_a_learning_rate_at_an_end_of_the_grid_is_warned_of_in_the_terminal_and_
 
 
 def test_the_usual_rates_go_on_beyond_their_ends_where_the_best_is_there(tmp_path, monkeypatch):
-    from decor.engines import comparison
+    from decor.training import compare
 
-    monkeypatch.setattr(comparison, "RATES", (0.01, 0.05))
-    monkeypatch.setattr(comparison, "BEYOND", {"smallest": (0.0001, 0.001), "largest": (0.2, 1.0, 1e4)})
+    monkeypatch.setattr(compare, "RATES", (0.01, 0.05))
+    monkeypatch.setattr(compare, "BEYOND", {"smallest": (0.0001, 0.001), "largest": (0.2, 1.0, 1e4)})
     task, graphs = decor.tasks.breast_cancer(users=4), (("ring", decor.ring(4)),)
-    design = comparison.Design(graphs, (0.5,), decor.Exposure(1.0, 10), learning_rates=(0.01, 0.05), seeds=(0, 1))
-    data = comparison.Comparison(task, design, tmp_path / "usual").run()
+    design = compare.Design(graphs, (0.5,), decor.Exposure(1.0, 10), learning_rates=(0.01, 0.05), seeds=(0, 1))
+    data = compare.Comparison(task, design, tmp_path / "usual").run()
     rates = {entry["method"]: entry["learning_rate"] for entry in data["outcomes"]}
     assert rates["no privacy"] == 1.0 and rates["local DP ring"] in (0.0001, 0.001), rates
     ends = [note for note in data["notes"] if "took the" in note]
     assert all("took the smallest" in note and "0.0001" in note for note in ends), "1 has 10,000 above it"
     assert data["tuning"]["grid"]["learning rate, if the best is the largest"] == [0.2, 1.0, 1e4]
-    chosen = comparison.Comparison(task, replace(design, learning_rates=(0.01, 0.02)), tmp_path / "chosen").run()
+    chosen = compare.Comparison(task, replace(design, learning_rates=(0.01, 0.02)), tmp_path / "chosen").run()
     assert {entry["learning_rate"] for entry in chosen["outcomes"]} <= {0.01, 0.02}, "a grid that somebody chose is kept"
 
 

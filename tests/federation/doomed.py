@@ -9,7 +9,7 @@ seconds that loading torch takes. Fates, as keys of a dictionary:
     kill, step    where and when to die: a key of `POINTS`, and the first step for it
     routes        address in the file -> address that is dialled instead, where a proxy listens
     clock         seconds by which `time.time` jumps forth and back, at every call
-    calls         other values for the seconds that `decor.net.calls` names
+    calls         other values for the seconds that `decor.net.connections` names
     bytes         how long a file may become
 """
 
@@ -59,10 +59,10 @@ def meet(fate):
         now = time.time
         time.time = lambda: now() + random.choice((-1, 0, 1)) * fate["clock"]
     for name, seconds in fate.get("calls", {}).items():
-        from decor.net import calls
+        from decor.net import connections
 
-        assert hasattr(calls, name), name
-        setattr(calls, name, seconds)
+        assert hasattr(connections, name), name
+        setattr(connections, name, seconds)
     if "bytes" in fate:
         resource.setrlimit(resource.RLIMIT_FSIZE, (fate["bytes"], fate["bytes"]))
 
@@ -190,7 +190,7 @@ def _loaded():
     import decor.cli.node
     import decor.federation.federation
     import decor.federation.node
-    import decor.federation.service
+    import decor.federation.operator
     import decor.learning.own_data
     from decor.noise.grid import Grid
 

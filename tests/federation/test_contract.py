@@ -8,7 +8,7 @@ import torch
 from party import gathered
 
 import decor
-import decor.engines.engine
+import decor.training.engine
 from decor.learning.batches import Batch, Batches, secretly
 from decor.learning.recipe import Recipe
 from decor.net import session
@@ -139,7 +139,7 @@ def replayed(task, plan, how, nodes, keys, own):
     multiples = [terms.multiples(i) for i in range(USERS)]
     source = Streams(terms.grid, multiples, by_user, own)
     engine = decor.Vectorised(dtype="float64", noise=source)
-    return engine.run(task, [decor.engines.engine.Setting(plan, terms.learning_rate, 0)], how)[0]
+    return engine.run(task, [decor.training.engine.Setting(plan, terms.learning_rate, 0)], how)[0]
 
 
 def compare(simulated, runs, tolerance=1e-12):

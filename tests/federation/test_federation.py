@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import decor
-from decor.engines.released import grid_of
 from decor.errors import InputError
 from decor.federation.federation import Federation, Member, Model, Network, Privacy, Training
 from decor.federation.hints import hints, joined, steady_ratio
 from decor.net.identity import line_of
+from decor.training.release_grid import grid_of
 
 KEYS = [line_of(bytes([k]) * 32) for k in range(1, 10)]
 HEAD = """format = "decor-federation-1"

@@ -70,17 +70,17 @@ class Fault:
 
 
 CHANNEL, TRAJECTORY, BATCHES = (
-    "engines/test_channel.py::test_",
-    "engines/test_trajectory.py::test_",
+    "training/test_channel.py::test_",
+    "training/test_trajectory.py::test_",
     "learning/test_batches.py::test_",
 )
 TRANSCRIPTS, CONTRACT, CRASHES = (f"federation/test_{name}.py::test_" for name in ("transcripts", "contract", "faults"))
 AGREEMENT, GRID, ROOT, STREAM = (f"noise/test_{name}.py::test_" for name in ("agreement", "grid", "root", "stream"))
 ACCOUNTANT, EXAMPLES, SUBSAMPLED = (f"privacy/test_{name}.py::test_" for name in ("accountant", "examples", "subsampled"))
 
-PRIVATE, SECRET = "engines/test_private.py::test_", "noise/test_secret.py::test_"
+PRIVATE, SECRET = "training/test_private.py::test_", "noise/test_secret.py::test_"
 
-CLIP, TILES = "learning/test_clip.py::test_", "learning/test_tiles.py::test_"
+CLIP, TILES = "learning/gradients/test_clip.py::test_", "learning/gradients/test_tiles.py::test_"
 
 SLACK = "return _ROUNDINGS / 2 * torch.finfo(dtype).eps + (parameters + 32) * 2.0**-52\n"
 NO_CRASH = "an audit kills nobody"
@@ -113,7 +113,7 @@ FAULTS = (
     Fault(
         "simulator: coordinates far apart share noise",
         "the difference of two coordinates is free of noise, in large models alone",
-        (Edit("engines/rows.py", "places[k] * groups + first // GROUP", "places[k] * groups"),),
+        (Edit("training/sparse_kernels.py", "places[k] * groups + first // GROUP", "places[k] * groups"),),
         (CHANNEL + "large_models_on_small_rings_have_the_plans_sigmas_too",),
         "wide",
     ),
@@ -317,7 +317,7 @@ FAULTS = (
         "a third of the correlated noise on a ring; the paper's code did this",
         (
             Edit(
-                "engines/channel.py",
+                "training/channel.py",
                 "np.asarray(plan.sigma_cor, dtype=np.float64), plan",
                 "plan.sigma_cor * np.array([plan.topology.mixing[i, j] for i, j in plan.topology.edges]), plan",
             ),
@@ -331,7 +331,7 @@ FAULTS = (
         "where sigmas are below one there is less noise than planned",
         (
             Edit(
-                "engines/channel.py",
+                "training/channel.py",
                 "scale = np.sqrt(s**2 + tops**2 * values[:, None])",
                 "scale = s**2 + tops**2 * values[:, None]",
             ),
@@ -345,7 +345,7 @@ FAULTS = (
         "whoever knows its own noise knows everybody's",
         (
             Edit(
-                "engines/channel.py",
+                "training/channel.py",
                 "_fill(Z.numpy(), self.seeds, k, step, threads)",
                 "_fill(Z.numpy(), self.seeds, k, step, threads); Z.copy_(Z[:1].expand_as(Z))",
             ),
@@ -356,7 +356,7 @@ FAULTS = (
     Fault(
         "complete graph: one edge's noise a user instead of all",
         "a seventieth of the correlated variance among seventy users",
-        (Edit("engines/channel.py", "math.sqrt(users) * p.sigma_cor", "p.sigma_cor"),),
+        (Edit("training/channel.py", "math.sqrt(users) * p.sigma_cor", "p.sigma_cor"),),
         (CHANNEL + "transmitted_noise_is_sigmas_on_large_graphs[complete(80)-closed form]",),
         "complete",
     ),
@@ -365,7 +365,7 @@ FAULTS = (
         "what is averaged and given on has no noise on it; a listener hears another run than the one that is trained",
         (
             Edit(
-                "engines/channel.py",
+                "training/channel.py",
                 "        self.noise(blocks, alpha, step, threads)\n        return self.mix(blocks, gossip, threads)",
                 "        blocks = self.mix(blocks, gossip, threads)\n"
                 "        self.noise(blocks, alpha, step, threads)\n        return blocks",
@@ -377,7 +377,7 @@ FAULTS = (
     Fault(
         "simulator: clip after averaging",
         "one record moves a message by as much as a whole batch may",
-        (Edit("engines/*.py", "add = self.gradients.add_records if self.by_record else", "add ="),),
+        (Edit("training/*.py", "add = self.gradients.add_records if self.by_record else", "add ="),),
         (TRAJECTORY + "clipped_records_at_example_level_follow_the_reference",),
         "records",
         issue="clip after averaging",
@@ -386,8 +386,8 @@ FAULTS = (
         "simulator: T+1 steps",
         "one message more than was paid for",
         (
-            Edit("engines/simulation.py", "plan.exposure.steps\n", "plan.exposure.steps + 1\n"),
-            Edit("engines/descent.py", "rates(s.learning_rate, exposure.steps)", "rates(s.learning_rate, exposure.steps + 1)"),
+            Edit("training/simulation.py", "plan.exposure.steps\n", "plan.exposure.steps + 1\n"),
+            Edit("training/descent.py", "rates(s.learning_rate, exposure.steps)", "rates(s.learning_rate, exposure.steps + 1)"),
         ),
         (TRAJECTORY + "a_run_takes_exactly_its_steps_and_its_guarantee_is_the_plans",),
         "small",
@@ -396,7 +396,7 @@ FAULTS = (
     Fault(
         "simulator: a resumed run begins with the first step's noise",
         "two gradients under one noise: their difference is bare",
-        (Edit("engines/*.py", "self.taken, self.history[0] = resumed.start, ", "self.taken, self.history[0] = 0, "),),
+        (Edit("training/*.py", "self.taken, self.history[0] = resumed.start, ", "self.taken, self.history[0] = 0, "),),
         (TRAJECTORY + "a_checkpoint_taken_on_the_way_resumes_to_the_same_end",),
         dash="an audit resumes nothing",
         issue="noise reused over steps",
@@ -404,7 +404,7 @@ FAULTS = (
     Fault(
         "simulator: a resumed run makes its last message again",
         "two gradients under one noise: their difference is bare",
-        (Edit("engines/*.py", "return cls(run.steps_taken,", "return cls(max(0, run.steps_taken - 1),"),),
+        (Edit("training/*.py", "return cls(run.steps_taken,", "return cls(max(0, run.steps_taken - 1),"),),
         (TRAJECTORY + "a_checkpoint_taken_on_the_way_resumes_to_the_same_end",),
         dash="an audit resumes nothing",
         issue="message recomputed after a crash",
@@ -414,7 +414,7 @@ FAULTS = (
         "what is hidden is a sum that is up to 1 / (1 - momentum) clips long",
         (
             Edit(
-                "engines/*.py",
+                "training/*.py",
                 "        self.channel.noise(to, one, step, threads)\n",
                 "        to = [block.clone() for block in to]\n        self.channel.noise(to, one, step, threads)\n",
             ),
@@ -430,7 +430,7 @@ FAULTS = (
         "less noise than the clip was accounted with",
         (
             Edit(
-                "engines/*.py",
+                "training/*.py",
                 "self._add_clipped(self.models, -rate / shrink, rate, batches)",
                 "self._add_clipped(self.models, -rate / shrink**2, rate, batches)",
             ),
@@ -442,14 +442,14 @@ FAULTS = (
         "process group: an edge has another number at every process",
         "noise at the borders does not cancel, and is that of other edges",
         (Edit("noise/root.py", "self.values[row >= 0], self.places[kept])", "self.values[row >= 0], np.arange(len(kept)))"),),
-        ("engines/test_process_group.py::test_every_number_of_processes_gives_the_numbers_of_one[2]",),
+        ("distributed/test_process_group.py::test_every_number_of_processes_gives_the_numbers_of_one[2]",),
         "processes",
     ),
     Fault(
         "process group: on a complete graph users are counted anew at every process",
         "users at the same place of two processes have the same noise",
-        (Edit("engines/rows.py", "members[i] * groups", "i * groups"),),
-        ("engines/test_process_group.py::test_every_number_of_processes_gives_the_numbers_of_one[2]",),
+        (Edit("training/sparse_kernels.py", "members[i] * groups", "i * groups"),),
+        ("distributed/test_process_group.py::test_every_number_of_processes_gives_the_numbers_of_one[2]",),
         "processes, complete",
     ),
     Fault(
@@ -457,13 +457,13 @@ FAULTS = (
         "users with higher numbers have their own noise alone",
         (
             Edit(
-                "engines/teammate.py",
+                "distributed/rank_share.py",
                 "            return root.by_edges(users, *rest).within(",
                 "            found = root.by_edges(users, *rest)\n"
                 "            found.values[found.values < 0] = 0.0\n            return found.within(",
             ),
         ),
-        ("engines/test_process_group.py::test_every_number_of_processes_gives_the_numbers_of_one[2]",),
+        ("distributed/test_process_group.py::test_every_number_of_processes_gives_the_numbers_of_one[2]",),
         "processes",
     ),
     Fault(
@@ -471,12 +471,12 @@ FAULTS = (
         "roundings of a gradient are hidden half as well as is said",
         (
             Edit(
-                "engines/released.py",
+                "training/release_grid.py",
                 "        moved(exposure),\n",
                 "        2 * moved(exposure),\n",
             ),
         ),
-        ("engines/test_released.py",),
+        ("training/test_release_grid.py",),
         dash="a step of the grid is a 655,440th of the noise",
     ),
     # learning
@@ -485,19 +485,19 @@ FAULTS = (
         "one user's data move its message twice as far as was accounted, if they know how",
         (
             Edit(
-                "learning/clip.py",
+                "learning/gradients/clip.py",
                 "    if length <= limit:\n        return 1.0\n",
                 "    if length <= 2 * limit:\n        return 1.0\n",
             ),
         ),
-        ("learning/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
+        ("learning/gradients/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
         "small",
     ),
     Fault(
         "gradients are not clipped",
         "one user's data move its message as far as they like",
-        (Edit("learning/clip.py", "    if length <= limit:\n", "    if length < np.inf:\n"),),
-        ("learning/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
+        (Edit("learning/gradients/clip.py", "    if length <= limit:\n", "    if length < np.inf:\n"),),
+        ("learning/gradients/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
         "small",
     ),
     Fault(
@@ -505,19 +505,19 @@ FAULTS = (
         "with several layers a gradient is longer than its clip",
         (
             Edit(
-                "learning/clip.py",
+                "learning/gradients/clip.py",
                 "    for _, rows in pairs:\n        _join_lengths(rows, joint)\n",
                 "    for _, rows in pairs[:1]:\n        _join_lengths(rows, joint)\n",
             ),
         ),
-        ("learning/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
+        ("learning/gradients/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
         dash="canaries of whole users are one layer",
     ),
     Fault(
         "linear models: a record may be twice as long as its clip",
         "one record moves a message by more than was accounted, on the path of logistic regression alone",
-        (Edit("learning/linear.py", "min(abs(value), limits[k] / length)", "min(abs(value), 2 * limits[k] / length)"),),
-        ("learning/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
+        (Edit("learning/gradients/linear.py", "min(abs(value), limits[k] / length)", "min(abs(value), 2 * limits[k] / length)"),),
+        ("learning/gradients/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
         "records",
     ),
     Fault(
@@ -525,12 +525,12 @@ FAULTS = (
         "a record whose gradient is in the other layers is not clipped, on the path of dense networks alone",
         (
             Edit(
-                "learning/layers.py",
+                "learning/gradients/layers.py",
                 "for k in range(1, len(back)):\n                found",
                 "for k in range(1, 1):\n                found",
             ),
         ),
-        ("learning/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
+        ("learning/gradients/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
         "records",
     ),
     Fault(
@@ -538,7 +538,7 @@ FAULTS = (
         "the square of a small probability is nothing: a record far away is 12,383 clips long",
         (
             Edit(
-                "learning/layers.py",
+                "learning/gradients/layers.py",
                 "found = first.repeat_interleave(some, 0) * lengths(back[0])",
                 "found = first.repeat_interleave(some, 0) * back[0].square().sum(-1).sqrt().double()",
             ),
@@ -549,21 +549,21 @@ FAULTS = (
     Fault(
         "clips are not shorter by what is rounded after them",
         "what is added is up to parts in 10^7 longer than was accounted",
-        (Edit("learning/clip.py", SLACK, "return 0.0\n"),),
+        (Edit("learning/gradients/clip.py", SLACK, "return 0.0\n"),),
         (CLIP + "rounding_alone_takes_no_gradient_beyond_its_clip",),
         dash="a law is measured to a percent",
     ),
     Fault(
         "sums of float32 tiles cost nothing of the clip",
         "a record moves a sum by its clip and by what the sum is rounded by",
-        (Edit("learning/tiles.py", "found += 2 * light_sizes(sizes) * (WIDEST + 2) * 2.0**-24", "found += 0"),),
+        (Edit("learning/gradients/tiles.py", "found += 2 * light_sizes(sizes) * (WIDEST + 2) * 2.0**-24", "found += 0"),),
         (CLIP + "one_record_more_moves_a_float32_sum_by_its_clip_at_most",),
         dash="a law is measured to a percent",
     ),
     Fault(
         "tiles: shapes are not tried out",
         "where a record stands changes its gradient: one record less moves those of others",
-        (Edit("learning/tiles.py", "if width <= widest and same(width, columns):", "if width <= widest:"),),
+        (Edit("learning/gradients/tiles.py", "if width <= widest and same(width, columns):", "if width <= widest:"),),
         (TILES + "a_path_that_knows_places_is_taken_one_example_at_a_time",),
         dash="a law is measured to a percent",
     ),
@@ -679,7 +679,7 @@ FAULTS = (
         "a step that nobody has paid for",
         (
             Edit(
-                "privacy/accountant.py",
+                "privacy/loss/accountant.py",
                 "return step * step * segment.exposure.steps",
                 "return step * step * (segment.exposure.steps - 1)",
             ),
@@ -690,7 +690,7 @@ FAULTS = (
     Fault(
         "accountant: no composition",
         "a run's epsilon is said to be that of one step; the paper's code did this at example level",
-        (Edit("privacy/accountant.py", "return step * step * segment.exposure.steps", "return step * step"),),
+        (Edit("privacy/loss/accountant.py", "return step * step * segment.exposure.steps", "return step * step"),),
         (ACCOUNTANT + "composition_over_steps_is_that_of_dp_accounting",),
         "two steps",
     ),
@@ -699,7 +699,7 @@ FAULTS = (
         "noise multipliers too large, and epsilons too small",
         (
             Edit(
-                "privacy/accountant.py",
+                "privacy/loss/accountant.py",
                 "(exposure.clip * np.sqrt(leverage) * _ROUNDING)",
                 "(exposure.clip * leverage * _ROUNDING)",
             ),
@@ -712,7 +712,7 @@ FAULTS = (
         "an epsilon for half the delta that it needs",
         (
             Edit(
-                "privacy/accountant.py",
+                "privacy/loss/accountant.py",
                 "    delta = checked_delta(delta)\n",
                 "    delta = min(2 * checked_delta(delta), 0.999)\n",
             ),
@@ -723,15 +723,15 @@ FAULTS = (
     Fault(
         "accountant: the mean over users instead of the worst",
         "a user at the edge of the graph has more to lose than it is told",
-        (Edit("privacy/coalition.py", "return float(self.per_user.max())", "return float(self.per_user.mean())"),),
+        (Edit("privacy/leverage/coalition.py", "return float(self.per_user.max())", "return float(self.per_user.mean())"),),
         (ACCOUNTANT + "epsilon_of_every_user_is_reported",),
         "pendant user",
     ),
     Fault(
         "accountant: the leverage of the whole graph against a curious user",
         "a neighbour who takes its own noise away learns more than is said",
-        (Edit("privacy/coalition.py", "    if colluders == 0:\n", "    if colluders in (0, 1):\n"),),
-        ("privacy/test_coalition.py::test_the_worst_coalition_is_the_one_found_by_trying_all",),
+        (Edit("privacy/leverage/coalition.py", "    if colluders == 0:\n", "    if colluders in (0, 1):\n"),),
+        ("privacy/leverage/test_coalition.py::test_the_worst_coalition_is_the_one_found_by_trying_all",),
         "pendant user",
     ),
     Fault(
@@ -779,12 +779,12 @@ FAULTS = (
         "one user trains on the data of another, with its noise",
         (
             Edit(
-                "engines/suited.py",
+                "training/validation.py",
                 'in_order(dict(zip(task.names, task.shards, strict=True)), topology, "shards")',
                 "list(task.shards)",
             ),
         ),
-        ("engines/test_named_shards.py",),
+        ("training/test_named_shards.py",),
         dash="an audit brings its own data",
     ),
     Fault(
@@ -797,7 +797,7 @@ FAULTS = (
     Fault(
         "calibrate: twice the sampling rate is allowed what the rate is",
         "couples of noises do not protect users with few records",
-        (Edit("privacy/need.py", "lower = self.rates <= rate", "lower = self.rates <= 2 * rate"),),
+        (Edit("privacy/leverage/limit.py", "lower = self.rates <= rate", "lower = self.rates <= 2 * rate"),),
         ("privacy/test_examples.py",),
         dash="an audit gives everybody as many records",
     ),
@@ -811,21 +811,21 @@ FAULTS = (
     Fault(
         "accountant: fixed-size batches composed in one direction",
         "a record that is put in is more exposed than one that is taken out",
-        (Edit("privacy/subsampled.py", '"fixed": ((0, 2), (2, 0))', '"fixed": ((2, 0), (2, 0))'),),
+        (Edit("privacy/loss/subsampled.py", '"fixed": ((0, 2), (2, 0))', '"fixed": ((2, 0), (2, 0))'),),
         (SUBSAMPLED + "two_and_three_steps_are_above_the_integral_and_close",),
         dash="no attack is known that attains what dominates both directions",
     ),
     Fault(
         "accountant: Poisson batches composed for added records alone",
         "a record that is taken out is more exposed than one that is put in",
-        (Edit("privacy/subsampled.py", "for way in ((1, 0), (0, 1))", "for way in ((0, 1),)"),),
+        (Edit("privacy/loss/subsampled.py", "for way in ((1, 0), (0, 1))", "for way in ((0, 1),)"),),
         (SUBSAMPLED + "poisson_agrees_with_dp_accounting",),
         "records",
     ),
     Fault(
         "accountant: a ratio of variances taken for one of deviations",
         "graphs are said to protect better than they do, where sigma_cor is below sigma_cdp, and worse elsewhere",
-        (Edit("privacy/accountant.py", "return (c / self.sigma_cdp) ** 2 if", "return 2 * (c / self.sigma_cdp) if"),),
+        (Edit("privacy/loss/accountant.py", "return (c / self.sigma_cdp) ** 2 if", "return 2 * (c / self.sigma_cdp) if"),),
         (ACCOUNTANT + "the_reported_epsilon_suffices_and_nothing_smaller_does",),
         "pendant user",
     ),
@@ -891,7 +891,7 @@ FAULTS = (
         "everybody knows whose turn it is: sampling hides nobody",
         (
             Edit(
-                "federation/local.py",
+                "federation/local_gradient.py",
                 "return secretly(self._records, size, sampling, self.random)",
                 "drawn = self.__dict__.setdefault('_drawn', np.random.default_rng(0))\n"
                 "        return secretly(self._records, size, sampling, drawn.bytes)",
@@ -905,7 +905,7 @@ FAULTS = (
         "one user's data move its message twice as far as was accounted, if they know how",
         (
             Edit(
-                "federation/local.py",
+                "federation/local_gradient.py",
                 "1.0 if length <= limit else limit / length",
                 "1.0 if length <= 2 * limit else limit / length",
             ),
@@ -958,7 +958,13 @@ FAULTS = (
     Fault(
         "peers: messages in float16",
         "noise is rounded apart from the gradient at its other end: it does not cancel, and low bits tell of gradients",
-        (Edit("federation/vectors.py", "return out if _move(", "return out.astype(np.float16).astype(out.dtype) if _move("),),
+        (
+            Edit(
+                "federation/vector_kernels.py",
+                "return out if _move(",
+                "return out.astype(np.float16).astype(out.dtype) if _move(",
+            ),
+        ),
         (TRANSCRIPTS + "the_noise_on_the_wire_is_whole_steps_of_the_grid",),
         dash="the audit's clock is beyond float16, so that its peers stop",
     ),
@@ -976,7 +982,7 @@ FAULTS = (
     Fault(
         "peers: clip after averaging",
         "one record moves a message by as much as a whole batch may",
-        (Edit("federation/local.py", "self._gradients.add_records(", "self._gradients.add_means("),),
+        (Edit("federation/local_gradient.py", "self._gradients.add_records(", "self._gradients.add_means("),),
         (CONTRACT + "peers_train_the_simulators_models_at_example_level[poisson]",),
         "peers, records",
         issue="clip after averaging",
@@ -986,12 +992,12 @@ FAULTS = (
         "a neighbour asks by its model whether one record is there, and sees the answer",
         (
             Edit(
-                "learning/tiles.py",
+                "learning/gradients/tiles.py",
                 "row[k] = row.dtype.type(value) if factor[b, k] != 0 and abs(value) >= tiny else 0",
                 "row[k] = row.dtype.type(value)",
             ),
             Edit(
-                "learning/clip.py",
+                "learning/gradients/clip.py",
                 "row[j] = row.dtype.type(value) if by != 0 and abs(value) >= tiny else 0",
                 "row[j] = row.dtype.type(value)",
             ),
@@ -1003,8 +1009,8 @@ FAULTS = (
         "peers: clips are not shorter by what is rounded after them",
         "the grid hides the planned shift, and not what sums are rounded by",
         (
-            Edit("learning/tiles.py", "_ROUNDED = 2.0**-53", "_ROUNDED = 0.0"),
-            Edit("learning/clip.py", SLACK, "return 0.0\n"),
+            Edit("learning/gradients/tiles.py", "_ROUNDED = 2.0**-53", "_ROUNDED = 0.0"),
+            Edit("learning/gradients/clip.py", SLACK, "return 0.0\n"),
         ),
         (
             CLIP + "one_record_more_moves_a_nodes_sum_by_its_clip_at_most",
@@ -1015,7 +1021,7 @@ FAULTS = (
     Fault(
         "peers: what a module drops out is known",
         "one record less gives its masks to the next: the gradients of all others move",
-        (Edit("federation/local.py", 'np.frombuffer(self.random(4 * WORDS), "<u4")', 'np.arange(WORDS, dtype="<u4")'),),
+        (Edit("federation/local_gradient.py", 'np.frombuffer(self.random(4 * WORDS), "<u4")', 'np.arange(WORDS, dtype="<u4")'),),
         (CLIP + "what_a_module_draws_at_a_node_is_drawn_from_the_operating_system",),
         dash="canaries drop nothing out",
     ),
@@ -1053,8 +1059,8 @@ FAULTS = (
     Fault(
         "peers: what the noise's tables take of delta is not counted",
         "an epsilon for less delta than it needs",
-        (Edit("engines/released.py", "if made.slack(plan.budget.epsilon) > left * (1 + 1e-9):", "if False:"),),
-        ("engines/test_private.py::test_beyond_the_tables_one_sentence_says_the_largest_epsilon",),
+        (Edit("training/release_grid.py", "if made.slack(plan.budget.epsilon) > left * (1 + 1e-9):", "if False:"),),
+        ("training/test_private.py::test_beyond_the_tables_one_sentence_says_the_largest_epsilon",),
         dash="too little to be measured",
     ),
     Fault(
@@ -1100,7 +1106,7 @@ FAULTS = (
         "half of the rounding is not hidden, and the proof does not cover it",
         (
             Edit(
-                "engines/released.py",
+                "training/release_grid.py",
                 '(1.0 if exposure.sampling == "poisson" else 2.0)',
                 '(1.0 if exposure.relation == "add-remove" else 2.0)',
             ),
@@ -1113,7 +1119,7 @@ FAULTS = (
         "whoever has two candidates for one record knows which it was",
         (
             Edit(
-                "engines/manifest.py",
+                "training/manifest.py",
                 '        "simulated": False,\n',
                 '        "simulated": False,\n        "data": fingerprint(task),\n',
             ),
@@ -1124,7 +1130,7 @@ FAULTS = (
     Fault(
         "private run: its folder has what was measured on private data",
         "a loss with sixteen digits is no differentially private figure",
-        (Edit("engines/simulation.py", "if name in public}", "if name in every}"),),
+        (Edit("training/simulation.py", "if name in public}", "if name in every}"),),
         (PRIVATE + "private_metrics_are_kept_apart_and_never_released",),
         dash=NO_FOLDER,
     ),
@@ -1133,19 +1139,19 @@ FAULTS = (
         "whoever listens between them, and has two candidates for one record, knows which it was",
         (
             Edit(
-                "engines/process_group.py",
+                "distributed/process_group.py",
                 'data = {"data and model": mate.fingerprint} if secret is None else',
                 'data = {"data and model": mate.fingerprint} if True else',
             ),
         ),
-        ("engines/test_process_group.py::test_of_a_private_run_nothing_travels_but_what_follows_from_the_integers_on_the_grid",),
+        ("distributed/test_process_group.py::test_of_a_private_run_nothing_travels_but_what_follows_from_the_integers_on_the_grid",),
         dash="an audit looks at messages, not at what else travels",
     ),
     Fault(
         "a private run is begun again when processes are replaced",
         "what was sent before is sent again with other noise, and nobody counts it",
-        (Edit("engines/process_group.py", " or team.is_restarted()", ""),),
-        ("engines/test_process_group.py::test_a_private_run_is_not_begun_again_by_processes_that_replace_others",),
+        (Edit("distributed/process_group.py", " or team.is_restarted()", ""),),
+        ("distributed/test_process_group.py::test_a_private_run_is_not_begun_again_by_processes_that_replace_others",),
         dash="an audit looks at one run",
     ),
     Fault(
@@ -1158,7 +1164,7 @@ FAULTS = (
     Fault(
         "a stop by private figures is forgotten",
         "the number of steps tells about private data, and an epsilon is promised",
-        (Edit("engines/simulation.py", "if self.saw_private_data and self.taken < self.steps:", "if False:"),),
+        (Edit("training/simulation.py", "if self.saw_private_data and self.taken < self.steps:", "if False:"),),
         (PRIVATE + "a_rule_that_was_given_private_figures_leaves_no_guarantee",),
         dash=NO_FOLDER,
     ),
@@ -1192,7 +1198,7 @@ FAULTS = (
                 '        if __import__("os").environ.get("RANK", "0") == "0":\n',
             ),
         ),
-        ("cli/test_rank.py",),
+        ("distributed/test_world.py",),
         dash=NO_FOLDER,
     ),
     Fault(
@@ -1202,7 +1208,7 @@ FAULTS = (
             Edit("auditing/findings.py", "return right and bool(self.attacks)", "return right"),
             Edit("auditing/findings.py", "return bool(self.wires) and all(", "return all("),
         ),
-        ("cli/test_rank.py::test_an_audit_that_measured_nothing_has_not_passed_and_says_so",),
+        ("distributed/test_world.py::test_an_audit_that_measured_nothing_has_not_passed_and_says_so",),
         dash="it is the audit itself",
     ),
     # net

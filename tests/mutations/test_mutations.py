@@ -30,7 +30,7 @@ def test_there_are_enough_faults_and_every_one_of_the_issues_is_among_them():
     names = [fault.name for fault in FAULTS]
     assert len(names) == len(set(names)) >= 24
     assert {fault.issue for fault in FAULTS} - {None} == set(ISSUE)
-    assert {fault.room for fault in FAULTS} >= {"noise", "engines", "learning", "privacy", "federation", "net"}
+    assert {fault.room for fault in FAULTS} >= {"noise", "training", "learning", "privacy", "federation", "net"}
     assert {fault.audit for fault in FAULTS} - {None} == set(AUDITS), "every audit is for some fault"
     assert all((fault.audit is None) == bool(fault.dash) for fault in FAULTS), "without an audit there is a reason"
 
@@ -92,7 +92,7 @@ def test_kernels_compiled_before_never_stand_for_faulty_ones(tmp_path):
     """numba looks at a kernel's own file alone: `rows.py` would go on with the `fill` of a `gaussians.py` that has changed."""
     source = run.copied(tmp_path / "source")
     for name in ("rows.fill-1.py311.nbi", "rows.fill-1.py311.1.nbc", "rows.cpython-311.pyc"):
-        path = source / "src/decor/engines/__pycache__" / name
+        path = source / "src/decor/training/__pycache__" / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"compiled before")
     kept = {}
@@ -122,7 +122,7 @@ def test_the_audit_fails_on_a_faulty_copy(name, tmp_path):
 @pytest.mark.slow
 def test_the_audit_passes_on_a_copy_with_a_change_that_is_no_fault(tmp_path):
     harmless = Edit(
-        "privacy/accountant.py", "return step * step * segment.exposure.steps", "return segment.exposure.steps * step**2"
+        "privacy/loss/accountant.py", "return step * step * segment.exposure.steps", "return segment.exposure.steps * step**2"
     )
     root = run.faulty(tmp_path / "copy", Fault("none", "nothing", (harmless,), ()))
     assert run.audited(root, "two steps")["said"] == "passed"

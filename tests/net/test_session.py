@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decor.errors import LocalProtocolError, RemoteProtocolError
-from decor.net import session as protocol
+from decor.net import session
 from decor.net.messages import (
     HEADER,
     KINDS,
@@ -237,4 +237,4 @@ def test_no_change_of_one_byte_of_an_exchange_gives_an_open_session_with_another
 
 def test_the_table_has_a_move_for_every_message_in_some_state_and_none_when_closed():
     assert {kind for _, kind in MOVES} == set(KINDS.values()) and not any(state is State.CLOSED for state, _ in MOVES)
-    assert protocol.State.OPEN in {state for state, _ in MOVES}
+    assert session.State.OPEN in {state for state, _ in MOVES}

@@ -12,7 +12,8 @@ import decor
 from decor import Adversary, Budget, Exposure, baselines, calibrate, couples
 from decor.errors import BudgetError, FragileGraphWarning, InputError
 from decor.graph.gossip import Gossip
-from decor.privacy import gaussian, theory
+from decor.privacy import theory
+from decor.privacy.loss import gaussian
 
 BUDGET = Budget(3.0, 1e-5)
 EXPOSURE = Exposure(1.0, 1000)

@@ -12,7 +12,7 @@ from oracles import true_leverages
 import decor
 from decor import Adversary, Budget, Exposure, NoisePlan, Phases, calibrate
 from decor.errors import BudgetError, FragileGraphWarning
-from decor.privacy import gaussian, subsampled
+from decor.privacy.loss import gaussian, subsampled
 
 RING = decor.ring(16)
 EAVESDROPPER = Adversary.eavesdropper()

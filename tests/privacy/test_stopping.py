@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import decor
-from decor.privacy import gaussian
+from decor.privacy.loss import gaussian
 from decor.results.run import Run
 
 STEPS, PATHS, DELTA = 1000, 20_000, 1e-3

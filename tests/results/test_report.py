@@ -15,7 +15,7 @@ from decor.privacy.guarantee import figure
 from decor.results import plots, report, report_data
 from decor.results.palette import HUES, styles
 from decor.results.report_view import CURVE_POINTS, view
-from decor.results.summary import Spread, spread_text, summary_header, summary_rows
+from decor.results.tables import Spread, spread_text, summary_header, summary_rows
 
 EVERY = [sample.comparison, sample.star, sample.diverged, sample.single, sample.large, sample.hostile]
 

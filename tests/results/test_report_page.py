@@ -18,7 +18,7 @@ from selenium.webdriver.support.ui import Select
 from decor.privacy.guarantee import figure
 from decor.results import report
 from decor.results.report_view import view
-from decor.results.summary import Spread, spread_text
+from decor.results.tables import Spread, spread_text
 
 pytestmark = browser.NEEDED
 
@@ -510,7 +510,7 @@ def test_an_infinite_budget_has_its_own_place_to_the_right(show):
 def test_the_report_of_a_real_comparison_opens_with_its_plots(show, tmp_path):
     """From training to the page, with nothing made up."""
     import decor
-    from decor.engines.comparison import Comparison, Design
+    from decor.training.compare import Comparison, Design
 
     graphs = (("ring", decor.ring(8)), ("star", decor.star(8)))
     outsider = decor.Adversary.eavesdropper()  # on a star everybody else is isolated by its hub

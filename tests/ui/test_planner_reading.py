@@ -16,7 +16,7 @@ from selenium.webdriver.support.ui import Select
 
 import decor
 from decor.privacy.guarantee import figure
-from decor.results.live import Live
+from decor.results.live_status import Live
 from decor.ui.watch import Watch
 
 pytestmark = browser.NEEDED

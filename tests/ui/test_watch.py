@@ -10,7 +10,7 @@ from asking import asked, running
 import decor
 from decor.errors import InputError
 from decor.privacy.guarantee import figure
-from decor.results.live import FILE, Live
+from decor.results.live_status import FILE, Live
 from decor.ui.watch import Watch
 
 PLAN = decor.calibrate(decor.ring(6), decor.Exposure(1.0, 40), decor.Adversary.curious(), decor.Budget(4.0, 1e-5))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from .adversaries import Foe
+from .attackers import Foe
 
 Array = NDArray[Any]
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from decor import progress
-from decor.engines.process_group import ProcessGroup
-from decor.engines.vectorised import Vectorised
+from decor.distributed.process_group import ProcessGroup
 from decor.errors import InputError
 from decor.privacy.plan import NoisePlan
+from decor.training.channel import alike
+from decor.training.mixer import DENSE, is_complete
+from decor.training.vectorised import Vectorised
 
-from . import examples, users
+from . import example_level, user_level
 from .findings import Audit
-from .wire import wires
+from .sources import LARGE_MODEL, SMALL_MODEL, Simulated, Wire
 
 if TYPE_CHECKING:
     from decor.federation.peers import Peers
@@ -65,12 +68,44 @@ def audit(
         if listed[0].widest is None:
             steps = min(steps, _KEPT_STEPS[plan.exposure.unit])
     steps = min(steps, plan.exposure.steps)
-    attacked = users.attacked if plan.exposure.unit == "user" else examples.attacked
+    attacked = user_level.attacked if plan.exposure.unit == "user" else example_level.attacked
     found = []
     for k, wire in enumerate(listed):
         with progress.share(k / len(listed), (k + 1) / len(listed)):
             found.append(attacked(wire, plan, canaries, steps, (1 - confidence) / len(listed), seed))
     return Audit(plan, delta, steps, canaries, confidence, tuple(found), round(time.monotonic() - began, 2))
+
+
+def wires(engine: Vectorised | ProcessGroup | Peers, plan: NoisePlan) -> list[Wire]:
+    """Vectorised draws noise by a root of its covariance, of which edges are no part: one for small models, and for large ones on
+    some graphs another. On demand, and on a card always, it draws edge by edge. A private run is drawn on the grid."""
+    name = "vectorised" if isinstance(engine, Vectorised) else "process-group"
+    by_edges = plan.topology.edge_count > 0 and not (is_complete(plan.topology) and plan.topology.users > DENSE)
+    if isinstance(engine, ProcessGroup) and engine.seed is None:
+        raise InputError(
+            "a private run of several processes is not audited: no process knows the noise of all; audit Vectorised(seed=None), "
+            "which draws the same noise, or Peers()"
+        )
+    if isinstance(engine, ProcessGroup):
+        return [Simulated(engine, name, by_edges)]
+    if isinstance(engine, Vectorised) and engine.seed is None:
+        from .private_source import Private  # what simulates needs no cipher
+
+        return [Private(engine)]
+    if isinstance(engine, Vectorised):
+        if engine.noise is not None and not isinstance(engine.noise, str):
+            raise InputError("noise from outside is not the engine's own; audit Vectorised() as you train with it")
+        edges = Simulated(replace(engine, noise="edges"), f"{name}, edge by edge", True)
+        if by_edges and (engine.noise is not None or engine.device != "cpu"):
+            return [edges]
+        plain = replace(engine, noise=None)
+        found: list[Wire] = [Simulated(plain, name, False, SMALL_MODEL)]
+        if plan.exposure.unit == "user" and alike(plan, SMALL_MODEL) != alike(plan, LARGE_MODEL):
+            found.append(Simulated(plain, f"{name}, large models", False))
+        return [*found, edges] if by_edges else found
+    from .peer_source import OfPeers  # what trains alone needs no TLS
+
+    return [OfPeers(engine)]
 
 
 def _canaries(plan: NoisePlan, asked: int | None) -> int:

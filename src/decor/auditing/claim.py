@@ -13,7 +13,7 @@ from scipy import stats
 from decor.privacy.adversary import Adversary
 from decor.privacy.plan import NoisePlan
 
-from .adversaries import Foe
+from .attackers import Foe
 
 Array = NDArray[Any]
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from decor.privacy import gaussian
 from decor.privacy.adversary import Adversary
 from decor.privacy.guarantee import Guarantee
+from decor.privacy.loss import gaussian
 from decor.privacy.plan import NoisePlan
-from decor.results.audited import fingerprint
+from decor.results.audit_section import fingerprint
 
 from .attack import Attack
-from .law import Check
+from .noise_law import Check
 
 _LITTLE = 0.3
 """Of a claim: who has measured less has not measured it."""

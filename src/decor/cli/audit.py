@@ -12,14 +12,15 @@ from typing import Any
 
 import decor
 from decor import progress
-from decor.engines.world import World
+from decor.distributed import launch
+from decor.distributed.world import World
 from decor.errors import AuditFailed, FragileGraphWarning, InputError
 from decor.machine import cores
-from decor.results.folder import replace_text
+from decor.results.files import replace_text
 
-from . import node, processes
+from . import node
 from . import options as opt
-from .show import table, write_json
+from .terminal import table, write_json
 
 _AUDIT = """examples:
   decor audit --topology ring --users 8 --epsilon 3 --adversary curious
@@ -84,9 +85,9 @@ def run_audit(options: argparse.Namespace) -> None:
 def _audited(plan: decor.NoisePlan, told: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     engine = _engine(told, options)
     if isinstance(engine, decor.ProcessGroup):
-        from decor.engines.team import Team
+        from decor.distributed.communicator import Team
 
-        processes.enlist()
+        launch.enlist()
         Team.of_environment(engine.device)  # what is refused from here on the first process says alone
     found = decor.audit(
         plan,
@@ -108,7 +109,7 @@ def _by_processes(plan: decor.NoisePlan, options: argparse.Namespace) -> dict[st
         raise InputError(f"--processes must be from 1 to the {plan.topology.users} users, not {count}")
     with tempfile.TemporaryDirectory(prefix="decor-audit-") as folder:
         file = Path(folder) / "audit.json"
-        processes.start(count, [*options.words, "--hand-over", str(file)])
+        launch.start(count, [*options.words, "--hand-over", str(file)])
         found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return found
 
@@ -126,7 +127,7 @@ def _engine(told: dict[str, Any], options: argparse.Namespace) -> Any:
 
 def _device(trained: str) -> str:
     """Where the run was trained, if this machine has it."""
-    from decor.engines.vectorised import check_device
+    from decor.training.vectorised import check_device
 
     try:
         check_device(trained)
@@ -212,7 +213,7 @@ def _show(data: dict[str, Any], folder: Path | None, options: argparse.Namespace
     if options.json:
         write_json(data)
         return
-    from decor.results.audited import HEADER, lines
+    from decor.results.audit_section import HEADER, lines
 
     print(f"{data['topology']}; {data['canaries']:,} canaries, {data['steps']} of {data['steps_of_plan']:,} steps")
     print(table(HEADER, lines(data)))

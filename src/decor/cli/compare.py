@@ -11,11 +11,11 @@ from typing import Any
 import decor
 from decor import progress
 from decor.errors import InputError
-from decor.results.folder import clear, replace_text
+from decor.results.files import clear, replace_text
 
-from . import learn
 from . import options as opt
-from .show import table, typed, write_json
+from . import training_options
+from .terminal import table, typed, write_json
 
 _COMPARE = """example:
   decor compare --task breast-cancer --users 16 --epsilon 1,3,10,30 --topology ring,torus --output comparison"""
@@ -36,14 +36,14 @@ def add_commands(commands: Any) -> None:
         "compare", help="what privacy costs: DECOR, central DP, local DP and none", epilog=_COMPARE, formatter_class=raw
     )
     compare.set_defaults(run=run_compare)
-    learn.add_task(compare, "breast-cancer")
+    training_options.add_task(compare, "breast-cancer")
     compare.add_argument(
         "--epsilon", type=opt.numbers, default=(1.0, 3.0, 10.0, 30.0), metavar="E,...", help="(default: 1,3,10,30)"
     )
     opt.add_adversary(compare)
     opt.add_graph(compare, "ring,torus")
     opt.add_exposure(compare, steps=100, several_clips=True)
-    learn.add_training(compare)
+    training_options.add_training(compare)
     rates = "to choose from, by the training loss (default: twelve from 0.001 to 5, and beyond for whom an end is best)"
     compare.add_argument("--learning-rate", type=opt.numbers, metavar="R,...", help=rates)
     compare.add_argument("--seeds", type=_seeds, default=4, metavar="N", help="runs of every setting (default: 4)")
@@ -71,12 +71,12 @@ def _seeds(text: str) -> int:
 
 def run_compare(options: argparse.Namespace) -> None:
     graphs = opt.topologies_of(options)
-    task = learn.task_of(options, graphs[0][1])
-    from decor.engines.comparison import FORMAT, RATES, Comparison, Design
+    task = training_options.task_of(options, graphs[0][1])
+    from decor.training.compare import FORMAT, RATES, Comparison, Design
 
     clips = options.clip or (1.0,)
     options.clip, options.steps = clips[0], 100 if options.steps is None else options.steps
-    exposure, batch_size = learn.exposure_of(options, task)
+    exposure, batch_size = training_options.exposure_of(options, task)
     if options.seeds < 1:
         raise InputError(f"--seeds must be at least 1, not {options.seeds}")
     design = Design(
@@ -88,7 +88,7 @@ def run_compare(options: argparse.Namespace) -> None:
         clips=clips,
         learning_rates=options.learning_rate or RATES,
         seeds=tuple(range(options.seeds)),
-        recipe=learn.recipe_of(options, graphs[0][1], batch_size),
+        recipe=training_options.recipe_of(options, graphs[0][1], batch_size),
         any_delta=options.any_delta,
     )
     folder = Path(options.output)
@@ -109,7 +109,7 @@ def run_compare(options: argparse.Namespace) -> None:
 
 
 def run_report(options: argparse.Namespace) -> None:
-    from decor.results import audited, outcomes
+    from decor.results import audit_section, outcomes
 
     if len(options.runs) == 1 and (saved := Path(options.runs[0]) / "report.json").is_file():
         try:
@@ -124,7 +124,7 @@ def run_report(options: argparse.Namespace) -> None:
     if len({name for name, _ in runs}) < len(runs):
         runs = [(str(path), run) for path, (_, run) in zip(options.runs, runs, strict=True)]
     data = outcomes.of_runs(runs, typed())
-    audits = [(name, audited.saved(path, run.plan)) for (name, run), path in zip(runs, options.runs, strict=True)]
+    audits = [(name, audit_section.saved(path, run.plan)) for (name, run), path in zip(runs, options.runs, strict=True)]
     data["audits"] = [(name, found) for name, found in audits if found]
     _show(data, {"report": str(_page(data, options.output))}, options.json)
 
@@ -161,7 +161,7 @@ def _write(data: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _show(data: dict[str, Any], written: dict[str, Any], as_json: bool) -> None:
-    from decor.results.summary import summary_header, summary_rows
+    from decor.results.tables import summary_header, summary_rows
 
     progress.report("")
     if as_json:

@@ -12,12 +12,12 @@ import decor
 from decor.errors import InputError
 from decor.federation.file import Model, Network, Privacy, Training
 from decor.graph import named
-from decor.results.folder import clear, replace_text
+from decor.results.files import clear, replace_text
 
 from . import options as opt
-from . import replaced
-from .federation_report import report
-from .show import write_json
+from . import overwrite as replaced
+from .federation_check import report
+from .terminal import write_json
 
 if TYPE_CHECKING:
     from decor.federation.federation import Federation
@@ -111,11 +111,11 @@ def _add_fields(group: argparse._ArgumentGroup, section: type) -> None:
 
 
 def run_keygen(options: argparse.Namespace) -> None:
-    from decor.federation.file import NAME, peer_room
+    from decor.federation.file import NAME, net_module
 
     if NAME.taken(options.name) is None:
         raise InputError(f"NAME must be {NAME.words}, not {options.name!r}")
-    identity = peer_room("identity").Identity.new()
+    identity = net_module("identity").Identity.new()
     file = _folder(Path(options.output)) / f"{options.name}.key"
     identity.save(file)
     if options.json:
@@ -200,13 +200,13 @@ def _new_trial(options: argparse.Namespace) -> None:
     """A federation with everybody's key and data in one folder."""
     import numpy as np
 
-    from decor.federation.file import peer_room
+    from decor.federation.file import net_module
     from decor.federation.hints import steady_ratio
 
     name = options.task.replace("_", "-")
     if name not in _TRIALS:
         raise InputError(f"there is no trial of task {options.task!r}; there are {', '.join(_TRIALS)}")
-    folder, identity = Path(options.output), peer_room("identity").Identity
+    folder, identity = Path(options.output), net_module("identity").Identity
     replaced.of_trial(folder, options.overwrite)  # what is refused is refused before anything is made
     count = 8 if options.users is None else options.users
     task = decor.tasks.make(name, users=count, seed=options.data_seed)
@@ -215,7 +215,7 @@ def _new_trial(options: argparse.Namespace) -> None:
     example = options.unit == "example"
     users = [
         {"name": town, "address": f"127.0.0.1:{port}", "key": keys[town].line} | ({"records": records} if example else {})
-        for town, port, records in zip(towns, peer_room("transport").free_ports(count), task.counts, strict=True)
+        for town, port, records in zip(towns, net_module("transport").free_ports(count), task.counts, strict=True)
     ]
     options.name = options.name or name
     options.steps = _TRIAL_STEPS if options.steps is None else options.steps

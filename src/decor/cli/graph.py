@@ -7,13 +7,13 @@ from typing import Any
 
 import decor
 from decor.graph import mixing, spectrum
-from decor.privacy.coalition import Phase, exposed
+from decor.privacy.answer import advice
 from decor.privacy.guarantee import figure
-from decor.privacy.leverage import Noise
-from decor.results.planned import advice
+from decor.privacy.leverage.coalition import Phase, exposed
+from decor.privacy.leverage.solve import Noise
 
 from . import options as opt
-from .show import table, write_json
+from .terminal import table, write_json
 
 _GRAPH = """example:
   decor graph --topology torus --users 64 --plot torus.png"""

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import decor
-from decor.engines.world import World
+from decor.distributed import launch
+from decor.distributed.world import World
 from decor.errors import AuditFailed, DecorError, InputError
 
-from . import audit, compare, federation, graph, node, noise, processes, release, reproduce, status, train, ui
-from .show import shown_progress
+from . import audit, compare, federation, graph, node, noise, release, reproduce, status, train, ui
+from .terminal import shown_progress
 
 
 class _Parser(argparse.ArgumentParser):
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        if World.joined().is_first and not processes.is_started():
+        if World.joined().is_first and not launch.is_started():
             print("decor: interrupted", file=sys.stderr)
         return 130
     finally:

@@ -9,17 +9,16 @@ import json
 import os
 import sys
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import decor
 from decor import progress
-from decor.errors import InputError, MissingExtra
+from decor.errors import InputError, require
 from decor.privacy.guarantee import figure
 
 from . import options as opt
-from .show import table, write_json
+from .terminal import table, write_json
 
 if TYPE_CHECKING:
     from decor.federation.federation import Federation
@@ -69,7 +68,7 @@ def run_node(options: argparse.Namespace) -> None:
     installed()
     from decor.federation.federation import Federation
     from decor.federation.node import Node
-    from decor.federation.service import Logbook, attended
+    from decor.federation.operator import Logbook, attended
     from decor.federation.terms import Terms
     from decor.learning import own_data
     from decor.net.identity import Identity
@@ -126,8 +125,8 @@ def run_up(options: argparse.Namespace) -> None:
     steps, users = federation.exposure.steps, len(federation.members)
     output = Path(options.output or file.parent / "run")
 
+    from decor.federation.local_federation import Together
     from decor.federation.terms import Terms
-    from decor.federation.together import Together
 
     terms = Terms.of(federation)
     identities, tasks = _everybody(federation, file.parent)
@@ -224,9 +223,8 @@ def run_ledger(options: argparse.Namespace) -> None:
 
 def installed() -> None:
     """Without loading them: a slip in what was typed is told sooner."""
-    for name in ("cryptography", "torch"):
-        if find_spec(name) is None:
-            raise MissingExtra.told(f"nodes need {name}", "all", name)
+    for library in ("cryptography", "torch"):
+        require(library, "all", "nodes")
 
 
 def _prepare(output: Path, digest: bytes) -> None:

@@ -11,11 +11,11 @@ import numpy as np
 import decor
 from decor.errors import InputError
 from decor.graph.gossip import Gossip
+from decor.privacy.answer import calibrated, described, parts
 from decor.privacy.guarantee import figure
-from decor.results.planned import calibrated, described, parts
 
 from . import options as opt
-from .show import table, write_json
+from .terminal import table, write_json
 
 _PLAN = """example:
   decor plan --topology ring --users 16 --epsilon 3 --delta 1e-5 --steps 1000 --clip 1 --adversary curious"""

@@ -9,7 +9,7 @@ from typing import Any
 import decor
 
 from . import options as opt
-from .show import write_json
+from .terminal import write_json
 
 _RELEASE = """example:
   decor train --task breast-cancer --epsilon 3 --learning-rate 0.1 --seed secret --output run

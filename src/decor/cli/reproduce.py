@@ -12,7 +12,7 @@ from decor import progress
 from decor.errors import InputError
 
 from . import options as opt
-from .show import table, typed, write_json
+from .terminal import table, typed, write_json
 
 _EXAMPLE = """studies:
   least-squares, a9a, mnist     the three parts of the paper's Figure 1
@@ -77,7 +77,7 @@ def run_reproduce(options: argparse.Namespace) -> None:
 def _repeat(seconds: float) -> dict[str, str]:
     found = {"decor": decor.__version__}
     if "torch" in sys.modules:  # studies that train nothing need no torch
-        from decor.engines.manifest import versions
+        from decor.training.manifest import versions
 
         found = versions()
     said = ", ".join(f"{name} {version}" for name, version in found.items())

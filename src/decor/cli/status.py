@@ -12,7 +12,7 @@ from decor.privacy.guarantee import figure
 
 from . import node
 from . import options as opt
-from .show import write_json
+from .terminal import write_json
 
 if TYPE_CHECKING:
     from decor.net.ledger import Entry

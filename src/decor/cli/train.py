@@ -14,15 +14,16 @@ from typing import Any
 
 import decor
 from decor import progress
-from decor.engines.world import World
+from decor.distributed import launch
+from decor.distributed.world import World
 from decor.errors import InputError
 from decor.learning.recipe import Recipe
 from decor.machine import cores
-from decor.results.live import Live
+from decor.results.live_status import Live
 
-from . import learn, processes
 from . import options as opt
-from .show import table, write_json
+from . import training_options
+from .terminal import table, write_json
 
 _TRAIN = """example:
   decor train --task breast-cancer --topology ring --users 16 --epsilon 10 --steps 100 --learning-rate 0.1 --output run"""
@@ -32,14 +33,14 @@ def add_commands(commands: Any) -> None:
     raw = argparse.RawDescriptionHelpFormatter
     train = commands.add_parser("train", help="one private training, saved to a folder", epilog=_TRAIN, formatter_class=raw)
     train.set_defaults(run=run_train)
-    learn.add_task(train, None)
+    training_options.add_task(train, None)
     train.add_argument("--learning-rate", type=opt.number, required=True, metavar="R", help="step size")
     train.add_argument("--epsilon", type=opt.number, metavar="E", help="the most that may be spent")
     train.add_argument("--plan", metavar="FILE", help="a plan saved by decor plan, instead of epsilon, graph, steps and clip")
     opt.add_adversary(train)
     opt.add_graph(train)
     opt.add_exposure(train, steps=100)
-    learn.add_training(train)
+    training_options.add_training(train)
     engines = "vectorised (all users in one process), or process-group (dealt out to several; what torchrun starts takes it)"
     train.add_argument("--engine", choices=("vectorised", "process-group"), metavar="NAME", help=engines)
     said = "of process-group, where torchrun has not started them (default: one for every core)"
@@ -61,13 +62,13 @@ def add_commands(commands: Any) -> None:
 
 def run_train(options: argparse.Namespace) -> None:
     folder, started = Path(options.output), World.announced() is not None
-    processes.enlist()
+    launch.enlist()
     if options.engine == "vectorised" and started:
         raise InputError("torchrun has started several processes, and vectorised is one; drop --engine, or torchrun")
     world = World()
     if started:
         # before the first Ctrl-C is only noted: who ends at once must not be waited for by who goes on to a measurement
-        from decor.engines.team import Team
+        from decor.distributed.communicator import Team
 
         Team.of_environment(options.device)
         world = World.joined()
@@ -171,7 +172,7 @@ def _start(options: argparse.Namespace) -> None:
     if not 1 <= count <= task.users:
         raise InputError(f"--processes must be from 1 to the {task.users} users, not {count}")
     _train(options, task, plan, recipe, _Dry())
-    processes.start(count, options.words)
+    launch.start(count, options.words)
 
 
 def _task_plan_and_recipe(options: argparse.Namespace) -> tuple[Any, decor.NoisePlan, Recipe]:
@@ -181,14 +182,14 @@ def _task_plan_and_recipe(options: argparse.Namespace) -> tuple[Any, decor.Noise
         batch, options.batch_size = options.batch_size, None
         opt.refuse_beside_plan(options)
         plan = decor.NoisePlan.load(options.plan)
-        return learn.task_of(options, plan.topology), plan, learn.recipe_of(options, plan.topology, batch)
+        return training_options.task_of(options, plan.topology), plan, training_options.recipe_of(options, plan.topology, batch)
     if options.epsilon is None:
         raise InputError("give --epsilon (the most that may be spent), or a plan saved by decor plan with --plan FILE")
     topology = opt.topology_of(options)
-    task = learn.task_of(options, topology)
+    task = training_options.task_of(options, topology)
     options.steps = 100 if options.steps is None else options.steps
-    exposure, batch = learn.exposure_of(options, task)
-    recipe = learn.recipe_of(options, topology, batch)
+    exposure, batch = training_options.exposure_of(options, task)
+    recipe = training_options.recipe_of(options, topology, batch)
     budget = decor.Budget(options.epsilon, opt.DELTA if options.delta is None else options.delta)
     plan = decor.calibrate(
         topology,

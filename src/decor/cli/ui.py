@@ -13,7 +13,7 @@ from typing import Any
 from decor.errors import InputError
 
 from . import options as opt
-from .show import write_json
+from .terminal import write_json
 
 _UI = """examples:
   decor ui                       # opens the page in the browser

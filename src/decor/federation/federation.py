@@ -16,9 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import decor
-from decor.engines.released import grid_of
-from decor.errors import FragileGraphWarning, InputError
+from decor.errors import FragileGraphWarning, InputError, require
 from decor.graph.gossip import Gossip
 from decor.graph.topology import Topology
 from decor.learning.recipe import Recipe
@@ -29,22 +27,10 @@ from decor.privacy.budget import Budget, Exposure
 from decor.privacy.calibrate import calibrate
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
+from decor.training.release_grid import grid_of
 
-from .file import (
-    FORMAT,
-    NAME,
-    Member,
-    Model,
-    Network,
-    Privacy,
-    Training,
-    member_of,
-    refuse_unknown,
-    section_of,
-    shown,
-    written,
-)
-from .graph import check_reach, drawn_out, topology_of
+from .file import FORMAT, NAME, Member, Model, Network, Privacy, Training, member_of, refuse_unknown, section_of, shown, written
+from .member_graph import check_reach, drawn_out, topology_of
 from .model import built, fitting, parameters
 
 if TYPE_CHECKING:
@@ -302,7 +288,9 @@ class Federation:
 
         With `user`, the number of records must be the file's (example level). No error repeats a value of the data.
         """
-        made = decor.Task
+        require("torch", "train", "federations that train")
+        from decor.learning.task import Task
+
         module, loss = built(self.model, self.dtype)
         own = fitting(self.model, self.dtype, "the data", shard)
         said = self.members[user].records if user is not None else None
@@ -312,7 +300,7 @@ class Federation:
                 "data, or have everybody take a file with the right number"
             )
         tested = None if test is None else fitting(self.model, self.dtype, "the test data", test)
-        return made(module, loss, [own], test=tested, name=self.name, test_public=True)
+        return Task(module, loss, [own], test=tested, name=self.name, test_public=True)
 
     def _check_members(self) -> None:
         if len(self.members) < 2:

@@ -12,9 +12,10 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
+from importlib import import_module
 from typing import Any, TypeVar
 
-from decor.errors import InputError, MissingExtra
+from decor.errors import InputError, require
 from decor.privacy.adversary import Adversary
 
 FORMAT = "decor-federation-1"
@@ -306,26 +307,20 @@ class Member:
         _check(self, "users")
         if self.address:
             try:
-                peer_room("transport").split(self.address)
+                net_module("transport").split(self.address)
             except InputError as problem:
                 raise InputError(f"users.address of {self.name!r}: {problem}") from None
 
     @property
     def key(self) -> str:
         """The public key as the line that `decor keygen` prints."""
-        return str(peer_room("identity").line_of(self.public))
+        return str(net_module("identity").line_of(self.public))
 
 
-def peer_room(module: str) -> Any:
+def net_module(module: str) -> Any:
     """A module of decor.net, which needs the library `cryptography`; says how to get it."""
-    from importlib import import_module
-
-    try:
-        return import_module(f"decor.net.{module}")
-    except ModuleNotFoundError as problem:
-        if (problem.name or "").partition(".")[0] == "cryptography":
-            raise MissingExtra.told("keys need cryptography", "peer", "cryptography") from None
-        raise
+    require("cryptography", "peer", "keys")
+    return import_module(f"decor.net.{module}")
 
 
 def section_of(kind: type[Section], table: Any, name: str) -> Section:
@@ -353,7 +348,7 @@ def member_of(table: Any, number: int) -> Member:
         if needed not in table:
             raise InputError(f'users.{needed} of {who} is missing; every user has a name, an address (or "") and a key')
     try:
-        public = peer_room("identity").public_of(table["key"])
+        public = net_module("identity").public_of(table["key"])
     except InputError as problem:
         raise InputError(f"users.key of {who}: {problem}") from None
     try:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-import decor
-from decor.errors import InputError
+from decor.errors import InputError, require
 from decor.learning import own_data
 
 from .file import Model
@@ -24,8 +23,10 @@ def parameters(model: Model, dtype: str) -> int:
 
 def built(model: Model, dtype: str) -> Pair:
     """A new module and its loss, with the weights that everybody starts from."""
-    models, losses = decor.models, decor.losses  # says what to install where torch is missing
+    require("torch", "train", "federations that train")
     import torch
+
+    from decor.learning import losses, models
 
     made: Pair
     match model.kind:

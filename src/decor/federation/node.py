@@ -19,7 +19,7 @@ import numpy as np
 from decor.errors import DecorError, InputError
 from decor.graph.gossip import Gossip
 from decor.learning.task import Task
-from decor.net.calls import Log
+from decor.net.connections import Log
 from decor.net.identity import Identity
 from decor.net.ledger import Ledger
 from decor.net.link import Values
@@ -27,11 +27,11 @@ from decor.net.peer import Agenda, Peer
 from decor.privacy.guarantee import Guarantee, figure
 from decor.results.run import Run
 
-from .local import Local
+from .local_gradient import Local
+from .recording import OF_EDGES, OF_STEPS, Witness
 from .spending import run_of
 from .terms import Terms
-from .vectors import Vector, moderate, moved, pulled
-from .witness import OF_EDGES, OF_STEPS, Witness
+from .vector_kernels import Vector, moderate, moved, pulled
 
 _QUICK = 0.02
 """Seconds for which the network may wait: what takes longer is done in a thread."""

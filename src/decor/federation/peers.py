@@ -13,22 +13,22 @@ import torch
 from torch import Tensor
 
 from decor import progress
-from decor.engines.engine import Callback, Setting
-from decor.engines.manifest import versions
-from decor.engines.measurement import PUBLIC
-from decor.engines.suited import check
-from decor.engines.vectorised import Vectorised
 from decor.errors import InputError
-from decor.federation.federation import Member
+from decor.learning.gradients.choose import choose_gradients
 from decor.learning.recipe import Recipe
 from decor.learning.task import Task
 from decor.net import transport
 from decor.net.identity import Identity
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
+from decor.training.engine import Callback, Setting
+from decor.training.manifest import versions
+from decor.training.measurement import PUBLIC
+from decor.training.validation import check
 
+from .federation import Member
+from .local_federation import Together
 from .terms import Terms
-from .together import Together
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def alone(task: Task) -> list[Task]:
 def joined(task: Task, plan: NoisePlan, runs: Sequence[Run], manifest: dict[str, object], private_metrics: bool = False) -> Run:
     """All users' runs as one, measured as the simulator does. With `private_metrics` it keeps the training loss as well."""
     models: dict[str, Tensor] = {name: torch.cat([run.models[name] for run in runs]) for name in runs[0].models}
-    gradients = Vectorised(dtype="float64").gradients(task, Recipe(), plan.exposure.unit)
+    gradients = choose_gradients(task, plan.exposure.unit, None, torch.float64)
     own = {name: value.double() for name, value in models.items() if name not in gradients.tied}
     mean = [block.mean(0, keepdim=True) for block in gradients.blocks(own)]
     every = {name: float(value) for name, value in gradients.evaluate(mean, loss=private_metrics).items()}

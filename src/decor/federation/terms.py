@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from decor.engines.released import grid_of
 from decor.errors import InputError
-from decor.federation.federation import Federation, Member
 from decor.learning.recipe import Recipe
 from decor.net.link import Neighbour
 from decor.net.peer import Course
 from decor.noise.grid import Grid
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
+from decor.training.release_grid import grid_of
+
+from .federation import Federation, Member
 
 
 @dataclass(frozen=True)

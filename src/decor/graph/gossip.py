@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike
 from decor.errors import InputError
 
 from .design import designed_roots
-from .mixing import metropolis
 from .modes import Floats, edges_estimated, function_of_mixing, modes_of, second_eigenvalue
 from .spectrum import DENSE_LIMIT, laplacian_spectrum
 from .topology import Topology
@@ -79,7 +78,7 @@ class Gossip:
     def apply(self, topology: Topology, models: ArrayLike) -> Floats:
         """P(W) models, one row for every user."""
         now = before = np.asarray(models, dtype=np.float64)
-        W = metropolis(topology)
+        W = topology.mixing
         for a, b, c in self.steps(topology):
             now, before = a * (W @ now) + b * before + c * now, now
         return now
@@ -187,7 +186,7 @@ class Gossip:
         """P(W) as a sparse matrix, unless it fills up."""
         from scipy.sparse import eye_array
 
-        W = metropolis(topology)
+        W = topology.mixing
         now = before = eye_array(topology.users, format="csr")
         for a, b, c in self.steps(topology):
             if now.nnz * (W.nnz / topology.users) > max(4 * _FILL, W.nnz):

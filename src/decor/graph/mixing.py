@@ -1,38 +1,12 @@
-"""Gossip weights W, how fast they reach consensus, and how much correlated noise one round leaves."""
+"""The gossip weights W: how fast they reach consensus, and how much correlated noise one round leaves."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .spectrum import DENSE_LIMIT, extreme_eigenvalue, laplacian_spectrum
 from .topology import Topology
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
-
-def edge_weights(topology: Topology) -> NDArray[np.float64]:
-    """Metropolis weight 1 / (1 + max(deg i, deg j)) of every edge, in the order of `topology.edges`.
-
-    The paper's 1 / (deg(i) + 1) is symmetric and doubly stochastic on regular graphs only; there the two agree.
-    """
-    i, j = topology.edges.T
-    weights: NDArray[np.float64] = 1.0 / (1.0 + np.maximum(topology.degrees[i], topology.degrees[j]))
-    return weights
-
-
-def metropolis(topology: Topology) -> csr_array:
-    """W: symmetric and doubly stochastic on every graph."""
-    from scipy.sparse import coo_array
-
-    i, j = topology.edges.T
-    w = edge_weights(topology)
-    k = np.arange(topology.users)
-    rows, columns = np.r_[i, j, k], np.r_[j, i, k]
-    return coo_array((np.r_[w, w, _self_weights(topology)], (rows, columns)), shape=(topology.users,) * 2).tocsr()
 
 
 def consensus_rate(topology: Topology) -> float:
@@ -49,14 +23,14 @@ def consensus_rate_within_components(topology: Topology) -> float:
         w = 1.0 - spectrum[1:] / (1.0 + int(topology.degrees[0]))
         return float(1.0 - np.abs(w).max() ** 2)
     if topology.users <= DENSE_LIMIT:
-        w = np.linalg.eigvalsh(metropolis(topology).toarray())
+        w = np.linalg.eigvalsh(topology.mixing.toarray())
         return float(1.0 - np.abs(w[: topology.users - topology.component_count]).max() ** 2)
-    return float(1.0 - extreme_eigenvalue(metropolis(topology), topology.components) ** 2)
+    return float(1.0 - extreme_eigenvalue(topology.mixing, topology.components) ** 2)
 
 
 def edge_heterogeneity(topology: Topology) -> NDArray[np.float64]:
     """|W_i - W_j|^2 of every edge: what one gossip round leaves of that edge's noise, per unit of variance."""
-    W = metropolis(topology)
+    W = topology.mixing
     i, j = topology.edges.T
     if topology.users <= DENSE_LIMIT:
         dense = W.toarray()
@@ -73,12 +47,5 @@ def heterogeneity(topology: Topology) -> float:
 
 def distance_to_average(topology: Topology) -> float:
     """|W - J|_F^2, J averaging each component."""
-    w, diagonal = edge_weights(topology), _self_weights(topology)
+    w, diagonal = topology.edge_weights, topology.self_weights
     return float(2 * (w**2).sum() + (diagonal**2).sum() - topology.component_count)
-
-
-def _self_weights(topology: Topology) -> NDArray[np.float64]:
-    w = edge_weights(topology)
-    i, j = topology.edges.T
-    taken = np.bincount(i, w, topology.users) + np.bincount(j, w, topology.users)
-    return np.asarray(1.0 - taken, dtype=np.float64)

@@ -14,7 +14,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from .mixing import edge_weights, metropolis
 from .spectrum import DENSE_LIMIT, extreme_eigenvalue, laplacian_spectrum
 from .topology import Topology
 
@@ -47,7 +46,7 @@ def modes_of(topology: Topology) -> Modes:
     n, parts = topology.users, topology.component_count
     if topology.edge_count == 0:
         return Modes(np.empty(0), np.empty(0), np.empty(0))
-    w = edge_weights(topology)
+    w = topology.edge_weights
     alike = bool(w.min() == w.max())  # then W = I - w L, and the two share their eigenvectors
     spectrum = _laplacian(topology) if alike else None
     if spectrum is None and alike and n <= DENSE_LIMIT:
@@ -81,7 +80,7 @@ def second_eigenvalue(topology: Topology) -> float:
     spectrum = _laplacian(topology)
     if spectrum is not None or topology.users <= DENSE_LIMIT or topology.edge_count == 0:
         return float(np.abs(modes_of(topology).eigenvalues).max(initial=0.0))
-    found = extreme_eigenvalue(metropolis(topology), topology.components)
+    found = extreme_eigenvalue(topology.mixing, topology.components)
     return found + max(0.0, min(2e-8, (1.0 - found) / 16))
 
 
@@ -110,7 +109,7 @@ def _laplacian(topology: Topology) -> Floats | None:
 
 def _decomposed(topology: Topology) -> tuple[Floats, Floats]:
     """W's eigenvalues and eigenvectors without those of consensus, which are the largest."""
-    values, vectors = np.linalg.eigh(metropolis(topology).toarray())
+    values, vectors = np.linalg.eigh(topology.mixing.toarray())
     kept = topology.users - topology.component_count
     return values[:kept], vectors[:, :kept]
 
@@ -134,7 +133,7 @@ def _quadrature(topology: Topology, starts: Floats, total: float) -> tuple[Float
     """
     from scipy.sparse import csr_array
 
-    W, columns = metropolis(topology), starts.shape[1]
+    W, columns = topology.mixing, starts.shape[1]
     sizes = np.bincount(topology.components)
     means = csr_array((1.0 / sizes[topology.components], (topology.components, np.arange(topology.users))))
     tridiagonal = np.zeros((columns, _LANCZOS_STEPS, _LANCZOS_STEPS))

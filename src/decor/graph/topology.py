@@ -16,6 +16,7 @@ from decor.errors import GraphError
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MAX_USERS = 100_000_000
@@ -95,11 +96,30 @@ class Topology:
         return (diags_array(self.degrees.astype(float)) - self.adjacency).tocsr()
 
     @property
-    def mixing(self) -> csr_array:
-        """Metropolis weights W."""
-        from .mixing import metropolis
+    def edge_weights(self) -> Floats:
+        """Metropolis weight 1 / (1 + max(deg i, deg j)) of every edge, in the order of `edges`.
 
-        return metropolis(self)
+        The paper's 1 / (deg(i) + 1) is symmetric and doubly stochastic on regular graphs only; there the two agree.
+        """
+        i, j = self.edges.T
+        return np.asarray(1.0 / (1.0 + np.maximum(self.degrees[i], self.degrees[j])), dtype=np.float64)
+
+    @property
+    def self_weights(self) -> Floats:
+        """The weight W_ii that every user gives its own model."""
+        i, j = self.edges.T
+        given = np.bincount(i, self.edge_weights, self.users) + np.bincount(j, self.edge_weights, self.users)
+        return np.asarray(1.0 - given, dtype=np.float64)
+
+    @property
+    def mixing(self) -> csr_array:
+        """Metropolis weights W: symmetric and doubly stochastic on every graph."""
+        from scipy.sparse import coo_array
+
+        i, j = self.edges.T
+        k = np.arange(self.users)
+        values = np.r_[self.edge_weights, self.edge_weights, self.self_weights]
+        return coo_array((values, (np.r_[i, j, k], np.r_[j, i, k])), shape=(self.users,) * 2).tocsr()
 
     def neighbours(self, user: int) -> Ints:
         if self.family is not None and self.family.name == "complete":

@@ -19,7 +19,7 @@ from typing import Any
 
 from decor.errors import RemoteProtocolError
 
-from .calls import Calls, Log
+from .connections import Calls, Log
 from .identity import Identity
 from .ledger import Ledger
 from .link import HELD, Link, Neighbour, Values

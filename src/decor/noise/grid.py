@@ -25,7 +25,8 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from decor.errors import InputError
-from decor.noise.stream import COARSE, DISTANCE, EDGE_LARGEST, EDGE_SIGMA, FINE, OWN, OWN_SIGMA, PART, SHARED, Integers, parts
+
+from .stream import COARSE, DISTANCE, EDGE_LARGEST, EDGE_SIGMA, FINE, OWN, OWN_SIGMA, PART, SHARED, Integers, parts
 
 TAG_BYTES = 8
 OWN_DEPARTURE, EDGE_DEPARTURE = 1.08e-53, 5.44e-54

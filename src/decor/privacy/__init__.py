@@ -3,8 +3,9 @@
 from . import baselines, theory
 from .adversary import Adversary
 from .budget import Budget, Exposure
-from .calibrate import Couples, calibrate, couples
+from .calibrate import calibrate
 from .guarantee import Guarantee
+from .noise_pairs import Couples, couples
 from .plan import NoisePlan, Phases
 
 __all__ = [

@@ -10,10 +10,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from decor import progress
 from decor.errors import BudgetError, FragileGraphWarning, InputError
@@ -23,21 +21,11 @@ from decor.graph.topology import Topology
 from . import theory
 from .adversary import Adversary
 from .budget import Budget, Exposure
-from .need import Need, curve_of
-from .network import Floats
+from .leverage.limit import Need, curve_of
 from .plan import NoisePlan
 
 _RATIOS = (1e-3, 1e9)
 """Ratios among which the default looks."""
-
-
-@dataclass(frozen=True, eq=False)
-class Couples:
-    """Couples that spend the same budget, by growing ratio sigma_cor^2 / sigma_cdp^2."""
-
-    ratio: Floats
-    sigma_cdp: Floats
-    sigma_cor: Floats
 
 
 def calibrate(
@@ -85,27 +73,12 @@ def calibrate(
     # what was given stays what it is: both replacements only add noise
     plan = NoisePlan(topology, exposure, adversary, max(s, sigma_cdp or 0.0), max(c, sigma_cor or 0.0), budget)
     if edges == "optimal" and c > 0 and topology.edge_count:
-        from .edges import optimal
+        from .edge_noise import optimal
 
         need.sharpen(range(topology.users))  # the design decides who decides
         progress.report("designing the noise of every edge")
         plan = optimal(plan, need.allowed)
     return _within(plan, need.budget, method)
-
-
-def couples(
-    topology: Topology, exposure: Exposure, adversary: Adversary, budget: Budget, ratios: ArrayLike | None = None
-) -> Couples:
-    """The curve of couples over `ratios` (by default 25 from 0.1 to a million)."""
-    need = Need.of(topology, exposure, adversary, budget)
-    try:
-        x = np.atleast_1d(np.asarray(np.geomspace(0.1, 1e6, 25) if ratios is None else ratios, dtype=np.float64))
-    except (ValueError, TypeError):
-        x = np.array([np.nan])
-    if not ((x >= 0).all() and (x <= 1e100).all()):
-        raise InputError(f"ratios must be numbers from 0 to 1e100, not {ratios!r}")
-    s = need.sigma_cdp(x)
-    return Couples(x, s, np.sqrt(x) * s)
 
 
 def _default_ratio(need: Need, gossip: Gossip) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from decor.graph.topology import Topology
 
 from .adversary import Adversary
-from .network import Floats
+from .leverage.network import Floats
 
 
 def figure(value: float) -> str:

@@ -15,15 +15,15 @@ from decor.errors import BudgetError, InputError
 from decor.graph import families
 from decor.graph.topology import Topology
 
-from .accountant import Segment, account
 from .adversary import Adversary
 from .budget import ACCOUNTED, Budget, Exposure
 from .guarantee import Guarantee
+from .loss.accountant import Segment, account
+from .noise_pairs import Couples, couples
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from .calibrate import Couples
 
 _FORMAT = "decor-plan-1"
 _MANY = 2000
@@ -101,8 +101,6 @@ class NoisePlan:
 
     def couples(self, ratios: ArrayLike | None = None) -> Couples:
         """All couples (sigma_cdp, sigma_cor) that meet the same budget, as a curve over their ratio."""
-        from .calibrate import couples
-
         if self.budget is None:
             raise BudgetError("this plan was made without a budget, so it has no curve of couples; make it with calibrate()")
         return couples(self.topology, self.exposure, self.adversary, self.budget, ratios)

@@ -15,7 +15,7 @@ from decor.graph.spectrum import algebraic_connectivity
 from decor.graph.topology import Topology
 
 from .budget import Budget, Exposure, checked_delta
-from .network import Floats
+from .leverage.network import Floats
 from .plan import NoisePlan
 
 

@@ -238,7 +238,7 @@ def _read(path: Path) -> Any:
 
 
 def _write(path: Path, value: Any) -> None:
-    from decor.results.folder import replace_text
+    from decor.results.files import replace_text
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from decor.errors import InputError
-from decor.results.folder import replace_text
+from decor.results.files import replace_text
 from decor.results.palette import HUES, MARKS
 from decor.results.plots import dress, save
 

@@ -18,7 +18,7 @@ from decor.privacy.guarantee import figure as rounded_up
 from .palette import Style, styles
 from .plots import BLUE, COLOURS, GREY, INK, ORANGE, dress, save
 from .report_data import DRAWN_USERS, Data, check, number
-from .summary import SPREAD, Spread, epsilon_text, heading, scale, spreads
+from .tables import SPREAD, Spread, epsilon_text, heading, scale, spreads
 
 MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle": "^"}
 SUFFIXES = (".png", ".svg")

@@ -14,15 +14,15 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from decor import baselines
 from decor.errors import InputError
 from decor.graph.topology import Topology
+from decor.privacy import baselines
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.guarantee import figure as rounded_up
-from decor.privacy.network import Floats
+from decor.privacy.leverage.network import Floats
 from decor.privacy.plan import NoisePlan
 
-from .places import places
+from .graph_layout import places
 
 INK, BLUE, ORANGE, GREY = "#1f2430", "#2f6db5", "#d9822b", "#9aa3b2"
 COLOURS = "viridis_r"

@@ -19,11 +19,11 @@ from typing import Any
 from decor.errors import InputError
 from decor.privacy.guarantee import figure as rounded_up
 
-from .audited import section
+from .audit_section import section
 from .palette import styles
 from .report_data import Data, by_peers, check
 from .report_view import view
-from .summary import SPREAD, epsilon_text, plain, spreads, summary_header, summary_rows
+from .tables import SPREAD, epsilon_text, plain, spreads, summary_header, summary_rows
 
 SCRIPTS = ("dom", "format", "axes", "privacy", "curves", "graph", "panels", "report")
 

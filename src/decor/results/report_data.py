@@ -72,7 +72,7 @@ def drawn_graph(topology: Topology, name: str) -> dict[str, Any]:
     """A topology as an entry of `graphs`: where everybody is drawn, who talks to whom; without both where it is too large."""
     entry: dict[str, Any] = {"name": name, "description": topology.description, "users": topology.users}
     if topology.users <= DRAWN_USERS:
-        from .places import places
+        from .graph_layout import places
 
         entry["places"] = [[round(float(x), 4), round(float(y), 4)] for x, y in places(topology)]
         entry["labels"] = [topology.name(user) for user in range(topology.users)]

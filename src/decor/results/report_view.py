@@ -9,7 +9,7 @@ import numpy as np
 
 from .palette import RAMP, styles
 from .report_data import DRAWN_EDGES, DRAWN_USERS, Data, by_peers, graph_users, number
-from .summary import SPREAD, Spread, decimals, epsilon_text, heading, plain, scale, spread_text, spreads, value_text
+from .tables import SPREAD, Spread, decimals, epsilon_text, heading, plain, scale, spread_text, spreads, value_text
 
 CURVE_POINTS = 400
 BINS = 40

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from decor import baselines
 from decor.graph import mixing, spectrum
+from decor.privacy import baselines
 from decor.privacy.adversary import Adversary
+from decor.privacy.answer import advice, calibrated, described, finite, parts, relative_error
 from decor.privacy.guarantee import Guarantee, figure
 from decor.privacy.plan import NoisePlan
-from decor.results.planned import advice, calibrated, described, finite, parts, relative_error
 from decor.results.report_data import drawn_graph
 
 from .question import Drawn, Question

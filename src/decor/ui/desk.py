@@ -10,7 +10,7 @@ from typing import Any
 
 from decor import progress
 from decor.errors import InputError
-from decor.results.planned import finite
+from decor.privacy.answer import finite
 
 from . import answer
 from .question import from_text, graph_of, question
@@ -74,8 +74,8 @@ class Desk:
 def warm() -> None:
     """Loads what searches for coalitions: numba takes a second, and once a machine a quarter of a minute to compile."""
     from decor.graph.families import complete
-    from decor.privacy import branch
-    from decor.privacy.leverage import Noise
+    from decor.privacy.leverage import branch
+    from decor.privacy.leverage.solve import Noise
 
     branch.worst_coalition(Noise(complete(5), 1.0).network(), 2)
 

@@ -16,7 +16,7 @@ from typing import Any
 from decor.errors import InputError
 from decor.privacy.guarantee import figure
 from decor.privacy.plan import NoisePlan
-from decor.results import live
+from decor.results import live_status
 from decor.results.outcomes import METRICS
 from decor.results.run import Run
 
@@ -26,7 +26,7 @@ Ask = Callable[[Path], dict[str, Any]]
 _AGAIN = 0.3
 """Seconds for which a look counts: several pages do not ask nodes several times."""
 _POINTS = 1000
-_WRITTEN = ("manifest.json", "plan.json", "metrics.jsonl", live.FILE)
+_WRITTEN = ("manifest.json", "plan.json", "metrics.jsonl", live_status.FILE)
 
 
 class Watch:
@@ -66,7 +66,7 @@ class Watch:
     def _look(self) -> dict[str, Any]:
         if not self.folder.is_dir():
             return {"kind": "nothing", "said": "There is no such folder yet. What is written there will show up here by itself."}
-        under_way = live.read(self.folder)
+        under_way = live_status.read(self.folder)
         if under_way is not None:
             plan, rows, simulated = under_way
             kind = {} if simulated else {"noise": {"kind": "grid", "distance": 0.0}}

@@ -1,0 +1,1 @@
+"""One run on several processes: ranks, communication, and which users each process holds."""

@@ -1,0 +1,1 @@
+"""Gradients of all models at once: which code fits a task, and clipping that no rounding undoes."""

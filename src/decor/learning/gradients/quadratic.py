@@ -1,0 +1,136 @@
+"""Linear models with squared loss and full gradients: everything about a user's data is one small matrix and one vector."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from decor.learning import losses
+from decor.learning.batches import Batch
+from decor.learning.task import Task
+
+from .clip import CPU, Blocks, add_clipped, least, length_of, shrunk, slack
+from .stack import plain
+
+
+class Quadratic:
+    """Gradients H x - h of users who hold mean over records of |A x - b|^2 / 2, with H = mean A'A and h = mean A'b."""
+
+    def __init__(self, task: Task, dtype: torch.dtype, device: torch.device = CPU) -> None:
+        assert isinstance(task.model, nn.Linear)
+        self.layer, self.dtype, self.device = task.model, dtype, device
+        self.fixed: dict[str, Tensor] = {}
+        self.tied: dict[str, str] = {}
+        features, per_record = task.model.in_features, int(task.shards[0][0][0].numel()) // task.model.in_features
+
+        def moments(X: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            A, b = X.double().reshape(-1, features), y.double().reshape(-1, 1)
+            A = torch.cat([A, torch.ones(len(A), 1, dtype=torch.float64)], 1) if self.layer.bias is not None else A
+            m = len(A) / per_record
+            return A.T @ A / m, A.T @ b / m, b.square().sum() / m
+
+        every = zip(*(moments(*s) for s in task.shards), strict=True)
+        self.H64, self.h64, self.b64 = (torch.stack(part).to(device) for part in every)
+        self.test = None if task.test is None else tuple(part.unsqueeze(0).to(device) for part in moments(*task.test))
+        self.H, self.h = self.H64.to(dtype), self.h64.transpose(1, 2).to(dtype)
+
+    @staticmethod
+    def takes(task: Task, batch_size: int | None) -> bool:
+        known = type(task.model) is nn.Linear and task.model.out_features == 1 and task.loss is losses.squared
+        return known and batch_size is None and plain(task.model) and all(p.requires_grad for p in task.model.parameters())
+
+    def initial(self) -> Blocks:
+        bias = [self.layer.bias.detach()[:, None]] if self.layer.bias is not None else []
+        return [torch.cat([self.layer.weight.detach(), *bias], 1).to(self.device, self.dtype)]
+
+    def state(self, blocks: Blocks) -> dict[str, Tensor]:
+        if self.layer.bias is None:
+            return {"weight": blocks[0].contiguous()}
+        return {"weight": blocks[0][..., :-1].contiguous(), "bias": blocks[0][..., -1].contiguous()}
+
+    def blocks(self, state: dict[str, Tensor]) -> Blocks:
+        bias = [state["bias"].unsqueeze(-1)] if self.layer.bias is not None else []
+        return [torch.cat([state["weight"], *bias], -1).to(self.device, self.dtype)]
+
+    def mean(self, models: Blocks, batch: Batch, users: slice) -> Blocks:
+        x = models[0][users]
+        flat = x.view(len(x), -1, x.shape[-1])
+        return [torch.baddbmm(self.h[users], flat, self.H[users], alpha=1.0, beta=-1.0).view(x.shape)]
+
+    def add_means(self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor) -> None:
+        """to[users] += alpha * clipped gradient."""
+        if to[0].is_cuda:
+            add_clipped([to[0][users]], self.mean(models, batch, users), clip, alpha)
+            return
+        x, out = models[0][users], to[0][users]
+        flat, target = (block.view(len(x), -1, x.shape[-1]).numpy() for block in (x, out))
+        H, h = self.H[users].numpy(), self.h[users].numpy()
+        d, dtype = x.shape[-1], x.dtype
+        bound = (slack(dtype, d), least(dtype, d), torch.finfo(dtype).max)
+        _add_clipped(target, flat, H, h, clip.reshape(-1).numpy(), alpha.reshape(-1).numpy(), *bound)
+
+    def add_records(self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor) -> None:
+        raise NotImplementedError("records are not kept apart here; the engine takes another path at example level")
+
+    def evaluate(self, blocks: Blocks, loss: bool = True) -> dict[str, Tensor]:
+        x = blocks[0].double().flatten(1)
+        found = {"loss": _loss(x, self.H64, self.h64, self.b64)} if loss else {}
+        return found if self.test is None else found | {"test_loss": _loss(x, *self.test)}
+
+
+def _loss(x: Tensor, H: Tensor, h: Tensor, b: Tensor) -> Tensor:
+    """The mean over users of their loss, for models [count, parameters]."""
+    Hx = torch.einsum("nij,rj->rni", H, x)
+    return ((Hx * x[:, None]).sum(-1) / 2 - (x @ h.squeeze(-1).T) + b / 2).mean(1)
+
+
+_TILE = 128
+"""Settings worked on side by side: long loops over them fill vector registers, whatever the dimension."""
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
+def _add_clipped(
+    to: NDArray[Any],
+    models: NDArray[Any],
+    H: NDArray[Any],
+    h: NDArray[Any],
+    clip: NDArray[Any],
+    alpha: NDArray[Any],
+    slack: float,
+    least: float,
+    largest: float,
+) -> None:
+    users, count, d = models.shape
+    x, g, factor = np.zeros((d, _TILE), to.dtype), np.empty((d, _TILE), to.dtype), np.empty(_TILE)
+    for u in range(users):
+        for first in range(0, count, _TILE):
+            some = min(_TILE, count - first)
+            for k in range(some):
+                for j in range(d):
+                    x[j, k] = models[u, first + k, j]
+            for k in range(some):
+                factor[k] = 0
+            for i in range(d):
+                row, start = g[i], h[u, 0, i]
+                for k in range(some):
+                    row[k] = -start
+                for j in range(d):
+                    weight, column = H[u, i, j], x[j]
+                    for k in range(some):
+                        row[k] += weight * column[k]
+                for k in range(some):
+                    factor[k] += np.float64(row[k]) * np.float64(row[k])
+            for k in range(some):
+                moderate = 1e-280 < factor[k] < 1e280
+                length = np.sqrt(factor[k]) if moderate else length_of(g[:, k])
+                factor[k] = alpha[first + k] * shrunk(length, clip[first + k], slack, least, largest)
+            for k in range(some):
+                by = to.dtype.type(factor[k])
+                if by != 0:  # zero times what is not finite would not be zero
+                    for i in range(d):
+                        to[u, first + k, i] += by * g[i, k]

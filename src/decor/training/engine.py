@@ -1,0 +1,112 @@
+"""What every engine is given, and what it gives back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+from decor.errors import InputError
+from decor.learning.recipe import Recipe
+from decor.learning.task import Task
+from decor.privacy.guarantee import Guarantee
+from decor.privacy.plan import NoisePlan
+from decor.results.run import Run
+
+from .channel import NoiseSource
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One run: the noise, the step size, and the seed of all that is random (None: a private run, with a secret of its own)."""
+
+    plan: NoisePlan
+    learning_rate: float
+    seed: int | None
+
+    def __post_init__(self) -> None:
+        rate = self.learning_rate
+        if isinstance(rate, bool) or not isinstance(rate, int | float | np.number) or not (rate > 0 and math.isfinite(rate)):
+            raise InputError(f"learning_rate must be a positive finite number, not {rate!r}")
+        object.__setattr__(self, "learning_rate", float(rate))
+        if self.seed is None:
+            return
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int | np.integer) or not 0 <= self.seed < 2**63:
+            raise InputError(f"seed must be a whole number from 0 to 2^63 - 1, or None for a private run, not {self.seed!r}")
+        object.__setattr__(self, "seed", int(self.seed))
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a callback sees when metrics have been taken: in a private run, models and public metrics alone."""
+
+    setting: Setting
+    step: int
+    metrics: dict[str, float]
+    run_now: Callable[[], Run] = field(repr=False)
+    own_public: dict[str, float] | None = field(default=None, repr=False)
+
+    @property
+    def public(self) -> dict[str, float]:
+        """The metrics that may be shown to others: of a simulation all of them."""
+        return self.metrics if self.own_public is None else self.own_public
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What the steps so far cost, if their number was fixed in advance."""
+        found = self.setting.plan.guarantee_on_grid(0.0, steps=self.step)
+        return replace(found, simulated=self.setting.seed is not None)
+
+    def run(self) -> Run:
+        """The run as it would be if it stopped here: to save a checkpoint."""
+        return self.run_now()
+
+
+class PublicMetrics(dict[str, float]):
+    """What a callback of a private run may read."""
+
+    def __missing__(self, name: str) -> float:
+        raise InputError(
+            f"{name!r} is not measured on public data, so a callback of a private run cannot have it: a run that stops by "
+            "looking at private data has no guarantee. Use the models (moment.run()), or public test data "
+            "(Task(..., test_public=True)); for your own eyes there is Vectorised(seed=None, private_metrics=True)"
+        )
+
+
+Callback = Callable[[Moment], object]
+"""Called when metrics have been taken. True, or a sentence that says why, stops the run."""
+
+
+class SimulatorOptions(Protocol):
+    """How the simulator computes: what its parts read of the engine. `Vectorised` documents each of them."""
+
+    @property
+    def device(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def threads(self) -> int | None: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def tf32(self) -> bool: ...
+    @property
+    def noise(self) -> NoiseSource | str | None: ...
+    @property
+    def private_metrics(self) -> bool: ...
+    @property
+    def on_messages(self) -> Callable[[int, Tensor], object] | None: ...
+
+
+class Engine(Protocol):
+    """Runs settings of one task; the plans differ in noise, clip and adversary alone."""
+
+    def run(
+        self, task: Task, settings: Sequence[Setting], recipe: Recipe, callbacks: Sequence[Callback], resume: Run | None
+    ) -> list[Run]:
+        """One finished (or stopped) run for every setting, in their order."""
+        ...

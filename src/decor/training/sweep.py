@@ -1,0 +1,174 @@
+"""sweep and tune: a grid of runs as few tensors, and the best of them."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from decor import progress
+from decor.errors import DivergenceWarning, InputError
+from decor.learning.recipe import Recipe, recipe_with
+from decor.learning.task import Task
+from decor.privacy.plan import NoisePlan
+from decor.results.run import Run
+
+from .channel import alike
+from .engine import Engine, Setting
+from .validation import check
+from .vectorised import Vectorised
+
+_ROOM = 100_000_000
+"""Numbers of all models that are trained together at most: 400 megabytes, and as much again to work with."""
+
+HIGHER_IS_BETTER = ("accuracy",)
+NOT_FREE = (
+    "The best of these settings was chosen by looking at private data, which no epsilon here counts: tune on public data. "
+    "Settings of one seed also share their noise, so that they compare fairly; two of them together reveal more than their "
+    "epsilons say, so release one at most."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """Runs of a grid. A candidate is one plan with one step size; it has a run for every seed."""
+
+    settings: tuple[Setting, ...]
+    runs: tuple[Run, ...]
+
+    def candidates(self, plans: Iterable[NoisePlan] | None = None) -> list[tuple[NoisePlan, float, tuple[Run, ...]]]:
+        """Every (plan, learning rate) with its runs, of these plans only if some are named."""
+        wanted = None if plans is None else {id(plan) for plan in plans}
+        found: dict[tuple[int, float], tuple[NoisePlan, float, list[Run]]] = {}
+        for setting, run in zip(self.settings, self.runs, strict=True):
+            if wanted is None or id(setting.plan) in wanted:
+                key = (id(setting.plan), setting.learning_rate)
+                found.setdefault(key, (setting.plan, setting.learning_rate, []))[2].append(run)
+        return [(plan, rate, tuple(runs)) for plan, rate, runs in found.values()]
+
+    def best(self, criterion: str = "loss", plans: Iterable[NoisePlan] | None = None) -> Tuned:
+        """The candidate with the best mean of a metric at the end; one that diverged with any seed is the worst."""
+        candidates = self.candidates(plans)
+        if not candidates:
+            raise InputError("none of these plans was in the sweep")
+        values = [_mean(runs, criterion) for _, _, runs in candidates]
+        sign = -1 if criterion in HIGHER_IS_BETTER else 1
+        k = int(np.argmin([math.inf if math.isnan(v) else sign * v for v in values]))
+        plan, rate, runs = candidates[k]
+        if math.isnan(values[k]):
+            warnings.warn(
+                f"every setting diverged; {runs[0].stopped or 'lower the learning rate'}", DivergenceWarning, stacklevel=2
+            )
+        rows = [{"plan": p, "learning_rate": r, criterion: value} for (p, r, _), value in zip(candidates, values, strict=True)]
+        return Tuned(plan, rate, runs, criterion, values[k], rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """The best candidate, its runs (one a seed), what decided, and everything that was tried."""
+
+    plan: NoisePlan
+    learning_rate: float
+    runs: tuple[Run, ...]
+    criterion: str
+    value: float
+    tried: list[dict[str, Any]]
+    warning: str = NOT_FREE
+
+
+def sweep(
+    task: Task,
+    plans: Sequence[NoisePlan],
+    recipe: Recipe | None = None,
+    *,
+    learning_rates: Sequence[float] | float,
+    seeds: Sequence[int] = (0,),
+    engine: Engine | None = None,
+    keep_models: bool = False,
+    allow_disconnected: bool = False,
+    **recipe_fields: Any,
+) -> Sweep:
+    """Runs every plan with every learning rate and every seed.
+
+    Runs that can share a tensor do. Settings with the same seed then share batches and Gaussians, each scaled by its own plan:
+    each run has exactly the distribution, and to rounding the values, that it has alone.
+
+    Args:
+        task: Model, loss and each user's data.
+        plans: One plan or several; they may differ in noise, clip, adversary, graph and steps.
+        recipe: How to train, the same for all; None takes the default `Recipe()`.
+        learning_rates: One learning rate or several.
+        seeds: Seeds of the simulations. Private runs are refused: choosing among them would leak.
+        engine: What runs it; None takes `Vectorised()`.
+        keep_models: Whether runs carry their models, which take memory.
+        allow_disconnected: Trains on graphs in several parts, whose models never agree.
+        recipe_fields: Fields of the recipe, such as `momentum=0.9`.
+    """
+    plans = [plans] if isinstance(plans, NoisePlan) else list(plans)
+    rates = [learning_rates] if isinstance(learning_rates, int | float) else list(learning_rates)
+    if isinstance(seeds, int | np.integer):
+        raise InputError(f"seeds must be a list of them, such as range({seeds}), not {seeds!r}")
+    seeds = list(seeds)
+    if not plans or not rates or not seeds:
+        raise InputError("a sweep needs at least one plan, one learning rate and one seed")
+    if len(set(seeds)) < len(seeds) or len(set(rates)) < len(rates) or len({id(plan) for plan in plans}) < len(plans):
+        raise InputError("a plan, learning rate or seed is given twice; name each once")
+    recipe = recipe_with(recipe, recipe_fields)
+    if len({plan.topology.labels for plan in plans}) > 1:
+        raise InputError(
+            "the plans of a sweep name their users differently, or in another order; give all graphs the same labels"
+        )
+    (task, *_) = [check(task, plan, recipe, allow_disconnected) for plan in plans]
+    chosen = engine or Vectorised()
+    if getattr(chosen, "seed", None) is None:  # real peers have none at all
+        raise InputError(
+            "a sweep compares runs, and choosing among private runs by their results reveals more than the epsilon of one; sweep "
+            "simulations on public data (an engine with a seed), then train the chosen setting with seed=None"
+        )
+    done: list[tuple[Setting, Run]] = []
+    groups = list(_groups(task, plans, rates, seeds, getattr(chosen, "room", None) or _ROOM))
+    total = sum(len(group) for group in groups)
+    for group in groups:
+        with progress.share(len(done) / total, (len(done) + len(group)) / total):
+            runs = chosen.run(task, group, recipe, (), None)
+        done += zip(group, runs if keep_models else (replace(run, models={}, velocity={}) for run in runs), strict=True)
+    return Sweep(tuple(setting for setting, _ in done), tuple(run for _, run in done))
+
+
+def tune(
+    task: Task, plans: Sequence[NoisePlan], *, learning_rates: Sequence[float] | float, criterion: str = "loss", **options: Any
+) -> Tuned:
+    """The best of a sweep by the mean over seeds of a metric at the end ("loss", "test_loss", "accuracy", "consensus", ...).
+
+    Takes the options of `sweep`. Choosing by private data is not free, and no plan counts it: see `Tuned.warning`.
+    """
+    return sweep(task, plans, learning_rates=learning_rates, **options).best(criterion)
+
+
+def _groups(task: Task, plans: list[NoisePlan], rates: list[float], seeds: list[int], room: int) -> Iterable[list[Setting]]:
+    """Grids that share a tensor: seeds outside, plans and rates inside; no larger than fits."""
+    families: dict[Any, list[NoisePlan]] = {}
+    for plan in plans:
+        e = plan.exposure
+        families.setdefault((alike(plan, task.parameters), e.steps, e.unit, e.batch_size, e.sampling), []).append(plan)
+    fit = max(1, room // (task.users * task.parameters))
+    for family in families.values():
+        inside = [(plan, rate) for plan in family for rate in rates]
+        together = max(1, fit // len(seeds))
+        apart = min(len(seeds), fit)
+        for k in range(0, len(inside), together):
+            for s in range(0, len(seeds), apart):
+                yield [Setting(plan, rate, seed) for seed in seeds[s : s + apart] for plan, rate in inside[k : k + together]]
+
+
+def _mean(runs: Sequence[Run], criterion: str) -> float:
+    missing = [run for run in runs if criterion not in run.history]
+    if missing:
+        known = ", ".join(name for name in missing[0].history if name != "step")
+        raise InputError(f"there is no metric {criterion!r}; choose one of {known}")
+    values = [run.metrics[criterion] if run.stopped is None else math.nan for run in runs]
+    return float(np.mean(values))

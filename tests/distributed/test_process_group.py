@@ -1,0 +1,390 @@
+"""One run on several processes, started by torchrun as users do: the numbers of one process, and a killed one comes back."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import team_of
+import torch
+
+import decor
+from decor.distributed.border_exchange import Part
+from decor.distributed.partition import cut, partition
+from decor.results.run import Run
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+QUIET = {**os.environ, "OMP_NUM_THREADS": "1"}
+SIZES = (2, 3)
+
+
+@pytest.fixture(scope="module")
+def teams(tmp_path_factory):
+    """Runs all cases once for a number of processes; gives the folder."""
+    done = {}
+
+    def of(size):
+        if size not in done:
+            done[size] = tmp_path_factory.mktemp(f"team-{size}")
+            command = [*TORCHRUN, "--nproc-per-node", str(size), team_of.__file__, str(done[size])]
+            ended = subprocess.run(command, env=QUIET, capture_output=True, text=True, timeout=300)
+            assert ended.returncode == 0, ended.stderr[-3000:]
+        return done[size]
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """The same by Vectorised with the same source of noise, computed when asked for."""
+    engine = decor.Vectorised(dtype="float64", seed=3, noise="edges")
+    return {name: team_of.trained(engine, *case) for name, case in team_of.cases().items()}
+
+
+def apart(one, other):
+    both = [(one.models[name].double(), other.models[name].double()) for name in one.models]
+    return max(float((a - b).abs().max()) for a, b in both) / max(float(a.abs().max()) for a, _ in both)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_number_of_processes_gives_the_numbers_of_one(teams, alone, size):
+    for name, expected in alone.items():
+        found = Run.load(teams(size) / name.replace(" ", "-"))
+        assert found.manifest["engine"]["name"] == "process-group" and found.manifest["task"] == expected.manifest["task"]
+        assert apart(expected, found) < 1e-13, name
+        for metric, values in expected.history.items():
+            assert found.history[metric] == pytest.approx(values, rel=1e-10, abs=1e-13), (name, metric)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_callbacks_resuming_and_grids_work_in_a_team(teams, alone, size):
+    assert apart(alone["several rounds, momentum"], Run.load(teams(size) / "resumed")) < 1e-13
+    given, made, _ = team_of.cases()["several rounds, momentum"]
+    plans = [made, team_of.plan(made.topology, c=0.3)]
+    engine = decor.Vectorised(dtype="float64", noise="edges")
+    grid = decor.sweep(given, plans, learning_rates=(0.1, 0.2), seeds=(3, 5), engine=engine, keep_models=True)
+    for k, run in enumerate(grid.runs):
+        assert apart(run, Run.load(teams(size) / f"grid-{k}")) < 1e-13
+    secret = Run.load(teams(size) / "secret")
+    assert not secret.simulated and secret.manifest["seed"] == "secret" and len(next(iter(secret.models.values()))) == 12
+
+
+HEAD = f"""
+import os, sys
+sys.path.insert(0, {os.path.dirname(team_of.__file__)!r})
+import decor, team_of
+FIRST = os.environ["RANK"] == "0"
+def say(line):  # in one piece: both write into one pipe
+    os.write(1, f"{{name}}\\t{{line}}\\n".encode())
+"""
+
+
+@pytest.fixture(scope="module")
+def team(tmp_path_factory):
+    """Two processes run all SCRIPTS below, one after the other; gives what they say in one of them, and their folder."""
+    folder = tmp_path_factory.mktemp("team")
+    runs = [f"name = {name!r}\nexec({script!r}, globals() | {{'name': name}})\n" for name, script in SCRIPTS.items()]
+    (folder / "script.py").write_text(HEAD + "".join(runs))
+    command = [*TORCHRUN, "--nproc-per-node", "2", folder / "script.py"]
+    ended = subprocess.run(command, env=QUIET, capture_output=True, text=True, timeout=300, cwd=folder)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    lines = [line.split("\t", 1) for line in ended.stdout.splitlines()]
+    return lambda name: [line for script, line in lines if script == name], folder
+
+
+DIFFERENT = """
+engine = decor.ProcessGroup(seed=3)
+given, made, options = team_of.cases()["several rounds, momentum"]
+other = given if FIRST else decor.tasks.breast_cancer(users=12)
+for what in (
+    (given, team_of.plan(made.topology, s=0.02 if FIRST else 0.002), options),
+    (other, made, options),
+    (given, made, {"momentum": 0.5 * FIRST}),
+):
+    try:
+        team_of.trained(engine, *what)
+    except decor.InputError as problem:
+        say(problem)
+team_of.trained(engine, given, made, options)
+"""
+
+
+def test_processes_that_do_not_have_the_same_are_refused_by_name(team):
+    """Otherwise the guarantee would be of the first one's plan, and the noise of another's."""
+    lines, _ = team
+    for what in ("plans", "data and model", "recipe"):
+        assert sum(f"do not have the same {what};" in line for line in lines("different")) == 2  # everywhere alike
+
+
+CALLBACKS = """
+given, made, options = team_of.cases()["several rounds, momentum"]
+engine, seen = decor.ProcessGroup(seed=3), []
+def once(moment):
+    seen.append(moment)
+def broken(moment):
+    raise ValueError("on purpose")
+run = team_of.trained(engine, given, made, options | {"callbacks": [once] if FIRST else []})
+again = team_of.trained(engine, given, made, options | {"resume": run if FIRST else None})  # it is finished, and stays so
+run.save("run")
+if FIRST:
+    try:
+        seen[0].run()
+    except decor.InputError as problem:
+        say(f"too late: {problem}")
+try:
+    team_of.trained(engine, given, made, options | {"callbacks": [broken] if FIRST else []})
+except (ValueError, decor.DecorError) as problem:
+    say(f"ended: {problem}")
+try:
+    team_of.trained(engine, given, made, options | {"batch_size": 1000})
+except decor.InputError as problem:
+    say(f"refused: {problem}")
+secret = decor.ProcessGroup(seed=None)
+for resume, restarts in ((run if FIRST else None, "0"), (None, "0" if FIRST else "1")):
+    os.environ["TORCHELASTIC_RESTART_COUNT"] = restarts
+    try:
+        team_of.trained(secret, given, made, options | {"resume": resume})
+    except decor.InputError as problem:
+        say(f"refused: {problem}")
+os.environ["TORCHELASTIC_RESTART_COUNT"] = "0"
+"""
+
+
+def test_callbacks_of_the_first_process_are_asked_and_its_failure_ends_all(team):
+    lines, folder = team
+    said = "\n".join(lines("callbacks"))
+    assert "too late: a run can be asked for while" in said
+    assert "ended: on purpose" in said and "ended: the first process has failed in a callback" in said
+    assert said.count("batch_size 1000 is larger") == 2 and said.count("a private run cannot be resumed") == 4
+    assert len(next(iter(Run.load(folder / "run").models.values()))) == 12
+
+
+LISTENING = """
+import hashlib, json
+import numpy as np, torch, torch.distributed as dist
+from decor.distributed.communicator import Team
+from decor.noise import secret, stream
+
+team, heard, originals = Team.of_environment("cpu"), [], {}
+def tap(name, which):
+    original = originals[name] = getattr(dist, name)
+    def tapped(*arguments, **options):
+        heard.extend(hashlib.sha256(t.contiguous().numpy().tobytes()).hexdigest() for t in which(*arguments))
+        return original(*arguments, **options)
+    setattr(dist, name, tapped)
+tap("broadcast", lambda tensor, source: [tensor] if dist.get_rank() == source else [])
+tap("all_reduce", lambda tensor: [tensor])
+tap("all_gather", lambda to, tensor: [tensor])
+tap("send", lambda tensor, to: [tensor])
+tap("batch_isend_irecv", lambda operations: [o.tensor for o in operations if o.op is dist.isend])
+
+def listened(engine, scale, **options):
+    '''Digests of all that this process sends in a run of one step, for users of whom one has features so many times as large.'''
+    heard.clear()
+    rng = np.random.default_rng(0)
+    X = [rng.normal(size=(9, 4)) for _ in range(6)]
+    shards = [((scale if i == 4 else 1.0) * x, rng.integers(0, 2, 9)) for i, x in enumerate(X)]
+    model = torch.nn.Linear(4, 1, bias=False).double()
+    torch.nn.init.zeros_(model.weight)  # at zero a gradient grows with the features, and a clipped one stays as it is
+    task = decor.Task(model, decor.losses.logistic, shards)
+    plan = decor.NoisePlan(decor.ring(6), decor.Exposure(1e-3, 1), decor.Adversary.curious(), 0.02, 0.1)
+    decor.train(task, plan, learning_rate=0.1, engine=engine, **options)
+    return list(heard)
+
+def known(self, random=None):
+    self._value = hashlib.sha256(b"of rank %d" % team.rank).digest() if random in (None, os.urandom) else random(32)
+
+kept, secret.Secret.__init__ = secret.Secret.__init__, known
+private = [listened(decor.ProcessGroup(seed=None), scale) for scale in (1.0, 4.0)]
+secret.Secret.__init__ = kept
+fresh = listened(decor.ProcessGroup(seed=None), 1.0)
+simulated = [listened(decor.ProcessGroup(seed=3), scale) for scale in (1.0, 4.0)]
+say(json.dumps([len(private[0]), private[0] == private[1], private[0] == fresh, simulated[0] == simulated[1]]))
+for name, original in originals.items():
+    setattr(dist, name, original)
+"""
+
+
+def test_of_a_private_run_nothing_travels_but_what_follows_from_the_integers_on_the_grid(team):
+    """The same secrets twice, for data whose clipped gradients are equal to the last bit and whose loss and hash are not.
+
+    A simulation sends a hash of the data and its loss, so that there the same look sees a difference.
+    """
+    lines, _ = team
+    heard = [json.loads(line) for line in lines("listening")]
+    assert len(heard) == 2
+    for count, same, fresh, simulated in heard:
+        assert count > 5 and same and not fresh and not simulated
+
+
+CROSSING = """
+import json
+import numpy as np
+d, steps, seen = 4000, 3, []
+task = decor.Task(decor.models.linear(d), decor.losses.squared, [(np.zeros((2, d)), np.zeros(2)) for _ in range(6)])
+plan = decor.NoisePlan(decor.ring(6), decor.Exposure(1.0, steps), decor.Adversary.curious(), 0.02, 0.3)
+engine = decor.ProcessGroup(seed=None, dtype="float64", on_messages=lambda t, m: seen.append(m[:, 0, 0].numpy().copy()))
+run = decor.train(task, plan, learning_rate=1.0, engine=engine, gossip_rounds=0)
+if FIRST:
+    steps = np.diff(np.stack(seen), axis=0)
+    memory = float(np.corrcoef(steps[0].ravel(), steps[1].ravel())[0, 1])
+    say(json.dumps([float(steps.std()), float(steps.sum(1).std() / np.sqrt(6)), memory]))
+    say(json.dumps(np.cov(steps[0]).tolist()))
+    assert not run.simulated and "fingerprint" not in json.dumps(run.manifest)
+"""
+
+
+def test_edges_between_processes_cancel_in_a_private_run_and_every_rank_draws_its_own(team):
+    lines, _ = team
+    figures, covariance = (json.loads(line) for line in lines("crossing"))
+    noise, own, memory = figures
+    assert abs(own / 0.02 - 1) < 0.05, "in the sum of all users each user's own noise is left, and no edge's"
+    assert abs(noise / np.hypot(0.02, 0.3 * np.sqrt(2)) - 1) < 0.05 and abs(memory) < 0.05
+    expected = 0.02**2 * np.eye(6) + 0.3**2 * (2 * np.eye(6) - np.roll(np.eye(6), 1, 0) - np.roll(np.eye(6), -1, 0))
+    assert (np.abs(np.array(covariance) - expected) < 0.08 * expected.max()).all()
+
+
+AUDIT = """
+from decor.distributed.world import World
+plan = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 2), decor.Adversary.curious(), 1.0, 1.0)
+audit = decor.audit(plan, engine=decor.ProcessGroup(), canaries=3000, steps=2)
+say(f"{World.joined().rank} {audit.passed} {str(audit)[:60]}")
+"""
+
+
+def test_the_first_process_has_the_audit_and_the_others_say_that_they_measured_nothing(team):
+    lines, _ = team
+    first, second = sorted(lines("audit"))
+    assert first.startswith("0 True PASS") and second.startswith("1 False FAIL") and "nothing was measured" in second
+
+
+SCRIPTS = {"different": DIFFERENT, "callbacks": CALLBACKS, "listening": LISTENING, "crossing": CROSSING, "audit": AUDIT}
+
+
+def test_a_private_run_is_not_begun_again_by_processes_that_replace_others(tmp_path):
+    """torchrun starts all again when a machine joins, counts no restart, and keeps its store: messages were sent before."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import decor, numpy as np\n"
+        "task = decor.Task(decor.models.linear(3), decor.losses.squared, [(np.ones((2, 3)), np.ones(2))] * 3)\n"
+        "plan = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 2), decor.Adversary.curious(), 0.02, 0.3)\n"
+        "for _ in range(2):  # who trains twice knows it\n"
+        "    decor.train(task, plan, learning_rate=0.1, engine=decor.ProcessGroup(seed=None))\n"
+    )
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True)
+    told = {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port}
+    told |= {"TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_RESTART_COUNT": 0}
+    environment = QUIET | {name: str(value) for name, value in told.items()}
+    first, second = (
+        subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=120) for _ in range(2)
+    )
+    assert first.returncode == 0, first.stderr[-2000:]
+    assert second.returncode == 1 and "a private run cannot be" in second.stderr
+
+
+COMMAND = ["-m", "decor", "train", "--task", "breast-cancer", "--users", "8", "--topology", "torus", "--epsilon", "10"]
+COMMAND += ["--learning-rate", "0.01", "--momentum", "0.5", "--evaluate-every", "20"]
+
+
+def worker(parent, rank):
+    """The process of a rank among torchrun's children."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) != parent:
+                continue
+            if f"RANK={rank}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                return int(entry.name)
+        except (OSError, ValueError):  # gone meanwhile
+            continue
+    return None
+
+
+def taken(folder):
+    """Steps of the run there, which may be written anew at any time."""
+    manifest = folder / "manifest.json"
+    return json.loads(manifest.read_text())["steps_taken"] if manifest.exists() else 0
+
+
+def test_a_killed_rank_is_started_again_and_the_end_is_that_of_an_uninterrupted_run(tmp_path):
+    steps = 1500
+    command = [*COMMAND, "--steps", str(steps)]
+    torchrun = [*TORCHRUN, "--nproc-per-node", "2", "--max-restarts", "1"]
+    with (tmp_path / "err").open("wb") as err:
+        team = subprocess.Popen(
+            [*torchrun, *command, "--checkpoint-every", "0.2", "--output", tmp_path / "run"], env=QUIET, stdout=err, stderr=err
+        )
+        until = time.monotonic() + 120
+        while not taken(tmp_path / "run"):
+            assert team.poll() is None and time.monotonic() < until, (tmp_path / "err").read_text()
+            time.sleep(0.05)
+        os.kill(worker(team.pid, 1), signal.SIGKILL)
+        assert taken(tmp_path / "run") < steps  # it was in the middle
+        assert team.wait(timeout=200) == 0, (tmp_path / "err").read_text()
+    killed = Run.load(tmp_path / "run")
+    alone = [sys.executable, *command, "--engine", "process-group", "--processes", "2", "--output", tmp_path / "whole"]
+    subprocess.run(alone, env=QUIET, check=True, capture_output=True, timeout=200)
+    whole = Run.load(tmp_path / "whole")
+    assert killed.stopped is None and killed.steps_taken == steps
+    assert apart(whole, killed) == 0.0 and killed.history == whole.history
+
+
+def test_the_command_refuses_in_one_sentence_what_would_lose_a_run(here, tmp_path):
+    given, made, options = team_of.cases()["user level"]
+    team_of.trained(decor.Vectorised(), given, made, options).save(tmp_path / "a")
+    team = ["--steps", "2", "--engine", "process-group", "--processes", "2", "--output", tmp_path / "a"]
+    short = [*COMMAND[2:], *team]
+    assert "holds a run" in here(*short, check=2).stderr
+    torchrun = [*TORCHRUN, "--nproc-per-node", "2", "--max-restarts", "1", *COMMAND, "--steps", "2", "--output", tmp_path / "a"]
+    refused = subprocess.run(torchrun, env=QUIET, capture_output=True, text=True, timeout=120)
+    assert refused.returncode != 0 and refused.stderr.count("decor: ") == 2  # once, and once more where torchrun tries again
+    assert "holds a run" in refused.stderr
+    for words, said in ((["--processes", "9"], "from 1 to the 8 users"), (["--learning-rate", "-1"], "learning_rate must be")):
+        assert said in here(*short, "--overwrite", *words, check=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("topology", "parts", "most"),
+    [
+        (decor.ring(256), 7, 7),
+        (decor.torus(16, 16), 4, 64),
+        (decor.torus(8, 16), 4, 32),
+        (decor.grid(8, 16), 4, 24),
+        (decor.path(10), 3, 2),
+        (decor.random_regular(400, 4, seed=0), 2, 200),
+        (decor.from_edges(8, [(k, (k + 2) % 8) for k in range(8)]), 2, 0),
+    ],
+    ids=repr,
+)
+def test_users_are_dealt_out_evenly_and_few_edges_are_cut(topology, parts, most):
+    part = partition(topology, parts)
+    sizes = np.bincount(part, minlength=parts)
+    assert sizes.max() - sizes.min() <= 1 and cut(topology, part) <= most
+
+
+def test_everybody_gets_the_guests_it_needs_and_nothing_else():
+    topology, size = decor.erdos_renyi(60, 0.1, seed=2), 5
+    part = partition(topology, size)
+    shares = [Part.of(topology, part, rank) for rank in range(size)]
+    W = topology.mixing.toarray()
+    for rank, share in enumerate(shares):
+        neighbours = {int(j) for i in share.users for j in np.flatnonzero(W[i])} - set(share.users.tolist())
+        assert set(share.guests.tolist()) == neighbours
+        assert sorted([*share.inner, *share.outer]) == list(range(len(share.users)))
+        for other, which in share.received.items():
+            theirs = shares[other]
+            sent = theirs.users[theirs.sent[rank].numpy()]
+            assert sent.tolist() == share.guests[which].tolist()
+
+
+def test_alone_it_is_one_process_and_says_so():
+    given, made, options = team_of.cases()["user level"]
+    run = team_of.trained(decor.ProcessGroup(dtype="float64", seed=3), given, made, options)
+    assert run.manifest["engine"]["name"] == "process-group"
+    with pytest.raises(decor.InputError, match="dtype must be"):
+        decor.ProcessGroup(dtype="half")
+    assert torch.get_num_threads() >= 1

@@ -1,0 +1,240 @@
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from oracles import graphs, true_delta, true_leverages
+
+import decor
+from decor import Adversary, Exposure, NoisePlan, Phases
+from decor.errors import BudgetError, InputError
+from decor.privacy.loss import gaussian
+
+EAVESDROPPER = Adversary.eavesdropper()
+
+
+def plan(topology, sigma_cdp=8.0, sigma_cor=30.0, adversary=EAVESDROPPER, clip=1.0, steps=100):
+    return NoisePlan(topology, Exposure(clip, steps), adversary, sigma_cdp, sigma_cor)
+
+
+@given(graphs(least=2), st.floats(0.1, 100), st.just(0.0) | st.floats(1e-9, 1e5), st.floats(0.01, 10), st.integers(1, 10_000))
+def test_the_reported_epsilon_suffices_and_nothing_smaller_does(topology, s, c, clip, steps):
+    """From the definitions alone: mpmath's inverse, the formula for mu, and delta of the Gaussian."""
+    guarantee = plan(topology, s, c, clip=clip, steps=steps).guarantee(1e-5)
+    leverage = max(true_leverages(topology, s, c))
+    mu = 2 * mpmath.mpf(clip) * mpmath.sqrt(steps * leverage)
+    assume(mu <= 60)  # beyond, the oracle takes too long
+    assert true_delta(guarantee.epsilon, mu) <= 1e-5
+    if guarantee.epsilon > 1e-6:
+        assert true_delta(guarantee.epsilon * (1 - 1e-6), mu) > 1e-5
+
+
+def test_composition_over_steps_is_that_of_dp_accounting():
+    """T steps of a Gaussian mechanism with sensitivity 2C, composed by somebody else's accountant."""
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
+    for steps in (1, 10, 100):
+        ours = plan(decor.ring(16), 10.0, 50.0, steps=steps).guarantee(1e-5)
+        leverage = float(max(true_leverages(decor.ring(16), 10.0, 50.0)))
+        oracle = PLDAccountant(value_discretization_interval=1e-3)
+        oracle.compose(dp_accounting.GaussianDpEvent(1 / (2 * math.sqrt(leverage))), steps)
+        assert ours.epsilon == pytest.approx(oracle.get_epsilon(1e-5), rel=2e-3)
+
+
+def test_epsilon_of_every_user_is_reported():
+    topology = decor.star(6)
+    g = plan(topology).guarantee(1e-5)
+    expected = [float(gaussian.epsilon(2 * math.sqrt(100 * float(v)), 1e-5)) for v in true_leverages(topology, 8.0, 30.0)]
+    assert np.allclose(g.per_user, expected, rtol=1e-9)
+    assert g.per_user[0] < g.per_user[1] == g.epsilon and g.worst_user == 1
+    assert g.per_user.max() == g.epsilon
+
+
+def test_steps_and_clip_and_noise_scale_as_they_must():
+    base = plan(decor.ring(8)).guarantee(1e-5).epsilon
+    assert plan(decor.ring(8), 16.0, 60.0, clip=2.0).guarantee(1e-5).epsilon == pytest.approx(base, rel=1e-9)
+    assert plan(decor.ring(8), 16.0, 60.0, steps=400).guarantee(1e-5).epsilon == pytest.approx(base, rel=1e-9)
+    assert plan(decor.ring(8), steps=101).guarantee(1e-5).epsilon > base
+
+
+def test_adversaries_in_increasing_strength():
+    p = plan(decor.torus(4, 4))
+    names = ("eavesdropper", "curious", "colluding:2", "colluding:3", "colluding:4", "everyone")
+    values = [p.guarantee(1e-5, Adversary.parse(name)).epsilon for name in names]
+    assert values == sorted(values) and values[0] < values[1] < values[2] < values[3] < values[4]
+    assert values[4] == values[5] == pytest.approx(float(gaussian.epsilon(2 * math.sqrt(100) / 8, 1e-5)))
+
+
+def test_a_changing_run_is_composed_per_user_before_the_worst_is_taken():
+    """mu_i^2 adds over phases; who is most exposed in one phase need not be in the other."""
+    hubs = decor.from_edges(6, [(hub, k) for hub in (0, 5) for k in range(1, 5)])  # the ends of the path are its centre
+    first, second = plan(decor.path(6), steps=60), plan(hubs, 5.0, 20.0, clip=0.5, steps=30)
+    g = Phases([first, second]).guarantee(1e-5)
+    mu2 = [
+        4 * 60 * a + 4 * mpmath.mpf(0.25) * 30 * b
+        for a, b in zip(true_leverages(first.topology, 8.0, 30.0), true_leverages(second.topology, 5.0, 20.0), strict=True)
+    ]
+    assert np.allclose(g.per_user, gaussian.epsilon([float(mpmath.sqrt(m)) for m in mu2], 1e-5), rtol=1e-9)
+    assert g.worst_user == 0 and g.steps == 90
+    maxima = gaussian.epsilon(math.sqrt(sum(gaussian_mu2(p) for p in (first, second))), 1e-5)
+    assert g.epsilon < float(maxima) * 0.999
+
+
+def gaussian_mu2(p):
+    s, c, e = p.sigma_cdp, p.sigma_cor, p.exposure
+    return 4 * e.clip**2 * e.steps * float(max(true_leverages(p.topology, s, c)))
+
+
+def test_two_halves_of_a_run_are_the_run():
+    whole = plan(decor.ring(9), adversary=Adversary.curious()).guarantee(1e-5)
+    halves = Phases([plan(decor.ring(9), adversary=Adversary.curious(), steps=k) for k in (30, 70)]).guarantee(1e-5)
+    assert halves.epsilon == pytest.approx(whole.epsilon, rel=1e-9) and halves.steps == 100
+
+
+def test_phases_that_do_not_fit_are_refused():
+    with pytest.raises(InputError, match="one NoisePlan or more"):
+        Phases([])
+    with pytest.raises(InputError, match="same users"):
+        Phases([plan(decor.ring(5)), plan(decor.ring(6))]).guarantee(1e-5)
+    with pytest.raises(InputError, match="different adversaries"):
+        Phases([plan(decor.ring(5)), plan(decor.ring(5), adversary=Adversary.curious())]).guarantee(1e-5)
+    with pytest.raises(BudgetError, match="delta is not known"):
+        plan(decor.ring(5)).guarantee()
+
+
+def test_no_independent_noise_is_no_privacy():
+    g = plan(decor.ring(5), 0.0, 30.0).guarantee(1e-5)
+    assert g.epsilon == math.inf and np.isinf(g.per_user).all()
+
+
+@pytest.mark.parametrize("s", [1e-100, 1e-50, 1e100])
+def test_extreme_noise_is_accounted_and_does_not_overflow(s):
+    for c in (0.0, s, 1.0, 1e100):
+        g = plan(decor.torus(3, 3), s, c, Adversary.curious()).guarantee(1e-5)
+        assert g.epsilon == 0.0 if s > 1 else g.epsilon > 1e90
+        assert (g.per_user == g.epsilon).all()
+    for beyond in (1e-320, 1e-101, 1e101, 1e308):
+        with pytest.raises(BudgetError, match="0 or lie between 1e-100 and 1e100"):
+            plan(decor.ring(5), beyond, 1.0)
+
+
+def test_no_correlated_noise_is_local_dp_against_everybody():
+    for adversary in (Adversary(0), Adversary(1), Adversary(3), Adversary(None)):
+        g = plan(decor.torus(3, 3), 8.0, 0.0, adversary).guarantee(1e-5)
+        assert g.epsilon == pytest.approx(float(gaussian.epsilon(2 * 10 / 8, 1e-5))) and g.exact
+
+
+def test_the_papers_method_gives_the_papers_number():
+    p = plan(decor.ring(16), 10.0, 50.0, steps=1000)
+    step = 2 * float(max(true_leverages(decor.ring(16), 10.0, 50.0)))
+    expected = 1000 * step + 2 * math.sqrt(1000 * step * math.log(1e5))
+    g = p.guarantee(1e-5, method="paper")
+    assert g.epsilon == pytest.approx(expected, rel=1e-9) and not g.exact
+    assert g.epsilon > p.guarantee(1e-5).epsilon
+    with pytest.raises(InputError, match='"exact" or "paper"'):
+        p.guarantee(1e-5, method="renyi")
+
+
+@pytest.mark.parametrize("delta", [0, 1, -1, float("nan"), "x"])
+def test_a_nonsense_delta_is_refused(delta):
+    with pytest.raises(BudgetError, match="delta must lie"):
+        plan(decor.ring(5)).guarantee(delta)
+
+
+@pytest.mark.parametrize(
+    ("s", "c", "said"),
+    [
+        (-1, 1, "sigma_cdp"),
+        (float("nan"), 1, "sigma_cdp"),
+        (1, float("inf"), "sigma_cor"),
+        (1, [1.0, 2.0], "2 numbers for 5 edges"),
+        (1, [1.0, 2.0, 3.0, 4.0, -1.0], "sigma_cor must be a finite number"),
+    ],
+)
+def test_nonsense_noise_is_refused(s, c, said):
+    with pytest.raises(BudgetError, match=said):
+        plan(decor.ring(5), s, c)
+
+
+def test_more_colluders_than_users_are_refused():
+    with pytest.raises(InputError, match="leave nobody to protect"):
+        plan(decor.ring(5)).guarantee(1e-5, Adversary.colluding(5))
+
+
+@given(graphs(least=3, most=7), st.data())
+def test_crashes_and_new_secrets_never_raise_anybodys_epsilon(topology, data):
+    """An edge whose ends draw different noise, and a user who falls silent, leave everybody at or below the plan."""
+    s2, c2 = 1.0, data.draw(st.sampled_from([0.5, 20.0, 1e4]))
+    edges = topology.edges.tolist()
+    broken = data.draw(st.lists(st.sampled_from(edges), unique_by=tuple) if edges else st.just([]))
+    silent = data.draw(st.sets(st.integers(0, topology.users - 1), max_size=topology.users - 1))
+    sigma = np.eye(topology.users) * s2
+    for i, j in edges:
+        sigma[i, i] += c2
+        sigma[j, j] += c2
+        if [i, j] not in broken:
+            sigma[i, j] -= c2
+            sigma[j, i] -= c2
+    heard = [u for u in range(topology.users) if u not in silent]
+    after = np.linalg.inv(sigma[np.ix_(heard, heard)]).diagonal()
+    planned = np.array([float(v) for v in true_leverages(topology, 1.0, math.sqrt(c2))])[heard]
+    assert (after <= planned * (1 + 1e-9)).all()
+
+
+def test_the_sentence_says_who_is_protected_from_whom():
+    said = str(plan(decor.torus(4, 4), adversary=Adversary.curious()).guarantee(1e-5))
+    assert "SecLDP over 100 steps" in said and "the data of one user replaced" in said
+    assert "any one curious user who reads every message. Most exposed: user 1, to user 0." in said
+    labelled = decor.from_edges(3, [(0, 1), (1, 2)], labels=["Bern", "Basel", "Genf"])
+    assert "Most exposed: user Bern, to user Basel." in str(plan(labelled, adversary=Adversary.curious()).guarantee(1e-5))
+
+
+def test_printed_figures_are_rounded_up():
+    from decor.privacy.guarantee import figure
+
+    assert [figure(v) for v in (3.0, 3.0000000000001, 3.0001, 2.9999999999, 12345.0, 0.0012341, 0.0, math.inf)] == [
+        "3",
+        "3",
+        "3.001",
+        "3",
+        "1.235e+04",
+        "0.001235",
+        "0",
+        "inf",
+    ]
+
+
+def test_phases_must_mean_the_same_people():
+    """Found by review: the same graph read from two files may number its users differently."""
+    first = decor.from_edges(4, [(0, 1), (1, 2), (0, 2)], labels=["a", "b", "c", "x"])
+    second = decor.from_edges(4, [(1, 2), (2, 3), (1, 3)], labels=["x", "a", "b", "c"])
+    with pytest.raises(InputError, match="name their users differently"):
+        Phases([plan(first), plan(second)]).guarantee(1e-5)
+    assert Phases([plan(first), plan(first)]).guarantee(1e-5).epsilon > plan(first).guarantee(1e-5).epsilon
+
+
+def test_phases_must_protect_the_same_thing():
+    example = Exposure(1.0, 10, unit="example", batch_size=8, records=100)
+    replace = Exposure(1.0, 10, unit="example", batch_size=8, records=100, relation="replace")
+    made = [NoisePlan(decor.ring(5), exposure, EAVESDROPPER, 1.0, 2.0) for exposure in (Exposure(1.0, 10), example, replace)]
+    for a, b in ((0, 1), (1, 2), (0, 2)):
+        with pytest.raises(InputError, match="the same unit of privacy and the same relation"):
+            Phases([made[a], made[b]]).guarantee(1e-5)
+
+
+def test_things_of_the_wrong_kind_are_refused_by_name():
+    with pytest.raises(InputError, match="adversary must be an Adversary"):
+        plan(decor.ring(5)).guarantee(1e-5, adversary="curious")
+    with pytest.raises(InputError, match="one NoisePlan or more"):
+        Phases(None)
+    with pytest.raises(InputError, match="budget must be a Budget"):
+        NoisePlan(decor.ring(5), Exposure(1.0, 10), EAVESDROPPER, 1.0, 2.0, budget=3)
+    for sigma in (10**400, "x", [[1.0], [2.0, 3.0]]):
+        with pytest.raises(BudgetError):
+            plan(decor.ring(5), 1.0, sigma)
+    for clip in (10**400, 1e300):
+        with pytest.raises(BudgetError, match="clip"):
+            Exposure(clip, 1)

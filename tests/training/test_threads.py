@@ -1,0 +1,41 @@
+"""Two cores help and never hurt: what was faster in the first steps is kept."""
+
+import time
+
+import pytest
+import torch
+
+from decor.training import threads
+from decor.training.threads import Threads
+
+
+def taken(chooser, cost, steps=20):
+    """The number of threads of every step, when a step with so many costs so many seconds."""
+    found = []
+    for _ in range(steps):
+        with chooser.step() as count:
+            found.append((count, torch.get_num_threads()))
+            time.sleep(cost[count])
+    return found
+
+
+@pytest.fixture
+def two_cores(monkeypatch):
+    monkeypatch.setattr(threads, "cores", lambda: 2)
+
+
+@pytest.mark.parametrize(("cost", "kept"), [({1: 0.004, 2: 0.001}, 2), ({1: 0.001, 2: 0.004}, 1)])
+def test_the_faster_number_of_threads_is_kept(two_cores, cost, kept):
+    before = torch.get_num_threads()
+    chooser = Threads(None, 10**6)
+    with chooser.limited():
+        found = taken(chooser, cost)
+    assert {count for count, _ in found[:8]} == {1, 2} and {count for count, _ in found[8:]} == {kept}
+    assert all(count == torch_takes for count, torch_takes in found)
+    assert torch.get_num_threads() == before
+
+
+def test_small_problems_and_people_who_say_a_number_are_not_tried_with_others(two_cores):
+    for chooser, count in ((Threads(None, 1000), 1), (Threads(2, 1000), 2), (Threads(1, 10**9), 1)):
+        with chooser.limited():
+            assert {found for found, _ in taken(chooser, {1: 0.0, 2: 0.0}, steps=10)} == {count}

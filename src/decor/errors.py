@@ -70,5 +70,9 @@ def require(library: str, extra: str, what: str) -> None:
         extra: The extra of this package that brings it.
         what: What needs it, in the plural: "nodes", "runs".
     """
-    if find_spec(library) is None:
+    try:
+        found = find_spec(library)
+    except ModuleNotFoundError:  # a library inside another that is missing
+        found = None
+    if found is None:
         raise MissingExtra.of(f"{what} need {library}", extra, library)

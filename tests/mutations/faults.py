@@ -1144,7 +1144,9 @@ FAULTS = (
                 'data = {"data and model": mate.fingerprint} if True else',
             ),
         ),
-        ("distributed/test_process_group.py::test_of_a_private_run_nothing_travels_but_what_follows_from_the_integers_on_the_grid",),
+        (
+            "distributed/test_process_group.py::test_of_a_private_run_nothing_travels_but_what_follows_from_the_integers_on_the_grid",
+        ),
         dash="an audit looks at messages, not at what else travels",
     ),
     Fault(

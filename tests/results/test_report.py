@@ -11,11 +11,11 @@ import pytest
 import sample
 
 from decor.errors import InputError
-from decor.privacy.guarantee import figure
 from decor.results import plots, report, report_data
 from decor.results.palette import HUES, styles
 from decor.results.report_view import CURVE_POINTS, view
 from decor.results.tables import Spread, spread_text, summary_header, summary_rows
+from decor.text import rounded_up
 
 EVERY = [sample.comparison, sample.star, sample.diverged, sample.single, sample.large, sample.hostile]
 
@@ -227,7 +227,7 @@ def test_pictures_and_page_draw_graphs_up_to_the_same_size():
 
 @pytest.mark.parametrize("value", [1e-320, 1e-7, 0.12344, 0.99991, 1, 2.5, 9.9999, 123.45, 99999, 123456, 1e300])
 def test_rounded_up_never_understates(value):
-    assert float(figure(value)) >= value * (1 - 1e-8)
+    assert float(rounded_up(value)) >= value * (1 - 1e-8)
 
 
 def put(data, path, value):

@@ -15,10 +15,10 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
-from decor.privacy.guarantee import figure
 from decor.results import report
 from decor.results.report_view import view
 from decor.results.tables import Spread, spread_text
+from decor.text import rounded_up
 
 pytestmark = browser.NEEDED
 
@@ -257,7 +257,7 @@ def test_users_with_different_epsilons_have_different_colours(show):
     colours = [node.value_of_css_property("fill") for node in page.find_elements(By.CSS_SELECTOR, ".node")]
     assert len(colours) == 16
     assert len(set(colours[1:])) == 1 and colours[0] != colours[1] and users[0] != users[1]
-    assert figure(min(users)) in text(page, "#graph") and figure(max(users)) in text(page, "#graph")
+    assert rounded_up(min(users)) in text(page, "#graph") and rounded_up(max(users)) in text(page, "#graph")
 
 
 def test_an_infinite_epsilon_of_a_user_is_said_and_coloured(show):
@@ -272,7 +272,7 @@ def test_an_infinite_epsilon_of_a_user_is_said_and_coloured(show):
     assert "rgb(179, 38, 30)" not in {n.value_of_css_property("fill") for n in nodes[:5]}
     assert "∞" in nodes[5].get_attribute("aria-label")
     assert "∞" in text(page, "#adversaries") and "≤ ∞" not in text(page, "#adversaries")
-    assert f"≤ {figure(data['outcomes'][0]['adversaries'][1]['epsilon'])}" in text(page, "#adversaries")
+    assert f"≤ {rounded_up(data['outcomes'][0]['adversaries'][1]['epsilon'])}" in text(page, "#adversaries")
 
 
 def test_a_user_tells_its_epsilon_and_neighbours_to_pointer_and_keyboard(show):
@@ -296,7 +296,7 @@ def test_who_learns_what_is_told_for_the_chosen_outcome(show):
     outcome = next(o for o in data["outcomes"] if o["method"] == "DECOR ring" and o["epsilon"] == 3.0)
     rows = [row.text.split() for row in page.find_elements(By.CSS_SELECTOR, "#adversaries tbody tr")]
     assert rows == [
-        [a["adversary"], *([] if a["exact"] else ["≤"]), figure(a["epsilon"]), str(a["worst_user"])]
+        [a["adversary"], *([] if a["exact"] else ["≤"]), rounded_up(a["epsilon"]), str(a["worst_user"])]
         for a in outcome["adversaries"]
     ]
     widths = [m.rect["width"] for m in page.find_elements(By.CSS_SELECTOR, "#adversaries .meter")]
@@ -402,7 +402,7 @@ def test_epsilons_are_rounded_in_the_browser_as_in_python(show):
     data["outcomes"][1]["per_user_epsilon"] = None
     page = show(data)
     labels = page.execute_script("return [...document.querySelectorAll('.node')].map((node) => node.getAttribute('aria-label'))")
-    assert [label.split("ε = ")[1].removesuffix(".") for label in labels] == [figure(value) for value in values]
+    assert [label.split("ε = ")[1].removesuffix(".") for label in labels] == [rounded_up(value) for value in values]
 
 
 @pytest.mark.parametrize("make", [sample.comparison, sample.single, sample.large], ids=lambda make: make.__name__)

@@ -12,7 +12,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
-from decor.privacy.guarantee import figure
+from decor.text import rounded_up
 
 
 def until(driver, code, *values, seconds=10):
@@ -59,8 +59,10 @@ def printed(driver, folder=None):
 
 
 def agrees(driver, plan):
-    assert text(driver, "#sigma-cdp") == figure(plan["sigma_cdp"]) and text(driver, "#sigma-cor") == figure(plan["sigma_cor"])
-    assert text(driver, "#epsilon-spent") == ("" if plan["exact"] else "≤ ") + figure(plan["epsilon"])
+    assert text(driver, "#sigma-cdp") == rounded_up(plan["sigma_cdp"]) and text(driver, "#sigma-cor") == rounded_up(
+        plan["sigma_cor"]
+    )
+    assert text(driver, "#epsilon-spent") == ("" if plan["exact"] else "≤ ") + rounded_up(plan["epsilon"])
     assert text(driver, "#statement") == plan["statement"]
     labels = driver.execute_script("return [...document.querySelectorAll('.user')].map((u) => u.getAttribute('aria-label'))")
     names = plan.get("labels", [str(k) for k in range(plan["users"])])
@@ -68,7 +70,7 @@ def agrees(driver, plan):
         label.split(". ")[0].removeprefix("User "): label.split("ε = ")[1].split(". neighbours")[0].split(". no")[0]
         for label in labels
     }
-    assert said == {name: figure(epsilon) for name, epsilon in zip(names, plan["per_user_epsilon"], strict=True)}
+    assert said == {name: rounded_up(epsilon) for name, epsilon in zip(names, plan["per_user_epsilon"], strict=True)}
 
 
 def draw(page, places):

@@ -11,7 +11,7 @@ from asking import asked
 
 from decor.errors import DecorError, GraphError, InputError
 from decor.graph import named
-from decor.privacy.guarantee import figure
+from decor.text import rounded_up
 from decor.ui import answer
 from decor.ui.question import FILE, MOST_USERS, from_text, graph_of, question
 
@@ -66,10 +66,10 @@ def test_the_page_says_what_its_command_prints(value, planner, tmp_path):
 
 def test_what_is_shown_is_rounded_up_as_everywhere(planner):
     _, answer = asked(planner, "plan", USUAL | {"topology": "star", "users": 7})
-    assert answer["shown"]["sigma_cdp"] == figure(answer["sigma_cdp"]) and answer["shown"]["sigma_cor"] == figure(
+    assert answer["shown"]["sigma_cdp"] == rounded_up(answer["sigma_cdp"]) and answer["shown"]["sigma_cor"] == rounded_up(
         answer["sigma_cor"]
     )
-    assert answer["shown"]["per_user"] == [figure(epsilon) for epsilon in answer["per_user_epsilon"]]
+    assert answer["shown"]["per_user"] == [rounded_up(epsilon) for epsilon in answer["per_user_epsilon"]]
     assert all(
         float(text) >= epsilon * (1 - 1e-9)
         for text, epsilon in zip(answer["shown"]["per_user"], answer["per_user_epsilon"], strict=True)

@@ -15,8 +15,8 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
 import decor
-from decor.privacy.guarantee import figure
 from decor.results.live_status import Live
+from decor.text import rounded_up
 from decor.ui.watch import Watch
 
 pytestmark = browser.NEEDED
@@ -115,7 +115,7 @@ def test_users_are_told_apart_by_colour_and_in_words(show):
     colours = page.execute_script("return [...document.querySelectorAll('.node')].map((n) => getComputedStyle(n).fill)")
     assert colours[0] != colours[1] and len(set(colours[1:])) == 1
     plan = printed(page)
-    low, high = (figure(f(plan["per_user_epsilon"])) for f in (min, max))
+    low, high = (rounded_up(f(plan["per_user_epsilon"])) for f in (min, max))
     assert low in text(page, "#legend") and high in text(page, "#legend") and low != high
     assert f"from epsilon {low} to {high}" in find(page, "#legend svg").get_attribute("aria-label")
 

@@ -9,8 +9,8 @@ from asking import asked, running
 
 import decor
 from decor.errors import InputError
-from decor.privacy.guarantee import figure
 from decor.results.live_status import FILE, Live
+from decor.text import rounded_up
 from decor.ui.watch import Watch
 
 PLAN = decor.calibrate(decor.ring(6), decor.Exposure(1.0, 40), decor.Adversary.curious(), decor.Budget(4.0, 1e-5))
@@ -54,7 +54,7 @@ def test_a_run_under_way_shows_its_steps_its_epsilon_and_its_curve(tmp_path):
     assert state["kind"] == "training" and not state["over"] and state["said"] == "Under way."
     assert (state["step"], state["steps"]) == (20, 40) and state["history"]["step"] == [0, 10, 20]
     assert state["history"]["accuracy"] == [0.5, 0.6, 0.7] and [m["name"] for m in state["metrics"]] == ["accuracy", "loss"]
-    assert state["epsilon"] == figure(PLAN.guarantee_on_grid(0.0, steps=20).epsilon) and state["budget"] == "4"
+    assert state["epsilon"] == rounded_up(PLAN.guarantee_on_grid(0.0, steps=20).epsilon) and state["budget"] == "4"
     assert state["simulated"] and state["statement"].startswith("Simulation with a known seed. With secret noise this plan is (4")
     live.over()
     private = Live(tmp_path / "private", PLAN, simulated=False)
@@ -88,7 +88,7 @@ def test_a_disk_that_cannot_take_it_does_not_stop_a_run(tmp_path):
 def test_a_run_that_has_ended_says_so_and_how(tmp_path):
     kept(tmp_path / "whole", 40)
     assert look(tmp_path / "whole")["said"] == "Finished." and look(tmp_path / "whole")["over"]
-    assert look(tmp_path / "whole")["epsilon"] == figure(PLAN.guarantee_on_grid(0.0).epsilon)
+    assert look(tmp_path / "whole")["epsilon"] == rounded_up(PLAN.guarantee_on_grid(0.0).epsilon)
     kept(tmp_path / "early", 20, "diverged after step 20")
     state = look(tmp_path / "early")
     assert state["over"] and state["said"] == "Stopped early: diverged after step 20." and state["step"] == 20

@@ -7,15 +7,13 @@ upper bounds of the two error rates (Clopper and Pearson's) bound mu from below.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
-from .attackers import Foe
+from decor.arrays import Array
 
-Array = NDArray[Any]
+from .attackers import Foe
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from decor.arrays import Array
 from decor.privacy.adversary import Adversary
 from decor.privacy.leverage.deletion import from_scratch
 from decor.privacy.leverage.solve import leverages
 from decor.privacy.loss.accountant import Segment
 from decor.privacy.plan import NoisePlan
-
-Array = NDArray[Any]
 
 _MANY, _SOME = 64, 16
 """Users up to which each is curious in turn; and how many of more are."""

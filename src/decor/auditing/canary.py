@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from decor.arrays import Array
 from decor.learning import losses
 from decor.learning.task import Loss, Task
-
-Array = NDArray[Any]
 
 RHYTHMS = ("constant", "alternating", "random")
 """Signs over steps. Noise that is used again in another step hides a constant canary, and none of the others."""

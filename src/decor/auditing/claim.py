@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
+from decor.arrays import Array
 from decor.privacy.adversary import Adversary
 from decor.privacy.plan import NoisePlan
 
 from .attackers import Foe
-
-Array = NDArray[Any]
 
 DELTAS = np.concatenate([np.geomspace(1e-3, 0.05, 5), np.linspace(0.1, 0.95, 18)])
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from decor import progress
+from decor.arrays import Array
 from decor.privacy.loss import subsampled
 from decor.privacy.plan import NoisePlan
 
@@ -26,8 +25,6 @@ from .findings import Wired
 from .noise_law import Check, largest
 from .sources import Outcome, Seen, Wire
 from .transcript import CHECKS, CLIPPED, Ear, but_first, integers_but_first
-
-Array = NDArray[Any]
 
 _AIM = 3.0
 """The mu that canaries are made for, about."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from decor.privacy.guarantee import figure as rounded_up
 from decor.results import plots
 from decor.results.audit_section import down
+from decor.text import rounded_up
 
 _LONGEST = 3.0
 """Shares of the claim beyond which bars are cut."""

@@ -12,6 +12,7 @@ from decor.privacy.guarantee import Guarantee
 from decor.privacy.loss import gaussian
 from decor.privacy.plan import NoisePlan
 from decor.results.audit_section import fingerprint
+from decor.text import json_safe
 
 from .attack import Attack
 from .noise_law import Check
@@ -136,7 +137,7 @@ class Audit:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for scripts and for the report; infinities are the string "inf"."""
-        found: dict[str, Any] = _plain(
+        found: dict[str, Any] = json_safe(
             {
                 "passed": self.passed,
                 "plan": fingerprint(self.plan),
@@ -185,11 +186,3 @@ def _row(row: Row) -> dict[str, Any]:
         "attacks": row.attacks,
         "passed": row.passed,
     }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return "inf" if isinstance(value, float) and math.isinf(value) else value

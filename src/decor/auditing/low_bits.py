@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
-from .noise_law import Check
+from decor.arrays import Array
 
-Array = NDArray[Any]
+from .noise_law import Check
 
 _RESIDUES = 32
 """Low bits are looked at as an integer's remainder by this."""

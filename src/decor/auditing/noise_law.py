@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
-Array = NDArray[Any]
+from decor.arrays import Array
 
 _LAW, _BESIDE = 6_000, 100
 """Columns whose law is looked at, in runs of so many that are neighbours; repetitions are looked for in all of them."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from decor.arrays import Array
 from decor.errors import DecorError, InputError
 from decor.federation import recording
 from decor.federation.local_federation import Together
@@ -26,8 +26,6 @@ from decor.training.release_grid import grid_of
 
 from .low_bits import integers
 from .sources import RATE, RECIPE, Hear, Outcome, Seen
-
-Array = NDArray[Any]
 
 _KEY = 32
 """Bytes of a key, of whatever kind."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from decor.arrays import Array
 from decor.learning.task import Task
 from decor.noise.secret import WORDS_PER_KEY
 from decor.noise.stream import EDGE_SIGMA, OWN_SIGMA
@@ -25,8 +24,6 @@ from decor.training.vectorised import Vectorised, check_private
 
 from .low_bits import integers
 from .sources import RATE, RECIPE, Hear, Outcome, Seen, drawn
-
-Array = NDArray[Any]
 
 _SECRET = 32
 """Bytes of a run's secret."""

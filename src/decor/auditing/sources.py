@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from decor.arrays import Array
 from decor.distributed.process_group import ProcessGroup
 from decor.distributed.world import World
 from decor.learning.batches import Batches
@@ -31,7 +31,6 @@ from .low_bits import Integers
 if TYPE_CHECKING:
     pass
 
-Array = NDArray[Any]
 RECIPE = Recipe(evaluate_every=10**9)
 SMALL_MODEL, LARGE_MODEL = 8_000, 1_000_000
 """Canaries of a small model, and of a large one."""

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from decor.arrays import Array
 from decor.privacy.plan import NoisePlan
 
 from .attackers import Foe, covariance, incidence
 from .low_bits import Integers, Support
 from .noise_law import Check, Columns, Law
 from .sources import RATE, Outcome, Wire
-
-Array = NDArray[Any]
 
 _PARTS = 512
 """Users and edges up to which each one's noise is looked at by itself."""

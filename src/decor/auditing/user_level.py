@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from decor import progress
+from decor.arrays import Array
 from decor.privacy.plan import NoisePlan
 
 from .attack import Attack, errors, fitted, proven, upper
@@ -20,8 +19,6 @@ from .findings import Wired
 from .noise_law import Check, largest
 from .sources import Seen, Wire
 from .transcript import CHECKS, CLIPPED, Ear, but_first, integers_but_first
-
-Array = NDArray[Any]
 
 _AIM = 3.0
 """The mu that canaries are made for against an eavesdropper: errors of a few percent, which measure it best."""

@@ -17,10 +17,11 @@ from decor.distributed.world import World
 from decor.errors import AuditFailed, FragileGraphWarning, InputError
 from decor.machine import cores
 from decor.results.files import replace_text
+from decor.text import table
 
 from . import node
 from . import options as opt
-from .terminal import table, write_json
+from .terminal import write_json
 
 _AUDIT = """examples:
   decor audit --topology ring --users 8 --epsilon 3 --adversary curious

@@ -12,10 +12,11 @@ import decor
 from decor import progress
 from decor.errors import InputError
 from decor.results.files import clear, replace_text
+from decor.text import table
 
 from . import options as opt
 from . import training_options
-from .terminal import table, typed, write_json
+from .terminal import typed, write_json
 
 _COMPARE = """example:
   decor compare --task breast-cancer --users 16 --epsilon 1,3,10,30 --topology ring,torus --output comparison"""

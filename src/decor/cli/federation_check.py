@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from decor.privacy.guarantee import figure
+from decor.text import rounded_up, table
 
-from .terminal import table, write_json
+from .terminal import write_json
 
 if TYPE_CHECKING:
     from decor.federation.federation import Federation
@@ -74,8 +74,8 @@ def _heading(federation: Federation, facts: dict[str, Any]) -> str:
     lines = [
         f"{federation.name}: {len(federation.members)} users, {shape}, {facts['edges']} edges; {training.steps:,} steps, "
         f"clip {training.clip:g}; digest {facts['digest']}",
-        f"  sigma_cdp  {figure(facts['sigma_cdp']):>10}  independent noise of every user",
-        f"  sigma_cor  {figure(facts['sigma_cor']):>10}  noise shared on each edge, cancelled by the neighbour",
+        f"  sigma_cdp  {rounded_up(facts['sigma_cdp']):>10}  independent noise of every user",
+        f"  sigma_cor  {rounded_up(facts['sigma_cor']):>10}  noise shared on each edge, cancelled by the neighbour",
         f"  message    {size:>10,}  bytes a round and neighbour before TLS, {facts['parameters']:,} numbers; "
         f"{facts['rounds']} round{'s' if facts['rounds'] > 1 else ''} a step",
         "",
@@ -89,7 +89,7 @@ def _adversaries(facts: dict[str, Any]) -> str:
     rows = []
     for row in facts["adversaries"]:
         to = ", ".join(row["to"][:8]) + (", ..." if len(row["to"]) > 8 else "")
-        said = figure(row["epsilon"]) if row["exact"] else f"<= {figure(row['epsilon'])}"
+        said = rounded_up(row["epsilon"]) if row["exact"] else f"<= {rounded_up(row['epsilon'])}"
         rows.append([row["adversary"], said, row["worst_user"] + (f", to {to}" if to else "")])
     return (
         f"Who learns what (epsilon at delta {facts['delta']:g}):\n" + table(["adversary", "epsilon", "most exposed"], rows) + "\n"
@@ -103,7 +103,7 @@ def _users(facts: dict[str, Any]) -> str:
         "records": [f"{u['records']:,}" for u in listed if "records" in u],
         "address": [u["address"] or "dials only" for u in listed],
         "neighbours": [str(u["neighbours"]) for u in listed],
-        "epsilon": [figure(u["epsilon"]) for u in listed],
+        "epsilon": [rounded_up(u["epsilon"]) for u in listed],
     }
     columns = {name: column for name, column in columns.items() if column}  # there are records at example level
     left = f"\n  and {len(facts['users']) - _MANY} more (--json lists them)" if len(facts["users"]) > _MANY else ""

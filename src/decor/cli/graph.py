@@ -8,12 +8,12 @@ from typing import Any
 import decor
 from decor.graph import mixing, spectrum
 from decor.privacy.answer import advice
-from decor.privacy.guarantee import figure
 from decor.privacy.leverage.coalition import Phase, exposed
 from decor.privacy.leverage.solve import Noise
+from decor.text import rounded_up, table
 
 from . import options as opt
-from .terminal import table, write_json
+from .terminal import write_json
 
 _GRAPH = """example:
   decor graph --topology torus --users 64 --plot torus.png"""
@@ -85,13 +85,13 @@ def _page(topology: decor.Topology, facts: dict[str, Any]) -> str:
     rows = [
         ["edges", f"{facts['edges']:,}", ""],
         ["degrees", f"{facts['least_degree']} to {facts['largest_degree']}", f"{facts['mean_degree']:.3g} on average"],
-        ["a(G)", figure(facts["algebraic_connectivity"]), "algebraic connectivity: how much correlated noise is needed"],
+        ["a(G)", rounded_up(facts["algebraic_connectivity"]), "algebraic connectivity: how much correlated noise is needed"],
         ["vertex connectivity", "not computed" if vertex is None else str(vertex), "users whose loss disconnects the graph"],
-        ["p", figure(facts["consensus_rate"]), "consensus rate: what one gossip round takes off disagreement"],
-        ["H_G(W)", figure(facts["heterogeneity"]), "what one gossip round leaves of correlated noise"],
+        ["p", rounded_up(facts["consensus_rate"]), "consensus rate: what one gossip round takes off disagreement"],
+        ["H_G(W)", rounded_up(facts["heterogeneity"]), "what one gossip round leaves of correlated noise"],
         [
             "exposure",
-            f"{figure(facts['smallest_exposure'])} to {figure(facts['largest_exposure'])}",
+            f"{rounded_up(facts['smallest_exposure'])} to {rounded_up(facts['largest_exposure'])}",
             f"of local DP's variance, at ratio {facts['ratio']:g}; {1 / topology.users:.4g} is central DP",
         ],
     ]

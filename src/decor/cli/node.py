@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import decor
 from decor import progress
 from decor.errors import InputError, require
-from decor.privacy.guarantee import figure
+from decor.text import rounded_up, table
 
 from . import options as opt
-from .terminal import table, write_json
+from .terminal import write_json
 
 if TYPE_CHECKING:
     from decor.federation.federation import Federation
@@ -214,11 +214,13 @@ def run_ledger(options: argparse.Namespace) -> None:
         write_json({"runs": runs, "epsilon": epsilon, "delta": delta})
         return
     rows = [
-        [str(e.run), name_of(e), e.federation.hex()[:12], str(e.steps), figure(g.epsilon), figure(g.delta), e.why or "-"]
+        [str(e.run), name_of(e), e.federation.hex()[:12], str(e.steps), rounded_up(g.epsilon), rounded_up(g.delta), e.why or "-"]
         for e, g in each
     ]
     print(table(["run", "name", "digest", "messages", "epsilon", "delta", "ended"], rows))
-    print(f"\nThis user's data has spent epsilon {figure(epsilon)} at delta {figure(delta)} in all, added up over the runs.")
+    print(
+        f"\nThis user's data has spent epsilon {rounded_up(epsilon)} at delta {rounded_up(delta)} in all, added up over the runs."
+    )
 
 
 def installed() -> None:

@@ -12,10 +12,10 @@ import decor
 from decor.errors import InputError
 from decor.graph.gossip import Gossip
 from decor.privacy.answer import calibrated, described, parts
-from decor.privacy.guarantee import figure
+from decor.text import rounded_up, table
 
 from . import options as opt
-from .terminal import table, write_json
+from .terminal import write_json
 
 _PLAN = """example:
   decor plan --topology ring --users 16 --epsilon 3 --delta 1e-5 --steps 1000 --clip 1 --adversary curious"""
@@ -124,11 +124,13 @@ def _gossip(options: argparse.Namespace) -> Gossip:
 
 def _heading(plan: decor.NoisePlan, guarantee: decor.Guarantee, notes: list[str]) -> str:
     c = plan.sigma_cor
-    correlated = figure(c) if isinstance(c, float) else f"{figure(min(c, default=0.0))} to {figure(max(c, default=0.0))}"
+    correlated = (
+        rounded_up(c) if isinstance(c, float) else f"{rounded_up(min(c, default=0.0))} to {rounded_up(max(c, default=0.0))}"
+    )
     each = "on each edge" if isinstance(c, float) else "by edge (--json lists them)"
     lines = [
         f"{plan.topology.description}; {plan.exposure.steps:,} steps, clip {plan.exposure.clip:g}",
-        f"  sigma_cdp  {figure(plan.sigma_cdp):>10}  independent noise of every user",
+        f"  sigma_cdp  {rounded_up(plan.sigma_cdp):>10}  independent noise of every user",
         f"  sigma_cor  {correlated:>10}  noise shared {each}, cancelled by the neighbour",
         "",
         str(guarantee),
@@ -157,7 +159,7 @@ def _users(plan: decor.NoisePlan, guarantee: decor.Guarantee) -> str:
     rows = []
     for user in order:
         held = [] if records is None else [f"{records[user]:,}"]
-        rows.append([topology.name(user), *held, figure(float(epsilons[user]))])
+        rows.append([topology.name(user), *held, rounded_up(float(epsilons[user]))])
     header = ["user", *([] if records is None else ["records"]), "epsilon"]
     left = topology.users - len(rows)
     more = f"\n  and {left} less exposed (--json lists everybody)" if left else ""
@@ -170,7 +172,7 @@ def _adversaries(plan: decor.NoisePlan, delta: float, method: str) -> str:
         g = plan.guarantee(delta, adversary, method)
         to = ", ".join(plan.topology.name(v) for v in g.worst_coalition[:8]) + (", ..." if len(g.worst_coalition) > 8 else "")
         most = f"user {plan.topology.name(g.worst_user)}" + (f", to {to}" if to else "")
-        rows.append([str(adversary), figure(g.epsilon) if g.exact else f"<= {figure(g.epsilon)}", most])
+        rows.append([str(adversary), rounded_up(g.epsilon) if g.exact else f"<= {rounded_up(g.epsilon)}", most])
     return f"Who learns what (epsilon at delta {delta:g}):\n" + table(["adversary", "epsilon", "most exposed"], rows) + "\n"
 
 
@@ -179,16 +181,18 @@ def _couples(plan: decor.NoisePlan, gossip: Gossip) -> str:
     central = decor.baselines.central(plan.topology, plan.exposure, plan.budget, any_delta=True)
     local = decor.baselines.local(plan.topology, plan.exposure, plan.budget, any_delta=True)
     best = decor.theory.average_error(central)
-    rows = [["central DP", figure(central.sigma_cdp), "0", "1"]]
+    rows = [["central DP", rounded_up(central.sigma_cdp), "0", "1"]]
     if plan.adversary.colluders is not None and plan.topology.users <= _MANY:
         curve = plan.couples(np.array([1.0, 10.0, 100.0, 1000.0, 10000.0]))
         for x, s, c in zip(curve.ratio, curve.sigma_cdp, curve.sigma_cor, strict=True):
             other = decor.NoisePlan(plan.topology, plan.exposure, plan.adversary, float(s), float(c))
-            rows.append([f"ratio {x:g}", figure(s), figure(c), figure(decor.theory.predicted_error(other, gossip) / best)])
+            rows.append(
+                [f"ratio {x:g}", rounded_up(s), rounded_up(c), rounded_up(decor.theory.predicted_error(other, gossip) / best)]
+            )
     c = plan.sigma_cor
-    shown = figure(c) if isinstance(c, float) else f"~{figure(float(np.sqrt(np.mean(np.square(c)))))}"
-    rows.append(["this plan", figure(plan.sigma_cdp), shown, figure(decor.theory.predicted_error(plan, gossip) / best)])
-    rows.append(["local DP", figure(local.sigma_cdp), "0", figure(decor.theory.predicted_error(local, gossip) / best)])
+    shown = rounded_up(c) if isinstance(c, float) else f"~{rounded_up(float(np.sqrt(np.mean(np.square(c)))))}"
+    rows.append(["this plan", rounded_up(plan.sigma_cdp), shown, rounded_up(decor.theory.predicted_error(plan, gossip) / best)])
+    rows.append(["local DP", rounded_up(local.sigma_cdp), "0", rounded_up(decor.theory.predicted_error(local, gossip) / best)])
     head = ["couple", "sigma_cdp", "sigma_cor", "predicted error"]
     return "The same budget, spent otherwise (error relative to central DP, from the noise alone):\n" + table(head, rows)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import decor
+from decor import checks
 from decor.errors import InputError
 from decor.graph import named
 
@@ -100,7 +101,7 @@ def _by_name(pairs: Sequence[tuple[str, Any]], where: str) -> dict[str, int]:
     for name, count in pairs:
         if name in found:
             raise InputError(f"{where} has the user {name!r} twice; give each once")
-        if not name or isinstance(count, bool) or not isinstance(count, int):
+        if not name or not checks.is_count(count, 0):
             raise InputError(f"{where} has {count!r} records for the user {name!r}; give a whole number for each name")
         found[name] = count
     if not found:

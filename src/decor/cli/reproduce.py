@@ -10,9 +10,10 @@ from typing import Any
 import decor
 from decor import progress
 from decor.errors import InputError
+from decor.text import table
 
 from . import options as opt
-from .terminal import table, typed, write_json
+from .terminal import typed, write_json
 
 _EXAMPLE = """studies:
   least-squares, a9a, mnist     the three parts of the paper's Figure 1

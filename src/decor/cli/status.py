@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decor.errors import InputError, LedgerError
-from decor.privacy.guarantee import figure
+from decor.text import rounded_up
 
 from . import node
 from . import options as opt
@@ -121,8 +121,8 @@ def _lines(each: dict[str, Any]) -> list[str]:
     missed = "" if each["missed"] is None else f", {each['missed']} steps missed"
     lines = [
         f"{each['user']} in {each['federation']}: step {each['step']} of {each['steps']}, {where}",
-        f"  promised: epsilon {figure(each['epsilon'])} (delta {figure(each['delta'])}), the whole plan's; {each['messages']} "
-        f"messages{missed}: epsilon {figure(each['epsilon_if_fixed'])} if that was fixed in advance",
+        f"  promised: epsilon {rounded_up(each['epsilon'])} (delta {rounded_up(each['delta'])}), the whole plan's; {each['messages']} "
+        f"messages{missed}: epsilon {rounded_up(each['epsilon_if_fixed'])} if that was fixed in advance",
     ]
     for other in each.get("neighbours", ()):
         lines.append(f"  {other['name']}: {'here' if other['here'] else 'done' if other['done'] else other['problem']}")

@@ -6,33 +6,13 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from decor import progress
 from decor.distributed.world import World
-from decor.privacy.answer import finite
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
-    """Columns as wide as they need; numbers to the right, words to the left."""
-    widths = [max(len(str(row[k])) for row in [header, *rows]) for k in range(len(header))]
-    numeric = [all(_numeric(row[k]) for row in rows) for k in range(len(header))]
-
-    def line(cells: Sequence[str]) -> str:
-        parts = [c.rjust(w) if right else c.ljust(w) for c, w, right in zip(cells, widths, numeric, strict=True)]
-        return (indent + "  ".join(parts)).rstrip()
-
-    return "\n".join([line(header), indent + "  ".join("-" * w for w in widths), *(line(row) for row in rows)])
-
-
-def _numeric(cell: str) -> bool:
-    try:
-        float(cell.replace(",", ""))
-    except ValueError:
-        return False
-    return True
+from decor.text import json_safe
 
 
 def typed() -> str:
@@ -42,7 +22,7 @@ def typed() -> str:
 
 
 def write_json(value: dict[str, Any]) -> None:
-    print(json.dumps(finite(value), allow_nan=False))
+    print(json.dumps(json_safe(value), allow_nan=False))
 
 
 def _progress(what: str, fraction: float | None, seconds: float) -> str:

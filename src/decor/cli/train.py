@@ -20,10 +20,11 @@ from decor.errors import InputError
 from decor.learning.recipe import Recipe
 from decor.machine import cores
 from decor.results.live_status import Live
+from decor.text import table
 
 from . import options as opt
 from . import training_options
-from .terminal import table, write_json
+from .terminal import write_json
 
 _TRAIN = """example:
   decor train --task breast-cancer --topology ring --users 16 --epsilon 10 --steps 100 --learning-rate 0.1 --output run"""

@@ -6,13 +6,12 @@ Users whose neighbours are all here are averaged while those models are under wa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from decor.arrays import Array
 from decor.graph.gossip import Gossip
 from decor.graph.topology import Topology
 from decor.learning.gradients.clip import Blocks
@@ -20,8 +19,6 @@ from decor.training import sparse_kernels
 
 from .communicator import Team
 from .partition import partition
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decor.arrays import Array
 from decor.graph.gossip import Gossip
 from decor.learning.gradients.clip import Blocks
 from decor.privacy.plan import NoisePlan
-from decor.training.cuda.channel import Array, OnCard
+from decor.training.cuda.channel import OnCard
 
 from .border_exchange import Part
 from .communicator import Team

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from decor.arrays import Array
 from decor.errors import InputError
 from decor.graph.topology import Topology
 from decor.noise import root
 
-Array = NDArray[Any]
 _SPECTRAL = 4096
 """Users up to which the slowest modes of gossip are looked at."""
 _PASSES = 20

@@ -15,6 +15,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from importlib import import_module
 from typing import Any, TypeVar
 
+from decor import checks
 from decor.errors import InputError, require
 from decor.privacy.adversary import Adversary
 
@@ -39,15 +40,15 @@ class Rule:
 
 def _number(words: str, fits: Callable[[float], bool]) -> Rule:
     def taken(value: Any) -> float | None:
-        known = isinstance(value, int | float) and not isinstance(value, bool)
-        return float(value) + 0.0 if known and abs(value) <= 1e100 and fits(value) else None  # + 0.0: there is one zero
+        number = checks.as_float(value)
+        return number + 0.0 if abs(number) <= checks.LARGEST and fits(number) else None  # + 0.0: there is one zero
 
     return Rule(words, taken)
 
 
 def _whole(least: int, most: int = 2**32 - 1) -> Rule:
     def taken(value: Any) -> int | None:
-        return value if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most else None
+        return value if checks.is_count(value, least, most) else None
 
     return Rule(f"a whole number from {least} to {most:,}", taken)
 

@@ -11,7 +11,7 @@ import numpy as np
 from decor.errors import DecorError
 from decor.graph.topology import Topology
 from decor.privacy.adversary import Adversary
-from decor.privacy.guarantee import figure
+from decor.text import rounded_up
 
 from .federation import Federation
 
@@ -53,9 +53,9 @@ def _insiders(now: Federation) -> str | None:
     better = replace(now, privacy=replace(now.privacy, adversary="curious"))
     seen = now.guarantee(Adversary.curious()).epsilon
     return (
-        f"The budget holds against outsiders only: a curious user, who knows its own secrets, gets epsilon {figure(seen)}. "
-        f'privacy.adversary = "curious" holds that to {figure(better.guarantee().epsilon)}, with sigma_cdp '
-        f"{figure(better.plan.sigma_cdp)} instead of {figure(now.plan.sigma_cdp)}."
+        f"The budget holds against outsiders only: a curious user, who knows its own secrets, gets epsilon {rounded_up(seen)}. "
+        f'privacy.adversary = "curious" holds that to {rounded_up(better.guarantee().epsilon)}, with sigma_cdp '
+        f"{rounded_up(better.plan.sigma_cdp)} instead of {rounded_up(now.plan.sigma_cdp)}."
     )
 
 
@@ -82,15 +82,15 @@ def _colluders(now: Federation) -> str | None:
             return None
         return (
             f"Somebody can be isolated by {_people(most)}, so all noise is independent, as in local DP. {edge}, the same budget "
-            f"takes sigma_cdp {figure(better.plan.sigma_cdp)} instead of {figure(now.plan.sigma_cdp)}."
+            f"takes sigma_cdp {rounded_up(better.plan.sigma_cdp)} instead of {rounded_up(now.plan.sigma_cdp)}."
         )
     local = now.guarantee(Adversary.everyone()).epsilon
     if after.epsilon >= before.epsilon * (1 - _SAME) or before.epsilon < local * (1 - _SAME):
         return None
     who = " and ".join(name(v) for v in before.worst_coalition) or _people(most)
     return (
-        f"{who} together can isolate {name(before.worst_user)}, and get epsilon {figure(before.epsilon)}: that of local DP. "
-        f"{edge}, no {_people(most)} can isolate anybody, and get {figure(after.epsilon)}."
+        f"{who} together can isolate {name(before.worst_user)}, and get epsilon {rounded_up(before.epsilon)}: that of local DP. "
+        f"{edge}, no {_people(most)} can isolate anybody, and get {rounded_up(after.epsilon)}."
     )
 
 
@@ -106,8 +106,8 @@ def _absence(now: Federation) -> str | None:
     return (
         f"While a neighbour is away, their edge's noise does not cancel: one such step adds as much to the average as the "
         f"independent noise of {c**2 / (n * s**2):,.0f} steps. privacy.ratio = {ratio:g} makes that "
-        f"{better.sigma_cor**2 / (n * better.sigma_cdp**2):,.0f} steps, with sigma_cdp {figure(better.sigma_cdp)} instead of "
-        f"{figure(s)}, and the same guarantee."
+        f"{better.sigma_cor**2 / (n * better.sigma_cdp**2):,.0f} steps, with sigma_cdp {rounded_up(better.sigma_cdp)} instead of "
+        f"{rounded_up(s)}, and the same guarantee."
     )
 
 
@@ -121,8 +121,8 @@ def _delta(now: Federation) -> str | None:
     protected = "users" if now.privacy.unit == "user" else "records"
     return (
         f"privacy.delta = {now.privacy.delta:g} is large beside {units:,} {protected}: publishing one at random in "
-        f"{now.privacy.delta * units:.2g} of all cases would be within it. {delta:g} takes sigma_cdp {figure(better.sigma_cdp)} "
-        f"instead of {figure(now.plan.sigma_cdp)}."
+        f"{now.privacy.delta * units:.2g} of all cases would be within it. {delta:g} takes sigma_cdp {rounded_up(better.sigma_cdp)} "
+        f"instead of {rounded_up(now.plan.sigma_cdp)}."
     )
 
 
@@ -135,7 +135,7 @@ def _steps(now: Federation) -> str | None:
     before = now.guarantee().epsilon
     if not spent < before:
         return None
-    return f"Half the steps ({half:,}) with the same noise spend epsilon {figure(spent)} instead of {figure(before)}."
+    return f"Half the steps ({half:,}) with the same noise spend epsilon {rounded_up(spent)} instead of {rounded_up(before)}."
 
 
 def _epsilon(now: Federation) -> str | None:

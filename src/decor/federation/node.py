@@ -24,8 +24,9 @@ from decor.net.identity import Identity
 from decor.net.ledger import Ledger
 from decor.net.link import Values
 from decor.net.peer import Agenda, Peer
-from decor.privacy.guarantee import Guarantee, figure
+from decor.privacy.guarantee import Guarantee
 from decor.results.run import Run
+from decor.text import rounded_up
 
 from .local_gradient import Local
 from .recording import OF_EDGES, OF_STEPS, Witness
@@ -120,7 +121,7 @@ class Node:
             peer.begin(self.step, _bytes(self.model))
             self.keep(self.outcome())
             self.ledger.end(self.run, "finished")
-            self.log("finished", steps=self.messages, epsilon=figure(self.guarantee().epsilon))
+            self.log("finished", steps=self.messages, epsilon=rounded_up(self.guarantee().epsilon))
             await peer.finish()
         return self.outcome()
 

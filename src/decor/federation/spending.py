@@ -7,8 +7,9 @@ import math
 
 from decor.errors import InputError, LedgerError
 from decor.net.ledger import Entry, Ledger
-from decor.privacy.guarantee import Guarantee, figure
+from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
+from decor.text import rounded_up
 
 from .terms import Terms
 
@@ -60,7 +61,7 @@ def run_of(ledger: Ledger, terms: Terms, allowance: float | None) -> tuple[int, 
     own = next((entry for entry in entries if entry.federation == terms.digest), None)
     if own is not None and own.ended is not None:
         raise InputError(
-            f"this user has taken part in {terms.name} to the end ({own.steps} messages, epsilon {figure(paid(own).epsilon)}): "
+            f"this user has taken part in {terms.name} to the end ({own.steps} messages, epsilon {rounded_up(paid(own).epsilon)}): "
             "its budget is spent. Another run needs another federation file, which everybody agrees on"
         )
     others = [entry for entry in entries if entry is not own]
@@ -72,9 +73,9 @@ def run_of(ledger: Ledger, terms: Terms, allowance: float | None) -> tuple[int, 
             raise InputError(f"--allow is a number above 0, the most that all runs together may spend, not {allowed!r}")
         if not before + budget.epsilon <= allowed:
             raise InputError(
-                f"the data behind this ledger has spent epsilon {figure(before)} in other runs, and {terms.name} costs up to "
+                f"the data behind this ledger has spent epsilon {rounded_up(before)} in other runs, and {terms.name} costs up to "
                 f"{budget.epsilon:g}: together above {allowed:g}. See decor ledger; whoever answers for the data can allow it "
-                f"with --allow {figure(before + budget.epsilon)}"
+                f"with --allow {rounded_up(before + budget.epsilon)}"
             )
     if own is not None:
         return own.run, False

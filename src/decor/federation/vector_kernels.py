@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-Vector = NDArray[Any]
+from decor.arrays import Array
+
+Vector = Array
 LARGEST = 1e18
 """Of a model's numbers: with these, and data of any sensible size, no gradient overflows in double precision."""
 

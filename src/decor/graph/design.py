@@ -11,9 +11,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from decor.arrays import Floats
 from decor.errors import InputError
 
-from .modes import Floats, modes_of, second_eigenvalue
+from .modes import modes_of, second_eigenvalue
 from .spectrum import DENSE_LIMIT
 from .topology import Topology
 

@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from decor import checks
+from decor.arrays import Ints
 from decor.errors import GraphError
 
-from .topology import MAX_USERS, Family, Ints, Topology
+from .topology import MAX_USERS, Family, Topology
 
 
 def ring(users: int) -> Topology:
@@ -120,10 +122,7 @@ def from_networkx(graph: Any) -> Topology:
 
 
 def _size(what: str, value: object, least: int, otherwise: str = "", most: int = MAX_USERS) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= int(value) <= most:
-        tail = f"; {otherwise}" if otherwise else ""
-        raise GraphError(f"{what} takes a whole number from {least} to {most:,}, not {value!r}{tail}")
-    return int(value)
+    return checks.count(what, value, least, most, hint=otherwise, error=GraphError)
 
 
 def _seed(seed: object) -> int:
@@ -160,6 +159,6 @@ def _sorted(edges: Ints) -> Ints:
     return edges[np.lexsort((edges[:, 1], edges[:, 0]))]
 
 
-def _pairs(edges: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
+def _pairs(edges: Iterable[tuple[int, int]]) -> Ints:
     pairs = np.array([tuple(edge) for edge in edges], dtype=np.int64)
     return pairs.reshape(-1, 2)

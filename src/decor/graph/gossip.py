@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from decor import checks
+from decor.arrays import Floats
 from decor.errors import InputError
 
 from .design import designed_roots
-from .modes import Floats, edges_estimated, function_of_mixing, modes_of, second_eigenvalue
+from .modes import edges_estimated, function_of_mixing, modes_of, second_eigenvalue
 from .spectrum import DENSE_LIMIT, laplacian_spectrum
 from .topology import Topology
 
@@ -46,17 +48,13 @@ class Gossip:
     accelerate: bool | str = False
 
     def __post_init__(self) -> None:
-        rounds = self.rounds
-        if isinstance(rounds, bool) or not isinstance(rounds, int | np.integer) or not 0 <= int(rounds) <= MAX_ROUNDS:
-            raise InputError(
-                f"gossip rounds must be a whole number from 0 (no gossip) to {MAX_ROUNDS:,}, not {rounds!r}; "
-                "give 1 for the paper's, more to come closer to the average"
-            )
+        hint = "0 is no gossip, 1 the paper's; more rounds come closer to the average"
+        rounds = checks.count("gossip rounds", self.rounds, 0, MAX_ROUNDS, hint=hint)
         named = {"chebyshev": True, "designed": "designed"}
         accelerate = named.get(self.accelerate) if isinstance(self.accelerate, str) else self.accelerate
         if accelerate != "designed" and not isinstance(accelerate, bool | np.bool_):
             raise InputError(f'accelerate must be "chebyshev" (or True), "designed" or False, not {self.accelerate!r}')
-        object.__setattr__(self, "rounds", int(rounds))
+        object.__setattr__(self, "rounds", rounds)
         object.__setattr__(self, "accelerate", accelerate if isinstance(accelerate, str) else bool(accelerate))
 
     def steps(self, topology: Topology) -> tuple[tuple[float, float, float], ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+
+from decor.arrays import Floats
 
 from .spectrum import DENSE_LIMIT, extreme_eigenvalue, laplacian_spectrum
 from .topology import Topology
@@ -28,13 +29,13 @@ def consensus_rate_within_components(topology: Topology) -> float:
     return float(1.0 - extreme_eigenvalue(topology.mixing, topology.components) ** 2)
 
 
-def edge_heterogeneity(topology: Topology) -> NDArray[np.float64]:
+def edge_heterogeneity(topology: Topology) -> Floats:
     """|W_i - W_j|^2 of every edge: what one gossip round leaves of that edge's noise, per unit of variance."""
     W = topology.mixing
     i, j = topology.edges.T
     if topology.users <= DENSE_LIMIT:
         dense = W.toarray()
-        result: NDArray[np.float64] = ((dense[i] - dense[j]) ** 2).sum(axis=1)
+        result: Floats = ((dense[i] - dense[j]) ** 2).sum(axis=1)
         return result
     result = np.asarray((W[i] - W[j]).power(2).sum(axis=1)).ravel()
     return result

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
+
+from decor.arrays import Floats
 
 from .spectrum import DENSE_LIMIT, extreme_eigenvalue, laplacian_spectrum
 from .topology import Topology
-
-Floats = NDArray[np.float64]
 
 _LANCZOS_STEPS = 64
 _PROBED_USERS = 200_000

@@ -7,8 +7,8 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from decor.arrays import Floats, Ints
 from decor.errors import GraphError
 
 from .topology import Family, Topology
@@ -22,7 +22,7 @@ DENSE_LIMIT = 1500
 SUBSET_LIMIT = 200_000
 
 
-def laplacian_spectrum(topology: Topology) -> NDArray[np.float64] | None:
+def laplacian_spectrum(topology: Topology) -> Floats | None:
     """Every eigenvalue, smallest (exactly 0) first, of a vertex-transitive family; None for other graphs."""
     family = topology.family
     if family is None or not family.vertex_transitive:
@@ -30,7 +30,7 @@ def laplacian_spectrum(topology: Topology) -> NDArray[np.float64] | None:
     return np.sort(_transitive(family))
 
 
-def _transitive(family: Family) -> NDArray[np.float64]:
+def _transitive(family: Family) -> Floats:
     n = family.sizes[0]
     match family.name:
         case "ring":
@@ -44,10 +44,10 @@ def _transitive(family: Family) -> NDArray[np.float64]:
     raise AssertionError(family.name)
 
 
-def _closed(n: int) -> NDArray[np.float64]:
+def _closed(n: int) -> Floats:
     """Of a cycle; of two users, of their one edge. 4 sin^2 of small angles keeps every digit, 2 - 2 cos does not."""
     k = np.arange(n)
-    values: NDArray[np.float64] = 4.0 * np.sin(np.pi * np.minimum(k, n - k) / n) ** 2
+    values: Floats = 4.0 * np.sin(np.pi * np.minimum(k, n - k) / n) ** 2
     return values if n > 2 else np.array([0.0, 2.0])
 
 
@@ -113,13 +113,13 @@ def vertex_connectivity(topology: Topology) -> int:
     return int(nx.node_connectivity(topology.to_networkx()))
 
 
-def extreme_eigenvalue(W: csr_array, components: NDArray[np.int64]) -> float:
+def extreme_eigenvalue(W: csr_array, components: Ints) -> float:
     """The largest magnitude among the eigenvalues of a mixing matrix other than the 1 of every component (Lanczos)."""
     from scipy.sparse.linalg import LinearOperator, eigsh
 
     sizes = np.bincount(components)
 
-    def remainder(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    def remainder(x: Floats) -> Floats:
         x = x.ravel()
         x = x - (np.bincount(components, x) / sizes)[components]
         return np.asarray(W @ x)

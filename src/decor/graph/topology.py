@@ -9,15 +9,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from decor import checks
+from decor.arrays import Floats, Ints
 from decor.errors import GraphError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 MAX_USERS = 100_000_000
 
@@ -189,9 +189,7 @@ class Topology:
 
 
 def _checked_users(users: object) -> int:
-    if isinstance(users, bool) or not isinstance(users, int | np.integer) or not 1 <= int(users) <= MAX_USERS:
-        raise GraphError(f"a graph needs a whole number of users from 1 to {MAX_USERS:,}, not {users!r}")
-    return int(users)
+    return checks.count("the number of users", users, 1, MAX_USERS, error=GraphError)
 
 
 def _checked_labels(labels: Sequence[str], users: int) -> tuple[str, ...]:

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numba import njit
-from numpy.typing import NDArray
 from torch import Tensor
 
+from decor.arrays import Array
 from decor.errors import DecorError, InputError
 
-Array = NDArray[Any]
 Words = Callable[[int, int], Array]
 """(step, count) -> that many uniform 32-bit words, which nobody else knows."""
 

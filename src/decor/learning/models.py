@@ -7,9 +7,8 @@ import math
 import torch
 from torch import nn
 
+from decor import checks
 from decor.errors import InputError
-
-from .whole import whole
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
@@ -43,7 +42,7 @@ def mlp(*sizes: int, activation: str = "relu", seed: int = 0) -> nn.Sequential:
         raise InputError(f"mlp takes at least two sizes, such as mlp(784, 128, 10), not {sizes}")
     if activation not in ACTIVATIONS:
         raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, not {activation!r}")
-    generator = torch.Generator().manual_seed(whole("seed", seed, 0))
+    generator = torch.Generator().manual_seed(checks.count("seed", seed, 0))
     layers: list[nn.Module] = []
     for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
         layer = _linear(inputs, outputs)
@@ -57,7 +56,7 @@ def mlp(*sizes: int, activation: str = "relu", seed: int = 0) -> nn.Sequential:
 
 def _linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
     """A layer with memory but no values yet: torch's own start would draw from the global random state."""
-    inputs, outputs = whole("the size of a layer", inputs, 1), whole("the size of a layer", outputs, 1)
+    inputs, outputs = checks.count("the size of a layer", inputs, 1), checks.count("the size of a layer", outputs, 1)
     layer = nn.Linear(inputs, outputs, bias=bias, device="meta")
     for name, parameter in list(layer.named_parameters()):  # .to_empty would load sympy, a quarter of a second in every process
         setattr(layer, name, nn.Parameter(torch.empty(parameter.shape, device="cpu", dtype=torch.float32)))

@@ -21,9 +21,10 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from decor.arrays import Array
 from decor.errors import InputError
 
-Arrays = tuple[NDArray[np.float32], NDArray[Any]]
+Arrays = tuple[NDArray[np.float32], Array]
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
@@ -196,7 +197,7 @@ def _checked(name: str, X: Any, y: Any, features: int | None) -> Arrays:
     return narrow, _labels(y, name)
 
 
-def _labels(y: NDArray[Any], name: str) -> NDArray[Any]:
+def _labels(y: Array, name: str) -> Array:
     if y.dtype.kind in "iub":
         return y.astype(np.int64)
     if bool((y == np.floor(y)).all()) and bool((np.abs(y) < 2**53).all()):

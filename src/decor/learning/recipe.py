@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from decor import checks
 from decor.errors import InputError
 from decor.graph.gossip import Gossip
 
@@ -63,12 +64,12 @@ class Recipe:
         _ = self.gossip, self.final_gossip  # Gossip checks rounds and acceleration
         for name in ("local_steps", "batch_size"):
             value = getattr(self, name)
-            if value is not None and not _counts(value):
+            if value is not None and not checks.is_count(value):
                 raise InputError(f"{name} must be a positive whole number, not {value!r}")
         every = self.evaluate_every
-        if isinstance(every, Sequence | range) and not isinstance(every, str) and all(map(_counts, every)):
+        if isinstance(every, Sequence | range) and not isinstance(every, str) and all(map(checks.is_count, every)):
             object.__setattr__(self, "evaluate_every", tuple(int(step) for step in every))
-        elif every is not None and not _counts(every):
+        elif every is not None and not checks.is_count(every):
             raise InputError(f"evaluate_every must be a positive whole number, or the steps to measure after, not {every!r}")
 
     @cached_property
@@ -105,7 +106,3 @@ class Recipe:
 def recipe_with(recipe: Recipe | None, fields: Mapping[str, Any]) -> Recipe:
     """The recipe (None: the default one) with these fields changed: what `train(..., momentum=0.9)` is short for."""
     return replace(recipe or Recipe(), **fields)
-
-
-def _counts(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)

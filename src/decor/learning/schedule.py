@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from decor import checks
+from decor.arrays import Floats
 from decor.errors import InputError
-
-Floats = NDArray[np.float64]
 
 
 class Schedule(Protocol):
@@ -35,7 +34,7 @@ class InverseTime:
     horizon: float
 
     def __post_init__(self) -> None:
-        _positive("horizon", self.horizon)
+        checks.positive("horizon", self.horizon)
 
     def rates(self, learning_rate: float, steps: int) -> Floats:
         return np.asarray(learning_rate / (1 + np.arange(steps) / self.horizon))
@@ -48,7 +47,7 @@ class Cosine:
     final: float = 0.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.final, bool) or not isinstance(self.final, int | float | np.number) or not 0 <= self.final <= 1:
+        if not 0 <= checks.as_float(self.final) <= 1:
             raise InputError(f"final must be a share of the learning rate from 0 to 1, not {self.final!r}")
 
     def rates(self, learning_rate: float, steps: int) -> Floats:
@@ -71,7 +70,7 @@ class PolyakLojasiewicz:
 
     def __post_init__(self) -> None:
         for name in ("mu", "smoothness", "consensus_rate", "constant"):
-            _positive(name, getattr(self, name))
+            checks.positive(name, getattr(self, name))
 
     def rates(self, learning_rate: float, steps: int) -> Floats:
         late = 16 * self.constant * self.smoothness / (self.mu * self.consensus_rate)
@@ -87,10 +86,5 @@ def non_convex_rate(
     """
     given = {"smoothness": smoothness, "consensus_rate": consensus_rate, "gap": gap, "users": users, "steps": steps}
     for name, value in (given | {"variance": variance, "constant": constant}).items():
-        _positive(name, value)
+        checks.positive(name, value)
     return min(consensus_rate / (2 * constant * smoothness), 2 * math.sqrt(gap * users / (smoothness * steps * variance)))
-
-
-def _positive(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not (value > 0 and math.isfinite(value)):
-        raise InputError(f"{name} must be a positive finite number, not {value!r}")

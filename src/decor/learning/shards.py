@@ -8,13 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from decor import checks
+from decor.arrays import Array, Ints
 from decor.errors import InputError
-
-from .whole import whole
-
-Ints = NDArray[np.int64]
 
 WAYS = ("iid", "dirichlet", "by-label")
 TRIES = 100
@@ -46,7 +43,7 @@ def dirichlet(labels: Any, users: int, alpha: float, seed: int = 0, least: int =
     anybody with fewer than `least` records is drawn again; an error says so when that never ends.
     """
     labels, a = _labels(labels), _concentration(alpha)
-    least = whole("least", least, 0)
+    least = checks.count("least", least, 0)
     count = _records(labels, users, least)
     rng = _generator(seed)
     members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
@@ -87,7 +84,7 @@ def hold_out(labels: Any, fraction: float, seed: int = 0) -> tuple[Ints, Ints]:
     if not 0 <= fraction <= 1:
         raise InputError(f"the fraction to hold out must be between 0 and 1, not {fraction!r}")
     # a stream of its own: the same seed also draws the shards of what is kept
-    rng = np.random.default_rng([whole("seed", seed, 0), 1])
+    rng = np.random.default_rng([checks.count("seed", seed, 0), 1])
     out = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels):
         records = rng.permutation(np.flatnonzero(labels == label))
@@ -111,10 +108,10 @@ def _shards(owner: Ints, users: int) -> tuple[Ints, ...]:
 
 
 def _generator(seed: int) -> np.random.Generator:
-    return np.random.default_rng(whole("seed", seed, 0))
+    return np.random.default_rng(checks.count("seed", seed, 0))
 
 
-def _labels(labels: Any) -> NDArray[Any]:
+def _labels(labels: Any) -> Array:
     array = np.asarray(labels)
     if array.ndim != 1:
         raise InputError(f"labels must be a flat list, one for every record, not of shape {array.shape}")
@@ -124,8 +121,8 @@ def _labels(labels: Any) -> NDArray[Any]:
 def _records(labels_or_count: Any, users: int, least: int = 1) -> int:
     """How many records there are, where that is enough for everybody."""
     given = isinstance(labels_or_count, int | np.integer)
-    count = whole("the number of records", labels_or_count, 0) if given else len(_labels(labels_or_count))
-    whole("users", users, 1)
+    count = checks.count("the number of records", labels_or_count, 0) if given else len(_labels(labels_or_count))
+    checks.count("users", users, 1)
     need = max(least, 1)
     if users * need > count:
         raise InputError(
@@ -136,6 +133,6 @@ def _records(labels_or_count: Any, users: int, least: int = 1) -> int:
 
 def _concentration(alpha: object) -> float:
     # beyond these, numpy's sampler runs out of floating point numbers
-    if isinstance(alpha, int | float | np.integer | np.floating) and not isinstance(alpha, bool) and 1e-6 <= alpha <= 1e12:
-        return float(alpha)
+    if 1e-6 <= checks.as_float(alpha) <= 1e12:
+        return checks.as_float(alpha)
     raise InputError(f"alpha must be a number from 1e-6 to 1e12, not {alpha!r}; 10 makes users alike, 0.1 unlike")

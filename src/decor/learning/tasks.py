@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
+from decor import checks
+from decor.arrays import Array, Ints
 from decor.errors import InputError
 
 from . import losses, models
@@ -25,7 +26,6 @@ from .datasets import embedded
 from .datasets import mnist as mnist_files
 from .datasets.download import download
 from .task import Loss, Shard, Task
-from .whole import whole
 
 __all__ = ["NAMES", "a9a", "breast_cancer", "digits", "download", "least_squares", "make", "mnist"]
 
@@ -35,7 +35,7 @@ TEST_PART = 0.2
 ALPHA = 10.0
 
 Users = int | Sequence[str]
-Arrays = tuple[NDArray[Any], NDArray[np.int64]]
+Arrays = tuple[Array, Ints]
 
 
 def least_squares(users: Users = 16, dimension: int = 10, seed: int = 0) -> Task:
@@ -44,10 +44,10 @@ def least_squares(users: Users = 16, dimension: int = 10, seed: int = 0) -> Task
     Everybody's data is one record, so a full gradient is a gradient of one record. Starts at ones; the optimum is exact for the
     float32 numbers in the shards, and is given in float64.
     """
-    n, d = _count(users), whole("dimension", dimension, 1)
+    n, d = _count(users), checks.count("dimension", dimension, 1)
     i = np.arange(1, n + 1)
     scale = (i / math.sqrt(n)).astype(np.float32)
-    b = (np.random.default_rng(whole("seed", seed, 0)).standard_normal((n, d)) / i[:, None]).astype(np.float32)
+    b = (np.random.default_rng(checks.count("seed", seed, 0)).standard_normal((n, d)) / i[:, None]).astype(np.float32)
     a64 = scale.astype(np.float64)
     best = a64 @ b.astype(np.float64) / (a64 @ a64)
     A = torch.from_numpy(scale)[:, None, None] * torch.eye(d, dtype=torch.float32)
@@ -136,7 +136,7 @@ def make(name: str, users: Users = 16, seed: int = 0, shards: str | None = None,
 def _classifier(features: int, hidden: int | None, classes: int, seed: int) -> nn.Module:
     if hidden is None:
         return models.multinomial(features, classes)
-    return models.mlp(features, whole("hidden", hidden, 1), classes, seed=seed)
+    return models.mlp(features, checks.count("hidden", hidden, 1), classes, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class _Deal:
 
     def __post_init__(self) -> None:
         _count(self.users)
-        object.__setattr__(self, "seed", whole("seed", self.seed, 0))
+        object.__setattr__(self, "seed", checks.count("seed", self.seed, 0))
         if self.alpha is None and self.way == "dirichlet":
             object.__setattr__(self, "alpha", ALPHA)
         object.__setattr__(self, "alpha", ways.check(self.way, self.alpha))
@@ -173,7 +173,7 @@ def _count(users: Users) -> int:
         if not users or len(set(users)) < len(users) or not all(isinstance(name, str) for name in users):
             raise InputError(f"users must be a whole number, or different names of users, not {users!r}")
         return len(users)
-    return whole("users", users, 1)
+    return checks.count("users", users, 1)
 
 
 def _held(users: Users, shards: list[Shard]) -> list[Shard] | dict[str, Shard]:
@@ -181,5 +181,5 @@ def _held(users: Users, shards: list[Shard]) -> list[Shard] | dict[str, Shard]:
     return dict(zip(users, shards, strict=True)) if isinstance(users, list | tuple) else shards
 
 
-def _tensors(X: NDArray[Any], y: NDArray[np.int64]) -> Shard:
+def _tensors(X: Array, y: Ints) -> Shard:
     return torch.from_numpy(X.astype(np.float32, copy=False)), torch.from_numpy(y)

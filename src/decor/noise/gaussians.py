@@ -7,13 +7,10 @@ made again, alone, on any thread. For the simulator: its numbers are fixed by a 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-Floats = NDArray[Any]
+from decor.arrays import Floats
 
 _u32, _u64, _i32, _f32 = np.uint32, np.uint64, np.int32, np.float32
 LANES = 32

@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal, localcontext
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from decor.arrays import Array
 from decor.errors import InputError
 
 from .stream import COARSE, DISTANCE, EDGE_LARGEST, EDGE_SIGMA, FINE, OWN, OWN_SIGMA, PART, SHARED, Integers, parts
@@ -106,8 +106,8 @@ class Grid:
         return 2.0**_FRACTION / self.unit
 
     def noised(
-        self, gradient: NDArray[Any], own_key: bytes, edges: Sequence[tuple[bytes, int]], factor: float = 1.0, over: bool = False
-    ) -> tuple[NDArray[Any], list[bytes]]:
+        self, gradient: Array, own_key: bytes, edges: Sequence[tuple[bytes, int]], factor: float = 1.0, over: bool = False
+    ) -> tuple[Array, list[bytes]]:
         """A step's message, for `factor` times the gradient, and every edge's `tag`.
 
         `own_key`: 32 bytes of this step that nobody else knows. `edges`: for every edge its key of this step and its multiple,
@@ -252,7 +252,7 @@ def _summable(own_key: bytes, edges: Sequence[tuple[bytes, int]]) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _place(gradient: NDArray[Any], scale: float, seed: np.uint32, first: int, own: NDArray[Any], total: NDArray[Any]) -> None:
+def _place(gradient: Array, scale: float, seed: np.uint32, first: int, own: Array, total: Array) -> None:
     """total = floor(gradient / unit + dither) + own, in integers after one rounding to a fraction of a grid step."""
     for k in range(len(own)):
         total[k] = placed(np.float64(gradient[k]) * scale, seed, first + k)
@@ -274,12 +274,12 @@ def placed(x: float, seed: np.uint32, place: int) -> np.int64:
 
 
 @njit(cache=True, nogil=True)
-def _add(values: NDArray[Any], multiple: np.int64, total: NDArray[Any]) -> None:
+def _add(values: Array, multiple: np.int64, total: Array) -> None:
     for k in range(len(values)):
         total[k] += multiple * np.int64(values[k])
 
 
 @njit(cache=True, nogil=True)
-def _scale(total: NDArray[Any], unit: float, message: NDArray[Any]) -> None:
+def _scale(total: Array, unit: float, message: Array) -> None:
     for k in range(len(total)):
         message[k] = unit * np.float64(total[k])

@@ -7,12 +7,11 @@ a factor of theirs fills up and costs more than the Gaussians it saves.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from decor.arrays import Array
 
 
 class Columns(NamedTuple):

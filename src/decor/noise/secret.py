@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -25,12 +24,11 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numba import njit
 from numpy.typing import NDArray
 
+from decor.arrays import Array
 from decor.errors import InputError
 
 from .grid import Grid, placed
 from .stream import COARSE, OWN, SHARED, WORD_BYTES, Words, corrections, one, table, values
-
-Array = NDArray[Any]
 
 WORDS_PER_KEY = 1 << 18
 """Words that one key serves at most: a megabyte, which stays in the second cache, and few enough for `Grid.slack`."""

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache, partial
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numba import njit
 from numpy.typing import NDArray
 
+from decor.arrays import Array
 from decor.errors import DecorError, InputError
 
 Integers = NDArray[np.int32]
@@ -102,7 +103,7 @@ class Words:
         return int.from_bytes(block[: _REST // 8], "little")
 
 
-def values(words: NDArray[Any], levels: Levels, further: Callable[[int], int]) -> Integers:
+def values(words: Array, levels: Levels, further: Callable[[int], int]) -> Integers:
     """One value for every `len(levels)` words; `further(place)` has 96 more bits for the word there, asked for in a tie only."""
     out = np.empty(len(words) // len(levels), np.int32)
     first, rest = table(levels[0]).cells, table(levels[-1]).cells
@@ -113,7 +114,7 @@ def values(words: NDArray[Any], levels: Levels, further: Callable[[int], int]) -
     return out
 
 
-def corrections(words: NDArray[Any], levels: Levels, further: Callable[[int], int]) -> list[tuple[int, int]]:
+def corrections(words: Array, levels: Levels, further: Callable[[int], int]) -> list[tuple[int, int]]:
     """[(value, what to add to it)] for ties, which the kernels took for the other cell: one word in 2^20 is one."""
     found = []
     for level, name in enumerate(levels):
@@ -129,7 +130,7 @@ def corrections(words: NDArray[Any], levels: Levels, further: Callable[[int], in
 class Table(NamedTuple):
     """An alias table of 4096 cells: `cells` has 20 bits of a threshold and the other cell's number in 12, `rest` the next 96."""
 
-    cells: NDArray[Any]
+    cells: Array
     rest: list[int]
 
 
@@ -165,7 +166,7 @@ def _zeros(size: int) -> memoryview:
 
 
 @njit(cache=True, nogil=True)
-def _two(words: NDArray[Any], first: NDArray[Any], rest: NDArray[Any], out: NDArray[Any]) -> bool:
+def _two(words: Array, first: Array, rest: Array, out: Array) -> bool:
     tied = False
     for k in range(len(out)):
         a, tie = one(words[2 * k], first)
@@ -176,7 +177,7 @@ def _two(words: NDArray[Any], first: NDArray[Any], rest: NDArray[Any], out: NDAr
 
 
 @njit(cache=True, nogil=True)
-def _three(words: NDArray[Any], first: NDArray[Any], rest: NDArray[Any], out: NDArray[Any]) -> bool:
+def _three(words: Array, first: Array, rest: Array, out: Array) -> bool:
     tied = False
     for k in range(len(out)):
         a, tie = one(words[3 * k], first)
@@ -188,7 +189,7 @@ def _three(words: NDArray[Any], first: NDArray[Any], rest: NDArray[Any], out: ND
 
 
 @njit(cache=True, nogil=True, inline="always")
-def one(word: np.uint32, cells: NDArray[Any]) -> tuple[np.int32, bool]:
+def one(word: np.uint32, cells: Array) -> tuple[np.int32, bool]:
     """(the value of one word, whether its first bits do not decide): 12 bits choose a cell, 20 are compared."""
     cell = word >> np.uint32(20)
     entry = cells[cell]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from decor import checks
 from decor.errors import InputError
 
 
@@ -20,8 +21,8 @@ class Adversary:
 
     def __post_init__(self) -> None:
         q = self.colluders
-        if q is not None and (isinstance(q, bool) or not isinstance(q, int) or q < 0):
-            raise InputError(f"the number of colluding users must be a whole number of at least 0, not {q!r}")
+        if q is not None:
+            checks.count("the number of colluding users", q, 0)
         if self.average_only and q != 0:
             raise InputError("an adversary who sees the average alone has no colluders")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from typing import Any
 
@@ -92,16 +91,3 @@ def advice(topology: Topology, vertex: int | None) -> str:
     if vertex is not None and vertex < few:
         text += f" Already {vertex} can cut the graph in parts, which weakens it."
     return text
-
-
-def finite(value: Any) -> Any:
-    """Infinities as the strings that JSON can hold; what is not a number is null."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    if isinstance(value, float) and math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    return value

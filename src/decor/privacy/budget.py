@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from decor import checks
 from decor.errors import BudgetError
 from decor.graph.names import in_order, not_a_list
 from decor.graph.topology import Topology
@@ -18,7 +19,7 @@ ACCOUNTED = 0.999
 
 
 def checked_delta(delta: object) -> float:
-    value = _number(delta)
+    value = checks.as_float(delta)
     if not 0.0 < value < 1.0:
         raise BudgetError(f"delta must lie strictly between 0 and 1, not {delta!r}; 1e-5 is usual for thousands of records")
     return value
@@ -36,7 +37,9 @@ class Budget:
     delta: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", _positive("epsilon", self.epsilon, "1 to 10 is usual", most=1e9))
+        object.__setattr__(
+            self, "epsilon", checks.positive("epsilon", self.epsilon, most=1e9, hint="1 to 10 is usual", error=BudgetError)
+        )
         object.__setattr__(self, "delta", checked_delta(self.delta))
 
     @property
@@ -63,7 +66,7 @@ class Counts(Mapping[str, int]):
     """How many records each user holds, by name: a mapping that does not change."""
 
     def __init__(self, counts: Mapping[Any, Any]) -> None:
-        self._counts = {str(name): _whole(f"records of {name!r}", count) for name, count in counts.items()}
+        self._counts = {str(name): _count(f"records of {name!r}", count) for name, count in counts.items()}
         if len(self._counts) < len(counts):
             raise BudgetError(f"records names a user twice: {', '.join(map(repr, counts))}")
 
@@ -107,8 +110,8 @@ class Exposure:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        put(self, "clip", _positive("clip", self.clip, "1 is usual"))
-        put(self, "steps", _whole("steps", self.steps))
+        put(self, "clip", checks.positive("clip", self.clip, hint="1 is usual", error=BudgetError))
+        put(self, "steps", _count("steps", self.steps))
         if self.unit not in ("user", "example"):
             raise BudgetError(f'unit must be "user" or "example", not {self.unit!r}')
         if self.unit == "user":
@@ -142,7 +145,7 @@ class Exposure:
             raise BudgetError('unit="example" needs batch_size and records, such as batch_size=64, records=3750')
         put(self, "sampling", sampling)
         put(self, "relation", relation)
-        put(self, "batch_size", _whole("batch_size", self.batch_size))
+        put(self, "batch_size", _count("batch_size", self.batch_size))
         put(self, "records", _records(self.records))
         counts = [self.records] if isinstance(self.records, int) else list(self._several())
         if self.batch_size > min(counts):
@@ -194,35 +197,14 @@ class Exposure:
 def _records(given: Any) -> int | tuple[int, ...] | Counts:
     if isinstance(given, Mapping):
         found: tuple[int, ...] | Counts = Counts(given)
-    elif isinstance(given, int | np.integer) and not isinstance(given, bool):
-        return _whole("records", given)
+    elif checks.is_count(given, 0):
+        return _count("records", given)
     else:
-        found = tuple(_whole("records", m) for m in np.ravel(np.asarray(given)).tolist())
+        found = tuple(_count("records", m) for m in np.ravel(np.asarray(given)).tolist())
     if not found:
         raise BudgetError("records is empty; give one number, or one for every user")
     return found
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        return math.nan
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
-
-
-def _positive(name: str, value: object, hint: str, most: float = 1e100) -> float:
-    """Far outside what anybody means numbers would overflow on the way."""
-    number = _number(value)
-    if not (number > 0 and math.isfinite(number)):
-        raise BudgetError(f"{name} must be a positive finite number, not {value!r}; {hint}")
-    if not 1e-100 <= number <= most:
-        raise BudgetError(f"{name} must lie between 1e-100 and {most:g}, not {value!r}; {hint}")
-    return number
-
-
-def _whole(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value <= 10**15:
-        raise BudgetError(f"{name} must be a positive whole number of at most 10^15, not {value!r}")
-    return int(value)
+def _count(name: str, value: object) -> int:
+    return checks.count(name, value, 1, 10**15, error=BudgetError)

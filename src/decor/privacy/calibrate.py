@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from decor import progress
+from decor import checks, progress
 from decor.errors import BudgetError, FragileGraphWarning, InputError
 from decor.graph.gossip import Gossip
 from decor.graph.topology import Topology
@@ -62,11 +62,11 @@ def calibrate(
     if not any_delta:
         budget.check_delta(exposure, topology)
     if ratio is not None:
-        x = _checked("ratio", ratio)
+        x = checks.not_negative("ratio", ratio, error=BudgetError)
     elif sigma_cdp is not None:
-        x = _ratio_for_cdp(need, _checked("sigma_cdp", sigma_cdp))
+        x = _ratio_for_cdp(need, checks.not_negative("sigma_cdp", sigma_cdp, error=BudgetError))
     elif sigma_cor is not None:
-        x = _ratio_for_cor(need, _checked("sigma_cor", sigma_cor))
+        x = _ratio_for_cor(need, checks.not_negative("sigma_cor", sigma_cor, error=BudgetError))
     else:
         x = _default_ratio(need, gossip)
     s, c = need.couple(x)
@@ -173,11 +173,3 @@ def _fragile(need: Need) -> str:
         f"{topology!r} against {need.adversary.sentence}: {able} {topology.name(user)}, so correlated noise buys nothing there "
         f"and the plan is local DP. Use {better}{lesser}."
     )
-
-
-def _checked(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not (value >= 0 and math.isfinite(value)):
-        raise BudgetError(f"{name} must be a finite number of at least 0, not {value!r}")
-    if value > 1e100:
-        raise BudgetError(f"{name} must be at most 1e100, not {value!r}")
-    return float(value)

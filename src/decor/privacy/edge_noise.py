@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from decor import progress
+from decor.arrays import Floats, Ints
 from decor.errors import InputError
 from decor.graph.mixing import edge_heterogeneity
 
 from .leverage.coalition import Phase, exposed
-from .leverage.network import Floats, Ints
 from .leverage.solve import Noise
 from .plan import NoisePlan
 from .threads import one_thread

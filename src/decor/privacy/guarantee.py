@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
+from decor.arrays import Floats
 from decor.graph.topology import Topology
+from decor.text import rounded_up
 
 from .adversary import Adversary
-from .leverage.network import Floats
-
-
-def figure(value: float) -> str:
-    """Four digits, rounded up in the last: a printed epsilon is not below the truth either."""
-    if abs(value) < 1e-290 or not math.isfinite(value):
-        return f"{value:g}"
-    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 3)
-    # what exceeds a figure by rounding alone (one part in 10^9) is that figure
-    return f"{math.ceil(value / unit * (1 - 1e-9)) * unit:.4g}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +67,9 @@ class Guarantee:
         if self.adversary.colluders is None:
             what = "local DP"
         if self.in_advance:
-            said = f"epsilon {figure(self.epsilon)} (delta {figure(self.delta)}, {what}) if {self.steps:,} was fixed in advance"
+            said = f"epsilon {rounded_up(self.epsilon)} (delta {rounded_up(self.delta)}, {what}) if {self.steps:,} was fixed in advance"
             return f"{said} as the number of steps, with {changed}"
-        pair = f"({figure(self.epsilon)}, {figure(self.delta)})-{what}"
+        pair = f"({rounded_up(self.epsilon)}, {rounded_up(self.delta)})-{what}"
         if self.stopped is not None:
             return f"{pair}, the whole plan's; {self.stopped}; with {changed}"
         return f"{pair} over {self.steps:,} steps, with {changed}"

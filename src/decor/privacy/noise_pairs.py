@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from decor.arrays import Floats
 from decor.errors import InputError
 from decor.graph.topology import Topology
 
 from .adversary import Adversary
 from .budget import Budget, Exposure
 from .leverage.limit import Need
-from .leverage.network import Floats
 
 
 @dataclass(frozen=True, eq=False)

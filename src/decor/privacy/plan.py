@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from decor import checks
 from decor.errors import BudgetError, InputError
 from decor.graph import families
 from decor.graph.topology import Topology
@@ -52,14 +53,14 @@ class NoisePlan:
                 raise InputError(f"{name} must be a {kind.__name__}, not {getattr(self, name)!r}")
         self.exposure.check(self.topology)
         self.adversary.check(self.topology.users)
-        object.__setattr__(self, "sigma_cdp", _sigma("sigma_cdp", self.sigma_cdp))
+        object.__setattr__(self, "sigma_cdp", checks.not_negative("sigma_cdp", self.sigma_cdp, error=BudgetError))
         if self.budget is not None and not isinstance(self.budget, Budget):
             raise InputError(f"budget must be a Budget, not {self.budget!r}")
         given: Any = self.sigma_cor.tolist() if isinstance(self.sigma_cor, np.ndarray) else self.sigma_cor
         if not isinstance(given, list | tuple):
-            object.__setattr__(self, "sigma_cor", _sigma("sigma_cor", given))
+            object.__setattr__(self, "sigma_cor", checks.not_negative("sigma_cor", given, error=BudgetError))
             return
-        per_edge = tuple(_sigma("sigma_cor", c) for c in given)
+        per_edge = tuple(checks.not_negative("sigma_cor", c, error=BudgetError) for c in given)
         if len(per_edge) != self.topology.edge_count:
             raise BudgetError(
                 f"sigma_cor has {len(per_edge)} numbers for {self.topology.edge_count} edges; give one for each edge"
@@ -198,18 +199,6 @@ class Phases:
             delta = deltas.pop()
         segments = [Segment(p.topology, p.exposure, p.sigma_cdp, p.sigma_cor) for p in self.plans]
         return account(segments, adversary or self.plans[0].adversary, delta, method)
-
-
-def _sigma(name: str, value: Any) -> float:
-    try:
-        number = float(value) if isinstance(value, int | float | np.number) and not isinstance(value, bool) else math.nan
-    except OverflowError:
-        number = math.inf
-    if not (number >= 0 and math.isfinite(number)):
-        raise BudgetError(f"{name} must be a finite number of at least 0, not {value!r}")
-    if number and not 1e-100 <= number <= 1e100:  # squares would overflow
-        raise BudgetError(f"{name} must be 0 or lie between 1e-100 and 1e100, not {value!r}")
-    return number
 
 
 def _topology_out(topology: Topology) -> dict[str, Any]:

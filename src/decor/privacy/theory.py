@@ -9,13 +9,13 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
+from decor.arrays import Floats
 from decor.errors import BudgetError
 from decor.graph.gossip import ONE_ROUND, Gossip
 from decor.graph.spectrum import algebraic_connectivity
 from decor.graph.topology import Topology
 
 from .budget import Budget, Exposure, checked_delta
-from .leverage.network import Floats
 from .plan import NoisePlan
 
 

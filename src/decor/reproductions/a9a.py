@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import decor
+from decor.arrays import Array
 
 from . import figure_one, published
 from .study import OURS, Row, Study, by_graph
 from .tuning import Choice, Curve, default_ratio
-
-Array = NDArray[Any]
 
 STEPS, BATCH, DECAY, HORIZON = 5000, 64, 1e-5, 5000
 CLIPS = (0.01, 0.1)

@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
-Floats = NDArray[np.float64]
+from decor.arrays import Floats
 
 ORDERS = np.arange(2, 129)
 _SPACING, _TAIL = 0.25, 40.0  # of the sum that stands for an integral over x, in standard deviations

@@ -13,8 +13,8 @@ from typing import Any
 
 from decor.errors import InputError
 from decor.privacy.adversary import Adversary
-from decor.privacy.guarantee import figure
 from decor.privacy.plan import NoisePlan
+from decor.text import rounded_up
 
 Data = dict[str, Any]
 
@@ -31,7 +31,7 @@ def lines(audit: Data) -> list[list[str]]:
         [
             str(row["engine"]),
             str(row["adversary"]),
-            figure(float(row["claimed_epsilon"])),
+            rounded_up(float(row["claimed_epsilon"])),
             f"{sign} {down(float(row['measured_epsilon']))}",
             f"{math.floor(1000 * float(row['reached'])) / 10:g} %" if math.isfinite(float(row["reached"])) else "inf",
             "pass" if row["passed"] is True else "FAIL",

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from decor.errors import InputError
-from decor.privacy.guarantee import figure as rounded_up
+from decor.text import rounded_up
 
 from .palette import Style, styles
 from .plots import BLUE, COLOURS, GREY, INK, ORANGE, dress, save

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from decor import checks
 from decor.errors import InputError
 
 
@@ -72,7 +73,7 @@ def read_metrics(path: Path, steps: int) -> dict[str, list[float]]:
         raise InputError(f"{str(path)!r} cannot be read: {problem}") from None
     for k, row in enumerate(rows):
         known = isinstance(row, dict) and set(row) == set(rows[0]) and isinstance(row.get("step"), int)
-        if not known or not all(v is None or (isinstance(v, int | float) and not isinstance(v, bool)) for v in row.values()):
+        if not known or not all(v is None or not math.isnan(checks.as_float(v)) for v in row.values()):
             raise InputError(f"{str(path)!r} has no measurement of the usual kind in line {k + 1}")
     rows = [row for row in rows if row["step"] <= steps]
     return {name: [math.nan if row[name] is None else row[name] for row in rows] for name in (rows[0] if rows else {})}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from decor.arrays import Floats
 from decor.graph.topology import Topology
-from decor.privacy.leverage.network import Floats
 
 
 def places(topology: Topology) -> Floats:

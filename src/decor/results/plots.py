@@ -14,13 +14,13 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
+from decor.arrays import Floats
 from decor.errors import InputError
 from decor.graph.topology import Topology
 from decor.privacy import baselines
 from decor.privacy.guarantee import Guarantee
-from decor.privacy.guarantee import figure as rounded_up
-from decor.privacy.leverage.network import Floats
 from decor.privacy.plan import NoisePlan
+from decor.text import rounded_up
 
 from .graph_layout import places
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from decor.privacy.guarantee import Guarantee, figure
+from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
+from decor.text import rounded_up
 
 CARD = "MODEL_CARD.md"
 MANIFEST = ("simulated", "task", "learning_rate", "seed", "recipe", "engine", "noise", "versions", "run", "federation")
@@ -63,9 +64,9 @@ user's model by the names of its parameters; load them with `decor.Run.load(FOLD
 {guarantee}{stopped}
 
 - protected: {unit}
-- epsilon {figure(guarantee.epsilon)}, delta {figure(guarantee.delta)} (the failure probability, noise tables included)
+- epsilon {rounded_up(guarantee.epsilon)}, delta {rounded_up(guarantee.delta)} (the failure probability, noise tables included)
 - adversary: {guarantee.adversary.sentence}
-- noise: sigma_cdp {figure(plan.sigma_cdp)} of each user, sigma_cor {_correlated(plan.sigma_cor)} on each edge
+- noise: sigma_cdp {rounded_up(plan.sigma_cdp)} of each user, sigma_cor {_correlated(plan.sigma_cor)} on each edge
 - gradients clipped to {exposure.clip:g}
 
 This folder holds the models, the plan and public metrics. Nothing else in it depends on the training data.
@@ -87,4 +88,4 @@ Made with {versions or "decor"}. `decor account --plan plan.json` computes the p
 
 
 def _correlated(sigma: float | tuple[float, ...]) -> str:
-    return figure(sigma) if isinstance(sigma, float) else f"{figure(min(sigma))} to {figure(max(sigma))}"
+    return rounded_up(sigma) if isinstance(sigma, float) else f"{rounded_up(min(sigma))} to {rounded_up(max(sigma))}"

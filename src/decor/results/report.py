@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from decor.errors import InputError
-from decor.privacy.guarantee import figure as rounded_up
+from decor.text import rounded_up
 
 from .audit_section import section
 from .palette import styles

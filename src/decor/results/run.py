@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from decor import checks
 from decor.errors import InputError, require
 from decor.privacy.adversary import Adversary
 from decor.privacy.budget import ACCOUNTED
@@ -174,7 +175,7 @@ class Run:
             raise InputError(f'{str(folder)!r} is not a run folder: its {_MANIFEST} is not of format "{_FORMAT}"')
         plan = NoisePlan.load(folder / _PLAN)
         steps, stopped, file = (manifest.pop(name, None) for name in ("steps_taken", "stopped", "models"))
-        if isinstance(steps, bool) or not isinstance(steps, int) or not 0 <= steps <= plan.exposure.steps:
+        if not checks.is_count(steps, 0, plan.exposure.steps):
             raise InputError(
                 f"{str(folder / _MANIFEST)!r} says steps_taken {steps!r}, but the plan has {plan.exposure.steps} steps"
             )

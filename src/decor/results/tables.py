@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from decor.privacy.guarantee import figure as rounded_up
+from decor.text import rounded_up
 
 from .report_data import Data, check, number
 

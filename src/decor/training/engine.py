@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-import numpy as np
 from torch import Tensor
 
+from decor import checks
 from decor.errors import InputError
 from decor.learning.recipe import Recipe
 from decor.learning.task import Task
@@ -29,15 +28,9 @@ class Setting:
     seed: int | None
 
     def __post_init__(self) -> None:
-        rate = self.learning_rate
-        if isinstance(rate, bool) or not isinstance(rate, int | float | np.number) or not (rate > 0 and math.isfinite(rate)):
-            raise InputError(f"learning_rate must be a positive finite number, not {rate!r}")
-        object.__setattr__(self, "learning_rate", float(rate))
-        if self.seed is None:
-            return
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int | np.integer) or not 0 <= self.seed < 2**63:
-            raise InputError(f"seed must be a whole number from 0 to 2^63 - 1, or None for a private run, not {self.seed!r}")
-        object.__setattr__(self, "seed", int(self.seed))
+        object.__setattr__(self, "learning_rate", checks.positive("learning_rate", self.learning_rate))
+        if self.seed is not None:
+            object.__setattr__(self, "seed", checks.count("seed", self.seed, 0, hint="or None for a private run"))
 
 
 @dataclass(frozen=True)

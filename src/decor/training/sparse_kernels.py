@@ -5,15 +5,12 @@ Blocks are [users, settings, parameters]; `left` and `right` bound the columns, 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from decor.arrays import Array
 from decor.noise.gaussians import GROUP, fill
 
-Array = NDArray[Any]
 _CACHE = 1 << 15
 """Numbers worked on together: those of all users in so many columns."""
 

@@ -8,10 +8,11 @@ from typing import Any
 from decor.graph import mixing, spectrum
 from decor.privacy import baselines
 from decor.privacy.adversary import Adversary
-from decor.privacy.answer import advice, calibrated, described, finite, parts, relative_error
-from decor.privacy.guarantee import Guarantee, figure
+from decor.privacy.answer import advice, calibrated, described, parts, relative_error
+from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
 from decor.results.report_data import drawn_graph
+from decor.text import json_safe, rounded_up
 
 from .question import Drawn, Question
 
@@ -33,11 +34,11 @@ def _drawing(graph: Drawn) -> dict[str, Any]:
     facts = {
         "edges": f"{topology.edge_count:,}",
         "degrees": _range(int(topology.degrees.min()), int(topology.degrees.max())),
-        "algebraic_connectivity": figure(spectrum.algebraic_connectivity(topology)),
+        "algebraic_connectivity": rounded_up(spectrum.algebraic_connectivity(topology)),
         "vertex_connectivity": "not computed" if vertex is None else str(vertex),
-        "consensus_rate": figure(mixing.consensus_rate(topology)),
+        "consensus_rate": rounded_up(mixing.consensus_rate(topology)),
     }
-    return finite(drawn_graph(topology, "graph") | {"facts": facts, "advice": advice(topology, vertex)})  # type: ignore[no-any-return]
+    return json_safe(drawn_graph(topology, "graph") | {"facts": facts, "advice": advice(topology, vertex)})  # type: ignore[no-any-return]
 
 
 def _range(low: int, high: int) -> str:
@@ -55,15 +56,15 @@ def planned(question: Question) -> dict[str, Any]:
     quick = [each for each in plan.listed_adversaries() if each == plan.adversary or each.colluders in at_once]
     assert isinstance(plan.sigma_cor, float)
     shown = {
-        "sigma_cdp": figure(plan.sigma_cdp),
-        "sigma_cor": figure(plan.sigma_cor),
+        "sigma_cdp": rounded_up(plan.sigma_cdp),
+        "sigma_cor": rounded_up(plan.sigma_cor),
         "epsilon": _epsilon(guarantee),
-        "per_user": [figure(epsilon) for epsilon in guarantee.per_user.tolist()],
+        "per_user": [rounded_up(epsilon) for epsilon in guarantee.per_user.tolist()],
         "worst_user": plan.topology.name(guarantee.worst_user),
         "adversary": plan.adversary.sentence,
         "warnings": [*notes, *([] if plan.topology.is_connected else [parts(plan.topology)])],
     }
-    return finite(  # type: ignore[no-any-return]
+    return json_safe(  # type: ignore[no-any-return]
         described(plan, guarantee, notes)
         | {"shown": shown, "errors": _errors(plan, question), "command": question.command}
         | {"against": [_row(plan, each) for each in quick], "listed": [str(each) for each in plan.listed_adversaries()]}
@@ -73,7 +74,7 @@ def planned(question: Question) -> dict[str, Any]:
 def against(question: Question) -> dict[str, Any]:
     """The epsilon of every adversary worth a row; coalitions of two or three may take a search."""
     plan, _ = _plan(question)
-    return finite({"against": [_row(plan, each) for each in plan.listed_adversaries()]})  # type: ignore[no-any-return]
+    return json_safe({"against": [_row(plan, each) for each in plan.listed_adversaries()]})  # type: ignore[no-any-return]
 
 
 def _plan(question: Question) -> tuple[NoisePlan, list[str]]:
@@ -88,7 +89,7 @@ def _errors(plan: NoisePlan, question: Question) -> list[dict[str, Any]]:
     central, local = (made(topology, exposure, budget, any_delta=True) for made in (baselines.central, baselines.local))
     own, alone = relative_error(plan, question.gossip), relative_error(local, question.gossip)
     found = (("central", 1.0, central), ("decor", own, plan), ("local", alone, local))
-    return [{"kind": kind, "value": v, "text": figure(v), "sigma_cdp": figure(each.sigma_cdp)} for kind, v, each in found]
+    return [{"kind": kind, "value": v, "text": rounded_up(v), "sigma_cdp": rounded_up(each.sigma_cdp)} for kind, v, each in found]
 
 
 def _row(plan: NoisePlan, adversary: Adversary) -> dict[str, Any]:
@@ -104,4 +105,4 @@ def _row(plan: NoisePlan, adversary: Adversary) -> dict[str, Any]:
 
 
 def _epsilon(guarantee: Guarantee) -> str:
-    return figure(guarantee.epsilon) if guarantee.exact else f"≤ {figure(guarantee.epsilon)}"
+    return rounded_up(guarantee.epsilon) if guarantee.exact else f"≤ {rounded_up(guarantee.epsilon)}"

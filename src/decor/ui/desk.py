@@ -10,7 +10,7 @@ from typing import Any
 
 from decor import progress
 from decor.errors import InputError
-from decor.privacy.answer import finite
+from decor.text import json_safe
 
 from . import answer
 from .question import from_text, graph_of, question
@@ -48,7 +48,7 @@ class Desk:
             raise InputError('ask {"page": NAME, "number": N, "question": {...}}')
         if kind == "watch":
             seen = asked["question"].get("seen")
-            return {"folder": None} if self.watch is None else finite(self.watch.since(seen))
+            return {"folder": None} if self.watch is None else json_safe(self.watch.since(seen))
         page, number = str(asked.get("page", ""))[:64], asked.get("number", 0)
         if isinstance(number, bool) or not isinstance(number, int):
             raise InputError(f"a question's number is a whole number, not {number!r}")

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from decor.errors import InputError
-from decor.privacy.guarantee import figure
 from decor.privacy.plan import NoisePlan
 from decor.results import live_status
 from decor.results.outcomes import METRICS
 from decor.results.run import Run
+from decor.text import rounded_up
 
 Ask = Callable[[Path], dict[str, Any]]
 """A node's socket -> what it says of itself; raises InputError where nobody answers."""
@@ -128,9 +128,9 @@ class Watch:
                 self._spent.clear()
             self._spent[key] = {
                 "simulated": run.simulated,
-                "epsilon": figure(so_far.epsilon),
-                "promised": figure(whole.epsilon),
-                "budget": figure(plan.budget.epsilon) if plan.budget is not None else None,
+                "epsilon": rounded_up(so_far.epsilon),
+                "promised": rounded_up(whole.epsilon),
+                "budget": rounded_up(plan.budget.epsilon) if plan.budget is not None else None,
                 "statement": str(whole),
             }
         return self._spent[key]
@@ -152,7 +152,7 @@ class Watch:
         said = "Finished." if over else f"Under way: {finished} methods are finished."
         shown = [each for each in METRICS if any(row[each["name"]] is not None for row in rows)]
         for row in rows:
-            row["epsilon"] = "none" if row["epsilon"] is None else figure(float(row["epsilon"]))
+            row["epsilon"] = "none" if row["epsilon"] is None else rounded_up(float(row["epsilon"]))
         title = str(_dict(manifest, "task").get("name", "comparison"))
         return {"kind": "comparison", "said": said, "over": over, "title": title, "rows": rows, "metrics": shown}
 
@@ -175,7 +175,7 @@ class Watch:
             here = [each["here"] for each in said["neighbours"]]
             state = said["paused"] or f"at work, {sum(here)} of {len(here)} neighbours here"
             told = {key: said[key] for key in ("federation", "step", "steps", "missed")}
-            return blank | told | {"epsilon": figure(said["epsilon"]), "state": str(state), "answers": True}
+            return blank | told | {"epsilon": rounded_up(said["epsilon"]), "state": str(state), "answers": True}
         except (InputError, KeyError, TypeError):
             pass
         manifest = _json(self.folder / name / "manifest.json")

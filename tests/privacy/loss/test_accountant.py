@@ -117,7 +117,7 @@ def test_extreme_noise_is_accounted_and_does_not_overflow(s):
         assert g.epsilon == 0.0 if s > 1 else g.epsilon > 1e90
         assert (g.per_user == g.epsilon).all()
     for beyond in (1e-320, 1e-101, 1e101, 1e308):
-        with pytest.raises(BudgetError, match="0 or lie between 1e-100 and 1e100"):
+        with pytest.raises(BudgetError, match="0 or lie between 1e-100 and"):
             plan(decor.ring(5), beyond, 1.0)
 
 
@@ -193,9 +193,9 @@ def test_the_sentence_says_who_is_protected_from_whom():
 
 
 def test_printed_figures_are_rounded_up():
-    from decor.privacy.guarantee import figure
+    from decor.text import rounded_up
 
-    assert [figure(v) for v in (3.0, 3.0000000000001, 3.0001, 2.9999999999, 12345.0, 0.0012341, 0.0, math.inf)] == [
+    assert [rounded_up(v) for v in (3.0, 3.0000000000001, 3.0001, 2.9999999999, 12345.0, 0.0012341, 0.0, math.inf)] == [
         "3",
         "3",
         "3.001",

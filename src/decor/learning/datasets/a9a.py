@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from decor.arrays import Floats, Ints
 from decor.errors import InputError
 
 from . import files
 
 FEATURES = 123
 
-Arrays = tuple[NDArray[np.float32], NDArray[np.int64]]
+Arrays = tuple[NDArray[np.float32], Ints]
 
 
 def load() -> tuple[Arrays, Arrays]:
@@ -49,14 +50,14 @@ def parse(text: bytes, where: str, features: int = FEATURES) -> Arrays:
     return X, (numbers[first] > 0).astype(np.int64)
 
 
-def _numbers(text: bytes, where: str) -> NDArray[np.float64]:
+def _numbers(text: bytes, where: str) -> Floats:
     try:
         return np.array(text.replace(b":", b" ").split()).astype(np.float64)
     except ValueError as problem:
         raise InputError(f"{where!r} holds something that is no number: {problem}; fetch the file again") from None
 
 
-def _check(numbers: NDArray[np.float64], place: NDArray[np.int64], line: NDArray[np.int64], where: str, features: int) -> None:
+def _check(numbers: Floats, place: Ints, line: Ints, where: str, features: int) -> None:
     label, index = place == 0, place % 2 == 1
     wrong_index = index & ~((numbers >= 1) & (numbers <= features) & (numbers == np.floor(numbers)))
     for wrong, what in (

@@ -6,11 +6,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from decor.arrays import Floats, Ints
 from decor.errors import InputError
 
-Arrays = tuple[NDArray[np.float64], NDArray[np.int64]]
+Arrays = tuple[Floats, Ints]
 
 
 def breast_cancer() -> Arrays:

@@ -8,6 +8,7 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
+from decor.arrays import Ints
 from decor.errors import InputError
 
 from . import files
@@ -17,7 +18,7 @@ CLASSES = 10
 MEAN, DEVIATION = 0.1307, 0.3081
 """Of the pixels of the training images between 0 and 1: public numbers, which everybody uses."""
 
-Arrays = tuple[NDArray[np.float32], NDArray[np.int64]]
+Arrays = tuple[NDArray[np.float32], Ints]
 
 
 def load() -> tuple[Arrays, Arrays]:
@@ -39,7 +40,7 @@ def parse_images(content: bytes, where: str) -> NDArray[np.float32]:
     return X
 
 
-def parse_labels(content: bytes, where: str) -> NDArray[np.int64]:
+def parse_labels(content: bytes, where: str) -> Ints:
     """Labels in the idx format, 0 to 9."""
     (count,) = _header(content, 2049, 1, where)
     y = _body(content, 8, count, where).astype(np.int64)

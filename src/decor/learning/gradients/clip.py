@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
 from numba import njit
-from numpy.typing import NDArray
 from torch import Tensor
 
-Array = NDArray[Any]
+from decor.arrays import Array
+
 CPU = torch.device("cpu")
 Blocks = list[Tensor]
 """All models: one tensor [users, seeds, settings, ...] for every part of a model."""

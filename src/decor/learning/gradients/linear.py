@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from numba import njit
-from numpy.typing import NDArray
 from torch import Tensor
 
+from decor.arrays import Array
 from decor.learning.batches import Batch
 from decor.learning.task import Task
 
@@ -106,9 +104,7 @@ def _clip_by_torch(e: Tensor, size: Tensor, limit: Tensor, rate: Tensor, weights
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _clip(
-    e: NDArray[Any], size: NDArray[Any], limit: NDArray[Any], rate: NDArray[Any], weights: NDArray[Any], tiny: float
-) -> None:
+def _clip(e: Array, size: Array, limit: Array, rate: Array, weights: Array, tiny: float) -> None:
     groups, records, count = e.shape
     for b in range(groups):
         limits, rates = limit[b % len(limit), 0], rate[b % len(rate), 0]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+
+from decor.arrays import Array
 
 WORDS = 624
 """32-bit words that torch's generator on the CPU (MT19937) has for a state; of a seed it would take 32 bits alone."""
@@ -17,7 +17,7 @@ _LEFT, _STATE, _BYTES = slice(8, 12), slice(24, 24 + 8 * WORDS), 5056
 
 
 @contextmanager
-def secret_coins(words: NDArray[Any]) -> Iterator[None]:
+def secret_coins(words: Array) -> Iterator[None]:
     """Within this block torch's own generator goes on from these words; afterwards it is as it was."""
     with torch.random.fork_rng(devices=[]):
         state = torch.get_rng_state()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from numba import njit
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from decor.arrays import Array
 from decor.learning import losses
 from decor.learning.batches import Batch
 from decor.learning.task import Task
@@ -95,12 +93,12 @@ _TILE = 128
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
 def _add_clipped(
-    to: NDArray[Any],
-    models: NDArray[Any],
-    H: NDArray[Any],
-    h: NDArray[Any],
-    clip: NDArray[Any],
-    alpha: NDArray[Any],
+    to: Array,
+    models: Array,
+    H: Array,
+    h: Array,
+    clip: Array,
+    alpha: Array,
     slack: float,
     least: float,
     largest: float,

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 from numba import njit
-from numpy.typing import NDArray
 from torch import Tensor
 
+from decor.arrays import Array
 from decor.errors import InputError
 
 from .clip import length_of, lengths, scale
@@ -129,7 +129,7 @@ def add_into(to: Tensor, block: Tensor) -> None:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _column_lengths(found: NDArray[Any], out: NDArray[Any]) -> None:
+def _column_lengths(found: Array, out: Array) -> None:
     for b in range(len(found)):
         squares = out[b]
         squares[:] = 0.0
@@ -144,7 +144,7 @@ def _column_lengths(found: NDArray[Any], out: NDArray[Any]) -> None:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _scale_columns(found: NDArray[Any], factor: NDArray[Any], tiny: float) -> None:
+def _scale_columns(found: Array, factor: Array, tiny: float) -> None:
     for b in range(len(found)):
         for j in range(found.shape[1]):
             row = found[b, j]
@@ -154,6 +154,6 @@ def _scale_columns(found: NDArray[Any], factor: NDArray[Any], tiny: float) -> No
 
 
 @njit(cache=True, nogil=True)
-def _add_into(to: NDArray[Any], block: NDArray[Any]) -> None:
+def _add_into(to: Array, block: Array) -> None:
     for k in range(len(to)):
         to[k] += np.float64(block[k])

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import networkx as nx
 import numpy as np
 
+from decor.arrays import Floats, Ints
 from decor.errors import InputError
 
 from . import branch_kernels, dense
 from .branch_kernels import State, Target
-from .network import UNIT_ROUNDOFF, Floats, Ints, Network
+from .network import UNIT_ROUNDOFF, Network
 
 TOLERANCE = 1e-9
 """A bound this close above a value really attained is called exact."""

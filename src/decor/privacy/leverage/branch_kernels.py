@@ -39,7 +39,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .network import UNIT_ROUNDOFF, Floats, Ints
+from decor.arrays import Floats, Ints
+
+from .network import UNIT_ROUNDOFF
 
 Flags = NDArray[np.bool_]
 

@@ -15,13 +15,13 @@ from functools import lru_cache, partial
 import numpy as np
 
 from decor import progress
+from decor.arrays import Floats, Ints
 from decor.errors import CannotBound
-from decor.graph.topology import Ints
 from decor.privacy.threads import one_thread
 
 from . import dense, local_bounds
 from .deletion import TOLERANCE, after_deletion, from_scratch
-from .network import UNIT_ROUNDOFF, Floats
+from .network import UNIT_ROUNDOFF
 from .solve import SMALL, Noise, diagonal, leverages
 
 ENUMERATION_LIMIT = 400_000_000

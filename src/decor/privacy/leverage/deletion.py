@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from decor.arrays import Floats, Ints
+
 from . import dense
-from .network import UNIT_ROUNDOFF, Floats, Ints, Network
+from .network import UNIT_ROUNDOFF, Network
 from .solve import diagonal
 
 TOLERANCE = 1e-7

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .network import UNIT_ROUNDOFF, Floats
+from decor.arrays import Floats
+
+from .network import UNIT_ROUNDOFF
 
 # widths, in columns, below which loops do and up to which one product goes; flat around these values
 _LEAF = 16

@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from decor import progress
+from decor.arrays import Floats
 from decor.errors import BudgetError, InputError
 from decor.graph.spectrum import DENSE_LIMIT, laplacian_spectrum
 from decor.graph.topology import Topology
@@ -18,7 +19,7 @@ from decor.privacy.budget import Budget, Exposure
 from decor.privacy.loss import gaussian
 
 from .coalition import Exposed, Phase, exposed
-from .network import UNIT_ROUNDOFF, Floats
+from .network import UNIT_ROUNDOFF
 from .solve import Noise, rounded_down
 
 _INSIDE = 1 + 2.0**-43

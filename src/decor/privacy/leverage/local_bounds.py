@@ -11,9 +11,10 @@ from collections import deque
 import numpy as np
 
 from decor import progress
+from decor.arrays import Floats, Ints
 
 from .deletion import bounds_within
-from .network import Floats, Ints, Network
+from .network import Network
 
 _CORE, _PIECE = 60, 400
 """Users that a piece answers for (at most), and users that it holds: those and as many around them as fit."""

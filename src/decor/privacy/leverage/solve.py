@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from decor import progress
+from decor.arrays import Floats
 from decor.errors import CannotBound
 from decor.graph.spectrum import laplacian_spectrum
 from decor.graph.topology import Topology
 
 from . import dense
-from .network import UNIT_ROUNDOFF, Floats, Network
+from .network import UNIT_ROUNDOFF, Network
 
 SMALL = 64
 DENSE = 1200

@@ -11,10 +11,11 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from decor.arrays import Floats, Ints
 from decor.errors import InputError
 
 from . import dense as elimination
-from .network import UNIT_ROUNDOFF, Floats, Ints, Network
+from .network import UNIT_ROUNDOFF, Network
 from .sparse_order import Analysis, analyse
 
 _PANEL = 64

@@ -7,9 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from decor.arrays import Ints
 from decor.errors import CannotBound
-
-from .network import Ints
 
 CORE_LIMIT = 16_000
 """Most nodes the dense core may have: 2 GB for each of the several matrices its inverse needs."""

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from decor import progress
+from decor.arrays import Floats
 from decor.errors import BudgetError, InputError
 from decor.graph.topology import Topology
 from decor.privacy.adversary import Adversary
 from decor.privacy.budget import Exposure, checked_delta
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.leverage.coalition import Exposed, Phase, exposed
-from decor.privacy.leverage.network import Floats
 from decor.privacy.leverage.solve import Noise
 
 from . import gaussian

@@ -10,12 +10,11 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import erfcx
 
+from decor.arrays import Floats
 from decor.errors import BudgetError
-
-Floats = NDArray[np.float64]
 
 _ROOT_HALF = math.sqrt(0.5)
 _SLACK = 4e-12

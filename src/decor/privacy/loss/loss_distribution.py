@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-Floats = NDArray[np.float64]
+from decor.arrays import Floats
 
 ROUNDING = 8 * float(np.finfo(np.float64).eps)
 """More than any function used here errs, relatively."""

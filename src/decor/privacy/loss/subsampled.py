@@ -23,14 +23,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 
+from decor.arrays import Floats
 from decor.errors import BudgetError, CannotBound
 
 from .loss_distribution import ROUNDING, Law, Pair, Repeated
-
-Floats = NDArray[np.float64]
 
 _SHARE = 1e-6  # of delta, given away to the losses that are cut off
 _OUTSIDE = 24.0  # minus the log of the tilted mass that the window leaves out

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from decor.arrays import Array
 from decor.graph.gossip import Gossip
 from decor.graph.topology import Topology
 from decor.learning.gradients.clip import Blocks
@@ -24,7 +24,6 @@ from decor.training.mixer import DENSE, is_complete
 
 from . import kernels
 
-Array = NDArray[Any]
 _WORKSPACE = 48_000_000
 """Numbers of a workspace: enough for a card to do at a time, and some are still in its cache in the round that follows."""
 _LANES, _LANES_OF_A_WARP, _BLOCK = 256, 64, 1024

@@ -13,12 +13,13 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "decor"
 
-LEAVES = {"errors", "checks", "arrays", "text", "progress", "machine", "version"}
+LEAVES = {"errors", "checks", "choices", "arrays", "text", "progress", "machine", "version"}
 BELOW_TRAINING = {*LEAVES, "graph", "privacy", "noise", "learning", "results"}
 MAY_IMPORT = {
     "errors": set(),
     "checks": {"errors"},
     "arrays": set(),
+    "choices": set(),
     "text": set(),
     "progress": set(),
     "machine": set(),

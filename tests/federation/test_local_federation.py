@@ -243,7 +243,7 @@ def test_on_a_machine_with_a_card_users_can_still_differentiate(tmp_path):
 def test_the_engine_refuses_what_peers_cannot_do():
     task = decor.tasks.breast_cancer(users=3, seed=0)
     plan = planned()
-    with pytest.raises(decor.InputError, match="no sweep, callbacks, resume or evaluate_every"):
+    with pytest.raises(decor.InputError, match="Peers does not support evaluate_every; drop it"):
         decor.train(task, plan, learning_rate=1.0, engine=decor.Peers(), evaluate_every=2)
     with pytest.raises(decor.InputError, match="round of gossip"):
         decor.train(task, plan, learning_rate=1.0, engine=decor.Peers(), gossip_rounds=0)

@@ -14,6 +14,7 @@ from scipy import stats
 
 from decor import progress
 from decor.arrays import Array
+from decor.choices import Relation, Sampling
 from decor.privacy.loss import subsampled
 from decor.privacy.plan import NoisePlan
 
@@ -206,7 +207,11 @@ class _Evidence:
 
     def attacks(self, k: int, trained: Array, error: float) -> list[Attack]:
         foe, exposure = self.against[k], self.ear.plan.exposure
-        exact = Claim(_epsilons(self.multiplier(foe), self.rate, str(exposure.sampling), str(exposure.relation), exposure.steps))
+        exact = Claim(
+            _epsilons(
+                self.multiplier(foe), self.rate, exposure.sampling or "poisson", exposure.relation or "replace", exposure.steps
+            )
+        )
         claims = exact, Claim.of(self.ear.plan, foe)
         present, first, ratios, sums = (
             each[~self.silent] for each in (self.amplitudes > 0, trained, self.ratios[k], self.sums[k])
@@ -240,7 +245,7 @@ class _Evidence:
 
 
 @lru_cache(maxsize=256)
-def _epsilons(multiplier: float, rate: float, sampling: str, relation: str, steps: int) -> Array:
+def _epsilons(multiplier: float, rate: float, sampling: Sampling, relation: Relation, steps: int) -> Array:
     step = subsampled.SubsampledStep(multiplier, rate, sampling, relation, steps)
     return np.array([subsampled.epsilon([step], float(delta), fine=False)[0] for delta in DELTAS])
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from decor.arrays import Array
+from decor.choices import Dtype
 from decor.errors import DecorError, InputError
 from decor.federation import recording
 from decor.federation.local_federation import Together
@@ -96,7 +97,7 @@ class _Written:
     def steps(self) -> int:
         return 1 + max((step for _, step in self.messages), default=-1)
 
-    def told(self, hear: Hear, dtype: str, unit: float, multiples: Sequence[int]) -> list[str]:
+    def told(self, hear: Hear, dtype: Dtype, unit: float, multiples: Sequence[int]) -> list[str]:
         users, by_record = range(self.plan.topology.users), self.plan.exposure.unit == "example"
         for step in range(self.steps):
             missing = [user for user in users if (user, step) not in self.messages or (user, step) not in self.models]
@@ -130,7 +131,7 @@ class _Written:
         for user, records in enumerate(self.records):
             drawn = self._for_batches(user)
             if step < len(drawn):
-                rows = secretly(records, exposure.batch_size, str(exposure.sampling), partial(_first, drawn[step])).rows
+                rows = secretly(records, exposure.batch_size, exposure.sampling or "poisson", partial(_first, drawn[step])).rows
                 found[user, rows[rows < records].numpy()] = True
         return found
 

@@ -63,7 +63,7 @@ class Private:
         assert isinstance(descent.channel, channel.Private)
         noise, dtype = descent.channel.source, np.dtype(engine.dtype)
         exposure, sizes = plan.exposure, [block[0].numel() for block in descent.models]
-        batches = drawn(plan, share.batches(exposure.batch_size, str(exposure.sampling), [0], 1))
+        batches = drawn(plan, share.batches(exposure.batch_size, exposure.sampling or "poisson", [0], 1))
         before = _flat(descent.models)
 
         def sent(steps: Array) -> Array:

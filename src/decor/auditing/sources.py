@@ -130,7 +130,7 @@ class Simulated:
     def run(self, task: Task, plan: NoisePlan, seeds: Sequence[int], hear: Hear) -> Outcome:
         sizes = [weights.numel() for weights in task.model.parameters()]
         edges = _Edges(plan, seeds, sizes) if self.secrets else None
-        batches = drawn(plan, Batches(task.counts, plan.exposure.batch_size, str(plan.exposure.sampling), seeds))
+        batches = drawn(plan, Batches(task.counts, plan.exposure.batch_size, plan.exposure.sampling or "poisson", seeds))
         early: list[Array] = []
 
         def listen(step: int, messages: Tensor) -> None:

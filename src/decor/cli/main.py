@@ -15,7 +15,7 @@ from decor.distributed.world import World
 from decor.errors import AuditFailed, DecorError, InputError
 
 from . import audit, compare, federation, graph, node, noise, release, reproduce, status, train, ui
-from .terminal import shown_progress
+from .terminal import INTERRUPTED, shown_progress
 
 
 class _Parser(argparse.ArgumentParser):
@@ -41,9 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shown, warnings.showwarning = warnings.showwarning, _warn
     try:
         with shown_progress():
-            options.run(options)
+            code: int = options.run(options) or 0
         sys.stdout.flush()
-        return 0
+        if code == INTERRUPTED:
+            _say_interrupted()
+        return code
     except AuditFailed as found:
         print(f"decor: {found}", file=sys.stderr)
         return 1
@@ -56,11 +58,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        if World.joined().is_first and not launch.is_started():
-            print("decor: interrupted", file=sys.stderr)
-        return 130
+        _say_interrupted()
+        return INTERRUPTED
     finally:
         warnings.showwarning = shown
+
+
+def _say_interrupted() -> None:
+    if World.joined().is_first and not launch.is_started():
+        print("decor: interrupted", file=sys.stderr)
 
 
 def _warn(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:

@@ -18,7 +18,7 @@ from decor.errors import InputError, require
 from decor.text import rounded_up, table
 
 from . import options as opt
-from .terminal import write_json
+from .terminal import INTERRUPTED, write_json
 
 if TYPE_CHECKING:
     from decor.federation.federation import Federation
@@ -64,7 +64,7 @@ def add_commands(commands: Any) -> None:
     opt.add_json(ledger)
 
 
-def run_node(options: argparse.Namespace) -> None:
+def run_node(options: argparse.Namespace) -> int:
     installed()
     from decor.federation.federation import Federation
     from decor.federation.node import Node
@@ -111,8 +111,7 @@ def run_node(options: argparse.Namespace) -> None:
             if metric != "step":
                 print(f"{metric.replace('_', ' ')} on public data: {value:.4g}")
         print(f"{guarantee}\n\nwrote {output}, {path}")
-    if run.stopped is not None:
-        raise KeyboardInterrupt
+    return INTERRUPTED if run.stopped is not None else 0
 
 
 def run_up(options: argparse.Namespace) -> None:

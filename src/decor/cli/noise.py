@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import decor
+from decor.choices import Method
 from decor.errors import InputError
 from decor.graph.gossip import Gossip
 from decor.privacy.answer import calibrated, described, parts
@@ -166,7 +167,7 @@ def _users(plan: decor.NoisePlan, guarantee: decor.Guarantee) -> str:
     return f"Every user, against {guarantee.adversary}:\n{table(header, rows)}{more}\n\n"
 
 
-def _adversaries(plan: decor.NoisePlan, delta: float, method: str) -> str:
+def _adversaries(plan: decor.NoisePlan, delta: float, method: Method) -> str:
     rows = []
     for adversary in plan.listed_adversaries():
         g = plan.guarantee(delta, adversary, method)

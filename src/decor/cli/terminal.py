@@ -14,6 +14,9 @@ from decor import progress
 from decor.distributed.world import World
 from decor.text import json_safe
 
+INTERRUPTED = 130
+"""The exit status of a command that a person stopped: 128 and the number of SIGINT."""
+
 
 def typed() -> str:
     """What was typed, to be typed again."""

@@ -20,11 +20,12 @@ from decor.errors import InputError
 from decor.learning.recipe import Recipe
 from decor.machine import cores
 from decor.results.live_status import Live
+from decor.results.stop_reason import StopReason
 from decor.text import table
 
 from . import options as opt
 from . import training_options
-from .terminal import write_json
+from .terminal import INTERRUPTED, write_json
 
 _TRAIN = """example:
   decor train --task breast-cancer --topology ring --users 16 --epsilon 10 --steps 100 --learning-rate 0.1 --output run"""
@@ -61,7 +62,7 @@ def add_commands(commands: Any) -> None:
     train.add_argument("--json", action="store_true", help="one JSON object on standard output, and nothing else there")
 
 
-def run_train(options: argparse.Namespace) -> None:
+def run_train(options: argparse.Namespace) -> int:
     folder, started = Path(options.output), World.announced() is not None
     launch.enlist()
     if options.engine == "vectorised" and started:
@@ -77,7 +78,7 @@ def run_train(options: argparse.Namespace) -> None:
         _check_folder(folder, options, started)
     if options.engine == "process-group" and not started:
         _start(options)
-        return
+        return 0
     if options.processes is not None and not started:
         raise InputError("--processes are those of --engine process-group; say both, or neither")
     task, plan, recipe = _task_plan_and_recipe(options)
@@ -92,47 +93,23 @@ def run_train(options: argparse.Namespace) -> None:
             _checkpoints(folder, options.checkpoint_every, options.overwrite),
             interrupted,
         ]
-        run = _train(options, task, plan, recipe, engine, callbacks, resumed)
+        run = decor.train(
+            task,
+            plan,
+            recipe,
+            learning_rate=options.learning_rate,
+            engine=engine,
+            callbacks=callbacks,
+            resume=resumed,
+            allow_disconnected=options.allow_disconnected,
+        )
     if not world.is_first:
-        return
+        return 0
     run.save(folder, overwrite=options.overwrite)
     live.over()
     (folder / ".torchrun").unlink(missing_ok=True)
     _show(run, folder, options)
-    if run.stopped is not None and run.stopped.startswith("interrupted"):
-        raise KeyboardInterrupt
-
-
-def _train(
-    options: argparse.Namespace,
-    task: Any,
-    plan: decor.NoisePlan,
-    recipe: Recipe,
-    engine: Any,
-    callbacks: Any = (),
-    resume: decor.Run | None = None,
-) -> Any:
-    """`decor.train` as the options say."""
-    return decor.train(
-        task,
-        plan,
-        recipe,
-        learning_rate=options.learning_rate,
-        engine=engine,
-        callbacks=callbacks,
-        resume=resume,
-        allow_disconnected=options.allow_disconnected,
-    )
-
-
-class _Dry:
-    """An engine that has been asked, and does nothing: whatever is wrong has been said by then."""
-
-    def run(self, task: Any, settings: Any, recipe: Any, *_: object) -> list[Any]:
-        from decor.learning.batches import check_size
-
-        check_size(task.counts, recipe.batch_size or settings[0].plan.exposure.batch_size)
-        return [argparse.Namespace(stopped=None)]
+    return INTERRUPTED if run.stopped is not None and run.stopped.cause == "interrupted" else 0
 
 
 def _check_folder(folder: Path, options: argparse.Namespace, started: bool) -> None:
@@ -168,11 +145,17 @@ def _engine(options: argparse.Namespace, started: bool) -> decor.Vectorised | de
 
 def _start(options: argparse.Namespace) -> None:
     """This very command in several processes; what cannot work is said before."""
+    from decor.learning.batches import check_size
+    from decor.training.engine import Setting
+    from decor.training.validation import check
+
     count = cores() if options.processes is None else options.processes
     task, plan, recipe = _task_plan_and_recipe(options)
     if not 1 <= count <= task.users:
         raise InputError(f"--processes must be from 1 to the {task.users} users, not {count}")
-    _train(options, task, plan, recipe, _Dry())
+    check(task, plan, recipe, options.allow_disconnected)
+    Setting(plan, options.learning_rate, None if options.seed == "secret" else options.seed)
+    check_size(task.counts, recipe.batch_size or plan.exposure.batch_size)
     launch.start(count, options.words)
 
 
@@ -216,9 +199,12 @@ def _until_interrupted(world: World) -> Iterator[Any]:
         if world.is_first:
             print("\ndecor: stopping after this measurement; press Ctrl-C again to stop at once", file=sys.stderr)
 
+    def reason(moment: Any) -> StopReason | None:
+        return StopReason(f"interrupted after step {moment.step}; go on with --resume", "interrupted") if asked else None
+
     before = signal.signal(signal.SIGINT, ask)
     try:
-        yield lambda moment: f"interrupted after step {moment.step}; go on with --resume" if asked else None
+        yield reason
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from decor.choices import Dtype, GradientPath
 from decor.errors import InputError
 from decor.learning.batches import check_size
 from decor.learning.recipe import Recipe
 from decor.learning.task import Task
 from decor.results.run import Run
-from decor.training.engine import Callback, Setting
+from decor.training.engine import IN_MEMORY, Callback, Capabilities, Setting
 from decor.training.manifest import versions
 from decor.training.simulation import Simulation
 from decor.training.validation import check
@@ -46,17 +47,26 @@ class ProcessGroup:
 
     seed: int | None = 0
     device: str = "cpu"
-    dtype: str = "float32"
+    dtype: Dtype = "float32"
     threads: int | None = 1
-    path: str = "auto"
+    path: GradientPath = "auto"
     tf32: bool = False
     on_messages: Callable[[int, Tensor], object] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        self.local  # noqa: B018 - checks the options
+        self._simulator()  # refuses options that do not go together
 
     @property
-    def local(self) -> Vectorised:
+    def capabilities(self) -> Capabilities:
+        # a private run cannot be resumed, but only the first process is given a run to resume: `run` lets all refuse it together
+        return Capabilities()
+
+    @property
+    def parameters_at_once(self) -> int:
+        return IN_MEMORY
+
+    def _simulator(self) -> Vectorised:
+        """The simulator of this process's users."""
         device = self.device
         if device == "cuda" and torch.cuda.is_available():
             device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
@@ -103,4 +113,4 @@ class ProcessGroup:
             }
         )
         check_size(task.counts, recipe.batch_size or settings[0].plan.exposure.batch_size)
-        return Simulation(self.local, mate, settings, recipe, resume).finished()
+        return Simulation(self._simulator(), mate, settings, recipe, resume).finished()

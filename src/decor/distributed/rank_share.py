@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from decor.choices import Sampling
 from decor.errors import DecorError, InputError
 from decor.graph.topology import Topology
 from decor.learning.batches import Batches
@@ -21,6 +22,7 @@ from decor.noise import root
 from decor.noise.secret import Crossing, GridNoise, Handshake, Secret, width_for
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
+from decor.results.stop_reason import StopReason
 from decor.training.channel import Channel, Complete, Private, Sparse
 from decor.training.engine import Callback, Moment
 from decor.training.manifest import fingerprint
@@ -58,7 +60,7 @@ class Teammate:
     def task(self) -> Task:
         return replace(self.whole, shards=[self.whole.shards[int(user)] for user in self.part.users])
 
-    def batches(self, size: int | None, sampling: str, seeds: Sequence[int], unit: int) -> Batches:
+    def batches(self, size: int | None, sampling: Sampling, seeds: Sequence[int], unit: int) -> Batches:
         words = None if self.secret is None else self.secret.batch_words
         return Batches(self.task.counts, size, sampling, seeds, unit, self.part.users.tolist(), words)
 
@@ -145,7 +147,7 @@ class Teammate:
             found.append(self.team.dealt(own, rows))
         return found
 
-    def asked(self, moments: dict[int, Moment], run: Callable[[int], Run]) -> dict[int, str]:
+    def asked(self, moments: dict[int, Moment], run: Callable[[int], Run]) -> dict[int, StopReason]:
         """The first process asks its callbacks. When one wants a run, the others give their models; then they hear the end."""
         if not self.asks:
             return {}
@@ -157,9 +159,11 @@ class Teammate:
         if said == _FAILED:
             raise DecorError("the first process has failed in a callback")
         ended = self.team.told(torch.zeros(self.runs, dtype=torch.int64))
-        return {k: f"stopped after step {moments[k].step}" for k in torch.nonzero(ended).flatten().tolist()}
+        return {
+            k: StopReason(f"stopped after step {moments[k].step}", "unfinished") for k in torch.nonzero(ended).flatten().tolist()
+        }
 
-    def _asked_here(self, moments: dict[int, Moment], run: Callable[[int], Run]) -> dict[int, str]:
+    def _asked_here(self, moments: dict[int, Moment], run: Callable[[int], Run]) -> dict[int, StopReason]:
         def gathered(k: int) -> Run:
             if not asking:
                 raise InputError("a run can be asked for while its callback is called, not later")

@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from decor.choices import Dtype
 from decor.errors import FragileGraphWarning, InputError, require
 from decor.graph.gossip import Gossip
 from decor.graph.topology import Topology
@@ -253,7 +254,7 @@ class Federation:
         return self.training.learning_rate
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> Dtype:
         return self.training.dtype
 
     @property

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from decor import checks
+from decor.choices import Dtype, Relation, Sampling, Unit
 from decor.errors import InputError, require
 from decor.privacy.adversary import Adversary
 
@@ -115,9 +116,9 @@ class Privacy:
         Rule('"eavesdropper", "curious", "colluding:Q" (such as "colluding:2") or "everyone"', _adversary),
         help="eavesdropper, curious, colluding:Q or everyone",
     )
-    unit: str = _field(_choice("user", "example"), "user", help="user (all data of a user) or example (one record)")
-    sampling: str | None = _field(_choice("poisson", "fixed"), None, help="example level: poisson (default) or fixed")
-    relation: str | None = _field(
+    unit: Unit = _field(_choice("user", "example"), "user", help="user (all data of a user) or example (one record)")
+    sampling: Sampling | None = _field(_choice("poisson", "fixed"), None, help="example level: poisson (default) or fixed")
+    relation: Relation | None = _field(
         _choice("add-remove", "replace"), None, help="example level: add-remove (default with poisson) or replace"
     )
     ratio: float | None = _field(
@@ -175,7 +176,7 @@ class Training:
     )
     final_gossip_rounds: int = _field(_whole(0, 10_000), 0, help="rounds of averaging after the last step")
     batch_size: int | None = _field(_whole(1), None, help="examples per gradient (default: all)")
-    dtype: str = _field(_choice("float32", "float64"), "float32", help="float32 or float64")
+    dtype: Dtype = _field(_choice("float32", "float64"), "float32", help="float32 or float64")
 
     def __post_init__(self) -> None:
         _check(self, "training")

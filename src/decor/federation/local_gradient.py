@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from decor.choices import Dtype, Sampling
 from decor.errors import InputError
 from decor.learning.batches import Batch, secretly
 from decor.learning.gradients.choose import choose_gradients
@@ -32,7 +33,7 @@ class Local:
     divided by the batch size, each at most `clip` long, and summed in double precision whatever the model's numbers are.
     """
 
-    def __init__(self, task: Task, exposure: Exposure, recipe: Recipe, dtype: str, random: Callable[[int], bytes]) -> None:
+    def __init__(self, task: Task, exposure: Exposure, recipe: Recipe, dtype: Dtype, random: Callable[[int], bytes]) -> None:
         self.exposure, self.recipe, self.random = exposure, recipe, random
         self.dtype = np.dtype(dtype)
         self.example = exposure.unit == "example"
@@ -86,7 +87,7 @@ class Local:
         total, size = np.zeros(self.parameters), self.exposure.batch_size or 1
         clip = torch.tensor([[self.exposure.clip]], dtype=torch.float64)
         one = torch.ones(1, 1, dtype=torch.float64)
-        batch = self._batch(size, str(self.exposure.sampling))
+        batch = self._batch(size, self.exposure.sampling or "poisson")
         self._gradients.add_records(self._blocks(total), self._blocks(model), batch, slice(0, 1), clip, one)
         return total
 
@@ -113,7 +114,7 @@ class Local:
         found = [block.numpy().ravel() for block in self._gradients.mean(self._blocks(model), batch, slice(0, 1))]
         return found[0] if len(found) == 1 else np.concatenate(found)
 
-    def _batch(self, size: int | None, sampling: str) -> Batch:
+    def _batch(self, size: int | None, sampling: Sampling) -> Batch:
         return secretly(self._records, size, sampling, self.random)
 
     def _blocks(self, flat: Vector) -> Blocks:

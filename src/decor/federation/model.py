@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from decor.choices import Dtype
 from decor.errors import InputError, require
 from decor.learning import own_data
 
@@ -13,7 +14,7 @@ from .file import Model
 Pair = tuple[Any, Any]
 
 
-def parameters(model: Model, dtype: str) -> int:
+def parameters(model: Model, dtype: Dtype) -> int:
     """How many numbers are trained; loads torch for a model of code only."""
     if model.sizes is None:
         return sum(p.numel() for p in built(model, dtype)[0].parameters() if p.requires_grad)
@@ -21,7 +22,7 @@ def parameters(model: Model, dtype: str) -> int:
     return sum((inputs + bias) * outputs for inputs, outputs in pairwise(model.sizes))
 
 
-def built(model: Model, dtype: str) -> Pair:
+def built(model: Model, dtype: Dtype) -> Pair:
     """A new module and its loss, with the weights that everybody starts from."""
     require("torch", "train", "federations that train")
     import torch
@@ -59,7 +60,7 @@ def _of_code(name: str, seed: int) -> Pair:
     return made
 
 
-def fitting(model: Model, dtype: str, what: str, shard: Pair) -> Pair:
+def fitting(model: Model, dtype: Dtype, what: str, shard: Pair) -> Pair:
     """Records and targets in the types that the model takes; an error says where they do not fit, never what they are."""
     import torch
 

@@ -26,6 +26,7 @@ from decor.net.link import Values
 from decor.net.peer import Agenda, Peer
 from decor.privacy.guarantee import Guarantee
 from decor.results.run import Run
+from decor.results.stop_reason import StopReason
 from decor.text import rounded_up
 
 from .local_gradient import Local
@@ -155,7 +156,8 @@ class Node:
             "simulated": False,
             "noise": {"kind": "grid", "distance": self.terms.grid.distance},
         }
-        stopped = None if self.step > self.steps else f"stopped after step {self.step} of {self.steps}"
+        unfinished = StopReason(f"stopped after step {self.step} of {self.steps}", "unfinished")
+        stopped = None if self.step > self.steps else unfinished
         measured = self.local.metrics(self.model) if self.task.test is not None and self.task.test_public else {}
         history: dict[str, list[float]] = {"step": [taken], **{name: [value] for name, value in measured.items()}}
         return Run(self.terms.plan, history, self.local.state(self.model), taken, stopped, manifest, {}, self.local.fixed)

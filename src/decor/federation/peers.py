@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from decor import progress
+from decor.choices import Dtype
 from decor.errors import InputError
 from decor.learning.gradients.choose import choose_gradients
 from decor.learning.recipe import Recipe
@@ -21,7 +22,7 @@ from decor.net import transport
 from decor.net.identity import Identity
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
-from decor.training.engine import Callback, Setting
+from decor.training.engine import IN_MEMORY, Callback, Capabilities, Setting
 from decor.training.manifest import versions
 from decor.training.measurement import PUBLIC
 from decor.training.validation import check
@@ -40,7 +41,7 @@ class Peers:
     `private_metrics` the run keeps the training loss as well, which is known here because all data is on one machine.
     """
 
-    dtype: str = "float32"
+    dtype: Dtype = "float32"
     timeout: float = 30.0
     quorum: float = 0.5
     folder: str | Path | None = None
@@ -52,6 +53,19 @@ class Peers:
         if not self.timeout > 0 or not 0 < self.quorum <= 1:
             raise InputError("timeout is a number of seconds above 0, and quorum a share above 0 and at most 1")
 
+    @property
+    def seed(self) -> None:
+        """Peers draw from the operating system."""
+        return None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(several_settings=False, callbacks=False, resuming=False, measurements=False)
+
+    @property
+    def parameters_at_once(self) -> int:
+        return IN_MEMORY
+
     def run(
         self,
         task: Task,
@@ -60,8 +74,7 @@ class Peers:
         callbacks: Sequence[Callback] = (),
         resume: Run | None = None,
     ) -> list[Run]:
-        if len(settings) != 1 or callbacks or resume is not None or recipe.evaluate_every is not None:
-            raise InputError("peers run one setting from start to end: no sweep, callbacks, resume or evaluate_every")
+        self.capabilities.check(self, settings, recipe, callbacks, resume)
         (setting,) = settings
         task = check(task, setting.plan, recipe, allow_disconnected=True)
         if setting.plan.budget is None:

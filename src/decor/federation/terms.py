@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from decor.choices import Dtype
 from decor.errors import InputError
 from decor.learning.recipe import Recipe
 from decor.net.link import Neighbour
@@ -27,7 +28,7 @@ class Terms:
     delta: float
     recipe: Recipe
     learning_rate: float
-    dtype: str
+    dtype: Dtype
     parameters: int
     digest: bytes
     digests: tuple[tuple[str, bytes], ...]

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from decor import checks
 from decor.arrays import Floats
+from decor.choices import Acceleration
 from decor.errors import InputError
 
 from .design import designed_roots
@@ -45,7 +46,7 @@ class Gossip:
     """
 
     rounds: int = 1
-    accelerate: bool | str = False
+    accelerate: Acceleration = False
 
     def __post_init__(self) -> None:
         hint = "0 is no gossip, 1 the paper's; more rounds come closer to the average"

@@ -15,6 +15,7 @@ from numba import njit
 from torch import Tensor
 
 from decor.arrays import Array
+from decor.choices import Sampling
 from decor.errors import DecorError, InputError
 
 Words = Callable[[int, int], Array]
@@ -49,7 +50,7 @@ class Batches:
         self,
         records: Sequence[int],
         size: int | None,
-        sampling: str,
+        sampling: Sampling,
         seeds: Sequence[int],
         unit: int = 1,
         names: Sequence[int] | None = None,
@@ -126,7 +127,7 @@ class Batches:
         return Batch(torch.from_numpy(rows), 1.0 / wide if alike else torch.from_numpy(weights))
 
 
-def words_needed(records: Sequence[int], size: int | None, sampling: str) -> int:
+def words_needed(records: Sequence[int], size: int | None, sampling: Sampling) -> int:
     """How many words the secret batches of a step take."""
     if size is None:
         return 0
@@ -142,7 +143,7 @@ def check_size(records: Sequence[int], size: int | None) -> None:
             )
 
 
-def secretly(records: int, size: int | None, sampling: str, random: Callable[[int], bytes]) -> Batch:
+def secretly(records: int, size: int | None, sampling: Sampling, random: Callable[[int], bytes]) -> Batch:
     """One user's batch, by random bytes that nobody else knows: what amplification by sampling asks for.
 
     Guarantee: see `sample` ("poisson") and `choose` ("fixed").

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from decor import checks
+from decor.choices import Acceleration
 from decor.errors import InputError
 from decor.graph.gossip import Gossip
 
@@ -45,7 +46,7 @@ class Recipe:
     momentum: float = _option(0.0, "heavy-ball momentum of noised gradients", "M")
     weight_decay: float = _option(0.0, "weight decay", "W")
     gossip_rounds: int = _option(1, "rounds of averaging per step", "K")
-    accelerate: bool | str = _option(False, "better weights for several rounds: chebyshev, or designed for this graph", "HOW")
+    accelerate: Acceleration = _option(False, "better weights for several rounds: chebyshev, or designed for this graph", "HOW")
     final_gossip_rounds: int = _option(0, "rounds of averaging after the last step", "K")
     local_steps: int = _option(1, "user level: steps each user takes alone, clipped as one", "K")
     batch_size: int | None = _option(None, "examples per gradient", "B")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decor.choices import Method
 from decor.graph.topology import Topology
 
 from .adversary import Adversary
@@ -10,13 +11,15 @@ from .calibrate import calibrate
 from .plan import NoisePlan
 
 
-def local(topology: Topology, exposure: Exposure, budget: Budget, method: str = "exact", *, any_delta: bool = False) -> NoisePlan:
+def local(
+    topology: Topology, exposure: Exposure, budget: Budget, method: Method = "exact", *, any_delta: bool = False
+) -> NoisePlan:
     """LDP: independent noise alone, enough even if every secret is known. Arguments as of `calibrate`."""
     return calibrate(topology, exposure, Adversary.everyone(), budget, ratio=0.0, method=method, any_delta=any_delta)
 
 
 def central(
-    topology: Topology, exposure: Exposure, budget: Budget, method: str = "exact", *, any_delta: bool = False
+    topology: Topology, exposure: Exposure, budget: Budget, method: Method = "exact", *, any_delta: bool = False
 ) -> NoisePlan:
     """CDP: the noise of n users together protects the average of their messages, and nothing else.
 

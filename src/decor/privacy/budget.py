@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from decor import checks
+from decor.choices import Relation, Sampling, Unit
 from decor.errors import BudgetError
 from decor.graph.names import in_order, not_a_list
 from decor.graph.topology import Topology
@@ -102,11 +103,11 @@ class Exposure:
 
     clip: float
     steps: int
-    unit: str = "user"
+    unit: Unit = "user"
     batch_size: int | None = None
     records: int | Sequence[int] | Mapping[str, int] | None = None
-    sampling: str | None = None
-    relation: str | None = None
+    sampling: Sampling | None = None
+    relation: Relation | None = None
 
     def __post_init__(self) -> None:
         put = object.__setattr__

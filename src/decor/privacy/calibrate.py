@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from decor import checks, progress
+from decor.choices import Acceleration, EdgeNoise, Method
 from decor.errors import BudgetError, FragileGraphWarning, InputError
 from decor.graph.gossip import Gossip
 from decor.graph.topology import Topology
@@ -37,10 +38,10 @@ def calibrate(
     ratio: float | None = None,
     sigma_cdp: float | None = None,
     sigma_cor: float | None = None,
-    edges: str = "uniform",
-    method: str = "exact",
+    edges: EdgeNoise = "uniform",
+    method: Method = "exact",
     gossip_rounds: int = 1,
-    accelerate: bool | str = False,
+    accelerate: Acceleration = False,
     any_delta: bool = False,
 ) -> NoisePlan:
     """The least noise within the budget: of the default ratio, or of the ratio, sigma_cdp or sigma_cor given.
@@ -148,7 +149,7 @@ def _bisect(enough: Callable[[float], bool], low: float, high: float) -> tuple[f
     return low, high
 
 
-def _within(plan: NoisePlan, budget: Budget, method: str) -> NoisePlan:
+def _within(plan: NoisePlan, budget: Budget, method: Method) -> NoisePlan:
     """The plan itself, or (rounding) the next larger one that is within the budget when accounted again."""
     more = 1e-12
     while not plan.guarantee(budget.delta, method=method).epsilon <= budget.epsilon:

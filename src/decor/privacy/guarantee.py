@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from decor.arrays import Floats
+from decor.choices import Method, Relation, Unit
 from decor.graph.topology import Topology
 from decor.text import rounded_up
 
@@ -26,13 +27,13 @@ class Guarantee:
     epsilon: float
     delta: float
     adversary: Adversary
-    unit: str
-    relation: str
+    unit: Unit
+    relation: Relation
     steps: int
     worst_user: int
     worst_coalition: tuple[int, ...]
     exact: bool
-    method: str
+    method: Method
     topology: Topology = field(repr=False)
     everybody: Callable[[], Floats] = field(repr=False)
     simulated: bool = False

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from decor import checks
+from decor.choices import Method
 from decor.errors import BudgetError, InputError
 from decor.graph import families
 from decor.graph.topology import Topology
@@ -67,7 +68,7 @@ class NoisePlan:
             )
         object.__setattr__(self, "sigma_cor", per_edge)
 
-    def guarantee(self, delta: float | None = None, adversary: Adversary | None = None, method: str = "exact") -> Guarantee:
+    def guarantee(self, delta: float | None = None, adversary: Adversary | None = None, method: Method = "exact") -> Guarantee:
         """What this noise promises at `delta` (default: the budget's), against `adversary` (default: the plan's).
 
         Guarantee: epsilon is never below the truth.
@@ -187,7 +188,7 @@ class Phases:
         if not self.plans or not all(isinstance(plan, NoisePlan) for plan in self.plans):
             raise InputError("Phases takes one NoisePlan or more, in the order in which they are run")
 
-    def guarantee(self, delta: float | None = None, adversary: Adversary | None = None, method: str = "exact") -> Guarantee:
+    def guarantee(self, delta: float | None = None, adversary: Adversary | None = None, method: Method = "exact") -> Guarantee:
         """What the whole run promises: per user first, then the worst; the colluding users are the same throughout."""
         adversaries = {plan.adversary for plan in self.plans}
         if adversary is None and len(adversaries) > 1:

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 import decor
+from decor.choices import Method
 
 from . import figure_one, renyi
 from .study import OURS, PAPER, Cell, Panel, Row, Series, Study, row
@@ -67,7 +68,8 @@ def study(quick: bool = False) -> Study:
 def user(graph: str, points: Sequence[float]) -> list[Row]:
     exposure = decor.Exposure(clip=CLIP, steps=STEPS)
     found = []
-    for variant, method in ((OURS, "exact"), (PAPER, "paper")):
+    methods: tuple[tuple[str, Method], ...] = ((OURS, "exact"), (PAPER, "paper"))
+    for variant, method in methods:
         for c in points:
             guarantee = _plan(graph, exposure, user_sigma_cdp(), c).guarantee(DELTA, method=method)
             found.append(_row("user", variant, None, graph, guarantee.epsilon, c, sigma_cdp=user_sigma_cdp()))

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 import decor
+from decor.choices import EdgeNoise
 
 from .study import OURS, Cell, Panel, Row, Study, lines
 from .tuning import Choice, Curve
@@ -16,7 +17,7 @@ EPSILONS = (3.0, 5.0, 10.0, 20.0, 40.0)
 RATES = (1e-4, 0.0005, 0.0015, 0.003, 0.006, 0.012, 0.025)
 RATIOS = (10.0, 20.0, 40.0, 80.0, 160.0)
 GRAPHS = ("Florentine families", "Barabasi-Albert, m = 2", "Barabasi-Albert, m = 4", "Erdos-Renyi, p = 0.15")
-METHODS = {
+METHODS: dict[str, tuple[str, EdgeNoise]] = {
     "central DP": ("central", "uniform"),
     "DECOR, uniform": ("decor", "uniform"),
     "DECOR, by edge": ("decor", "optimal"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import decor
 from decor import progress
+from decor.choices import EdgeNoise, Method
 
 from .study import Row, row
 
@@ -38,8 +39,8 @@ class Curve:
     seeds: tuple[int, ...]
     tuning_seeds: tuple[int, ...]
     adversary: decor.Adversary = field(default_factory=decor.Adversary.eavesdropper)
-    edges: str = "uniform"
-    accounting: str = "exact"
+    edges: EdgeNoise = "uniform"
+    accounting: Method = "exact"
     delta: float = 1e-5
     higher_is_better: bool = False
     options: dict[str, Any] = field(default_factory=dict)

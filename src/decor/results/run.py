@@ -25,6 +25,7 @@ from decor.privacy.plan import NoisePlan
 
 from . import publication
 from .files import metrics_lines, read_json, read_key, read_metrics, replace_text, write_owned
+from .stop_reason import StopReason
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,7 +53,7 @@ class Run:
     history: dict[str, list[float]]
     models: dict[str, Tensor]
     steps_taken: int
-    stopped: str | None = None
+    stopped: StopReason | None = None
     manifest: dict[str, Any] = field(default_factory=dict)
     velocity: dict[str, Tensor] = field(default_factory=dict, repr=False)
     fixed: dict[str, Tensor] = field(default_factory=dict, repr=False)
@@ -106,8 +107,10 @@ class Run:
         if self.stopped is None or steps is not None:
             return found
         ended = f"stopped after {self.steps_taken:,} of {self.plan.exposure.steps:,} steps"
-        reason = self.stopped.partition(";")[0].partition(":")[0]
-        return replace(found, stopped=ended if reason.startswith("stopped after") else f"{ended} ({reason})")
+        if self.stopped.cause != "unfinished":
+            # the sentence without its way out
+            ended += f" ({self.stopped.partition(';')[0].partition(':')[0]})"
+        return replace(found, stopped=ended)
 
     @property
     def _distance(self) -> float | None:
@@ -175,6 +178,7 @@ class Run:
             raise InputError(f'{str(folder)!r} is not a run folder: its {_MANIFEST} is not of format "{_FORMAT}"')
         plan = NoisePlan.load(folder / _PLAN)
         steps, stopped, file = (manifest.pop(name, None) for name in ("steps_taken", "stopped", "models"))
+        cause = manifest.pop("stop_cause", None)
         if not checks.is_count(steps, 0, plan.exposure.steps):
             raise InputError(
                 f"{str(folder / _MANIFEST)!r} says steps_taken {steps!r}, but the plan has {plan.exposure.steps} steps"
@@ -193,8 +197,8 @@ class Run:
                 parts[kind][parameter] = tensor
         history = read_metrics(folder / _METRICS, steps)
         private = read_metrics(folder / _PRIVATE, steps) if (folder / _PRIVATE).exists() else {}
-        key = read_key(folder / _KEY)
-        return cls(plan, history, parts["models"], steps, stopped, manifest, parts["velocity"], parts["fixed"], private, key)
+        key, reason = read_key(folder / _KEY), None if stopped is None else StopReason.load(stopped, cause)
+        return cls(plan, history, parts["models"], steps, reason, manifest, parts["velocity"], parts["fixed"], private, key)
 
     @property
     def _models_file(self) -> str:
@@ -208,6 +212,8 @@ class Run:
         models = self._models_file
         rows, private = metrics_lines(self.history), metrics_lines(self.private_metrics)
         own = {"format": _FORMAT, "steps_taken": self.steps_taken, "stopped": self.stopped, "models": models}
+        if self.stopped is not None:
+            own["stop_cause"] = self.stopped.cause
         manifest = json.dumps({**self.manifest, **own}, indent=1, allow_nan=False) + "\n"
         tensors = {f"{kind}/{name}": v.contiguous() for kind in _KINDS for name, v in getattr(self, kind).items()}
         try:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decor.choices import Sampling
 from decor.errors import InputError
 from decor.learning.batches import Batch
 from decor.learning.gradients.choose import choose_gradients
@@ -59,8 +60,10 @@ class Descent:
             exact=share.secret is not None,
         )
         self.by_record = exposure.unit == "example"
-        size, sampling = (exposure.batch_size, exposure.sampling) if self.by_record else (recipe.batch_size, "fixed")
-        self.batches = share.batches(size, str(sampling), seeds, UNIT if self.on_card else 1)
+        size = exposure.batch_size if self.by_record else recipe.batch_size
+        # at user level sampling earns nothing; batches are drawn without replacement
+        sampling: Sampling = exposure.sampling or "poisson" if self.by_record else "fixed"
+        self.batches = share.batches(size, sampling, seeds, UNIT if self.on_card else 1)
         self.channel = share.channel([setting.plan for setting in grid], seeds, self.dtype, self.device)
         on: dict[str, Any] = {"dtype": self.dtype, "device": self.device}
         shorter = 1 - _TF32 if engine.tf32 and self.by_record else 1.0

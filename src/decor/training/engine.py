@@ -9,6 +9,7 @@ from typing import Protocol
 from torch import Tensor
 
 from decor import checks
+from decor.choices import Dtype, GradientPath
 from decor.errors import InputError
 from decor.learning.recipe import Recipe
 from decor.learning.task import Task
@@ -80,11 +81,11 @@ class SimulatorOptions(Protocol):
     @property
     def device(self) -> str: ...
     @property
-    def dtype(self) -> str: ...
+    def dtype(self) -> Dtype: ...
     @property
     def threads(self) -> int | None: ...
     @property
-    def path(self) -> str: ...
+    def path(self) -> GradientPath: ...
     @property
     def tf32(self) -> bool: ...
     @property
@@ -95,11 +96,69 @@ class SimulatorOptions(Protocol):
     def on_messages(self) -> Callable[[int, Tensor], object] | None: ...
 
 
+@dataclass(frozen=True)
+class Capabilities:
+    """What an engine can do beyond one run from its first step to its last."""
+
+    several_settings: bool = True
+    """Runs many settings in one call: sweeps."""
+    callbacks: bool = True
+    """Calls callbacks, which can stop a run."""
+    resuming: bool = True
+    """Continues a run that stopped early."""
+    measurements: bool = True
+    """Measures during the run, every `evaluate_every` steps, and not only at its end."""
+
+    def check(
+        self,
+        engine: object,
+        settings: Sequence[Setting],
+        recipe: Recipe,
+        callbacks: Sequence[Callback],
+        resume: Run | None,
+    ) -> None:
+        """Refuses what the engine cannot do, before anything is computed."""
+        asked = {
+            "several settings": len(settings) > 1 and not self.several_settings,
+            "callbacks": bool(callbacks) and not self.callbacks,
+            "resume": resume is not None and not self.resuming,
+            "evaluate_every": recipe.evaluate_every is not None and not self.measurements,
+        }
+        missing = [name for name, is_missing in asked.items() if is_missing]
+        if missing:
+            name = type(engine).__name__
+            raise InputError(f"{name} does not support {' or '.join(missing)}; drop it, or use Vectorised()")
+
+
 class Engine(Protocol):
     """Runs settings of one task; the plans differ in noise, clip and adversary alone."""
 
+    @property
+    def seed(self) -> int | None:
+        """The seed of a simulation; None where noise is secret, as in private runs and between real peers."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this engine supports; `train` and `sweep` refuse the rest."""
+        ...
+
+    @property
+    def parameters_at_once(self) -> int:
+        """How many parameters, of all models together, one sweep trains at once."""
+        ...
+
     def run(
-        self, task: Task, settings: Sequence[Setting], recipe: Recipe, callbacks: Sequence[Callback], resume: Run | None
+        self,
+        task: Task,
+        settings: Sequence[Setting],
+        recipe: Recipe,
+        callbacks: Sequence[Callback] = (),
+        resume: Run | None = None,
     ) -> list[Run]:
         """One finished (or stopped) run for every setting, in their order."""
         ...
+
+
+IN_MEMORY = 100_000_000
+"""Parameters of all models that are trained together on a CPU: 400 megabytes, and as much again to work with."""

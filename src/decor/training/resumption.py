@@ -26,7 +26,7 @@ class Resumed:
         """Refuses a run of anything but this plan and what the manifest describes."""
         if not isinstance(run, Run):
             raise InputError(f"resume must be a Run, not {run!r}; load one with decor.Run.load(path)")
-        if run.stopped is not None and run.stopped.startswith("diverged"):
+        if run.stopped is not None and run.stopped.cause == "diverged":
             raise InputError(f"the run to resume has {run.stopped}; start a new one")
         for name in ("task", "recipe", "seed", "learning_rate", "engine"):
             if run.manifest.get(name) != manifest[name]:

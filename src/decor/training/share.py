@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from decor.choices import Sampling
 from decor.errors import InputError
 from decor.learning.batches import Batches, words_needed
 from decor.learning.gradients.clip import Blocks
@@ -23,6 +24,7 @@ from decor.noise.grid import Grid
 from decor.noise.secret import WORDS_PER_KEY, GridNoise, Secret, width_for
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
+from decor.results.stop_reason import StopReason
 
 from .channel import Channel, Complete, Dense, NoiseSource, Outside, Private, Silent, Sparse, banded, by_edge
 from .engine import Callback, Moment
@@ -99,7 +101,7 @@ class Share(Protocol):
     def is_alone(self) -> bool:
         """Whether all users are in this process."""
 
-    def batches(self, size: int | None, sampling: str, seeds: Sequence[int], unit: int) -> Batches: ...
+    def batches(self, size: int | None, sampling: Sampling, seeds: Sequence[int], unit: int) -> Batches: ...
 
     def channel(self, plans: Sequence[NoisePlan], seeds: Sequence[int], dtype: torch.dtype, device: torch.device) -> Channel: ...
 
@@ -118,7 +120,7 @@ class Share(Protocol):
     def resumed(self, find: Callable[[], Resumed | None], like: Blocks) -> Resumed | None:
         """What is found of everybody's -> of the users here, whose numbers have the form of `like`."""
 
-    def asked(self, moments: dict[int, Moment], run: Callable[[int], Run]) -> dict[int, str]:
+    def asked(self, moments: dict[int, Moment], run: Callable[[int], Run]) -> dict[int, StopReason]:
         """Which runs their callbacks stop, and why; `run(k)` is the run as it is now."""
 
 
@@ -144,7 +146,7 @@ class Alone:
     def fingerprint(self) -> str:
         return fingerprint(self.task)
 
-    def batches(self, size: int | None, sampling: str, seeds: Sequence[int], unit: int) -> Batches:
+    def batches(self, size: int | None, sampling: Sampling, seeds: Sequence[int], unit: int) -> Batches:
         words = None if self.secret is None else self.secret.batch_words
         return Batches(self.task.counts, size, sampling, seeds, unit, words=words)
 
@@ -172,7 +174,7 @@ class Alone:
     def resumed(self, find: Callable[[], Resumed | None], like: Blocks) -> Resumed | None:
         return find()
 
-    def asked(self, moments: dict[int, Moment], run: Callable[[int], Run]) -> dict[int, str]:
+    def asked(self, moments: dict[int, Moment], run: Callable[[int], Run]) -> dict[int, StopReason]:
         return stopped(moments, self.callbacks)
 
 
@@ -180,16 +182,19 @@ def private_grid(plan: NoisePlan, task: Task) -> Grid:
     """The grid of a private run, whose noise and batches come from one secret a process."""
     exposure = plan.exposure
     # at user level batches amplify nothing, so that their law is no part of the promise
-    words = words_needed(task.counts, exposure.batch_size, str(exposure.sampling)) if exposure.unit == "example" else 0
+    words = words_needed(task.counts, exposure.batch_size, exposure.sampling or "poisson") if exposure.unit == "example" else 0
     return grid_of(plan, task.parameters, WORDS_PER_KEY, words)
 
 
-def stopped(moments: dict[int, Moment], callbacks: Sequence[Callback]) -> dict[int, str]:
+def stopped(moments: dict[int, Moment], callbacks: Sequence[Callback]) -> dict[int, StopReason]:
     """Runs that a callback does not let go on, with the reason; one that has ended is not stopped any more."""
-    reasons = {}
+    reasons: dict[int, StopReason] = {}
     for k, moment in moments.items():
         for callback in callbacks:
             reason = callback(moment)
             if reason and moment.step < moment.setting.plan.exposure.steps:
-                reasons[k] = reason if isinstance(reason, str) else f"stopped by a callback after step {moment.step}"
+                if not isinstance(reason, StopReason):
+                    text = reason if isinstance(reason, str) else f"stopped by a callback after step {moment.step}"
+                    reason = StopReason(text, "callback")
+                reasons[k] = reason
     return reasons

@@ -15,6 +15,7 @@ from decor import progress
 from decor.learning.gradients.clip import Blocks
 from decor.learning.recipe import Recipe
 from decor.results.run import Run
+from decor.results.stop_reason import StopReason
 
 from .channel import Private
 from .descent import Descent
@@ -46,7 +47,7 @@ class Simulation:
         # of a private run: the key under which an unfinished run knows its data again, and a name that tells runs apart
         self.resume_key: bytes | None = os.urandom(32) if self.private and share.is_alone else None
         self.name: str | None = os.urandom(8).hex() if self.private else None
-        self.stopped: list[str | None] = [None] * len(settings)
+        self.stopped: list[StopReason | None] = [None] * len(settings)
         self.saw_private_data = engine.private_metrics
         self.ended: dict[int, Run] = {}
         self.began = time.monotonic()
@@ -125,17 +126,18 @@ class Simulation:
         for k, reason in self.share.asked({0: moment}, self._run).items():
             self._stop(k, reason)
 
-    def _stop(self, k: int, why: str) -> None:
+    def _stop(self, k: int, why: StopReason) -> None:
         """This run is over: what others in the tensor still do is no longer its own."""
         self.stopped[k] = why
         self.ended[k] = self._run(k)
 
-    def _diverged(self, k: int) -> str:
+    def _diverged(self, k: int) -> StopReason:
         s = self.settings[k]
         noise = f"sigma_cdp {s.plan.sigma_cdp:.4g}"
         what = "a model is not finite, or beyond 1e18," if self.private else f"the loss is {self.history[k]['loss'][-1]:.3g}"
         way = f"lower the learning rate from {s.learning_rate:g} to {s.learning_rate / 10:g}"
-        return f"diverged: {what} after step {self.taken} ({noise}); {way}, or take a smaller clip, which needs less noise"
+        text = f"diverged: {what} after step {self.taken} ({noise}); {way}, or take a smaller clip, which needs less noise"
+        return StopReason(text, "diverged")
 
     def _run(self, k: int) -> Run:
         """Run k as it is now."""
@@ -145,7 +147,7 @@ class Simulation:
         velocity = self._named(self.descent.velocity, k) if self.descent.velocity else {}
         stopped = self.stopped[k]
         if stopped is None and self.taken < self.steps:
-            stopped = f"stopped after step {self.taken} of {self.steps}"
+            stopped = StopReason(f"stopped after step {self.taken} of {self.steps}", "unfinished")
         manifest = self._described(k, time.monotonic() - self.began, unfinished=stopped is not None)
         # which of its steps is kept, or when it was stopped, may have been chosen by looking at them
         if self.saw_private_data and self.taken < self.steps:

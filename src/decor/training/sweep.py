@@ -22,9 +22,6 @@ from .engine import Engine, Setting
 from .validation import check
 from .vectorised import Vectorised
 
-_ROOM = 100_000_000
-"""Numbers of all models that are trained together at most: 400 megabytes, and as much again to work with."""
-
 HIGHER_IS_BETTER = ("accuracy",)
 NOT_FREE = (
     "The best of these settings was chosen by looking at private data, which no epsilon here counts: tune on public data. "
@@ -124,15 +121,16 @@ def sweep(
         )
     (task, *_) = [check(task, plan, recipe, allow_disconnected) for plan in plans]
     chosen = engine or Vectorised()
-    if getattr(chosen, "seed", None) is None:  # real peers have none at all
+    if chosen.seed is None:
         raise InputError(
             "a sweep compares runs, and choosing among private runs by their results reveals more than the epsilon of one; sweep "
             "simulations on public data (an engine with a seed), then train the chosen setting with seed=None"
         )
     done: list[tuple[Setting, Run]] = []
-    groups = list(_groups(task, plans, rates, seeds, getattr(chosen, "room", None) or _ROOM))
+    groups = list(_groups(task, plans, rates, seeds, chosen.parameters_at_once))
     total = sum(len(group) for group in groups)
     for group in groups:
+        chosen.capabilities.check(chosen, group, recipe, (), None)
         with progress.share(len(done) / total, (len(done) + len(group)) / total):
             runs = chosen.run(task, group, recipe, (), None)
         done += zip(group, runs if keep_models else (replace(run, models={}, velocity={}) for run in runs), strict=True)

@@ -56,7 +56,9 @@ def train(
     callbacks = [callbacks] if callable(callbacks) else list(callbacks)
     recipe = recipe_with(recipe, recipe_fields)
     task = check(task, plan, recipe, allow_disconnected)
-    (run,) = chosen.run(task, [Setting(plan, learning_rate, getattr(chosen, "seed", 0))], recipe, callbacks, resume)
-    if run.stopped is not None and run.stopped.startswith("diverged"):
+    settings = [Setting(plan, learning_rate, chosen.seed)]
+    chosen.capabilities.check(chosen, settings, recipe, callbacks, resume)
+    (run,) = chosen.run(task, settings, recipe, callbacks, resume)
+    if run.stopped is not None and run.stopped.cause == "diverged":
         warnings.warn(run.stopped, DivergenceWarning, stacklevel=2)
     return run

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from decor.choices import Dtype, GradientPath
 from decor.errors import InputError
 from decor.learning.recipe import Recipe
 from decor.learning.task import Task
@@ -16,7 +17,7 @@ from decor.noise.secret import Secret
 from decor.results.run import Run
 
 from .channel import NoiseSource
-from .engine import Callback, Setting
+from .engine import IN_MEMORY, Callback, Capabilities, Setting
 from .share import Alone
 from .simulation import Simulation
 from .validation import check
@@ -43,9 +44,9 @@ class Vectorised:
 
     seed: int | None = 0
     device: str = "cpu"
-    dtype: str = "float32"
+    dtype: Dtype = "float32"
     threads: int | None = None
-    path: str = "auto"
+    path: GradientPath = "auto"
     tf32: bool = False
     noise: NoiseSource | str | None = field(default=None, repr=False)
     private_metrics: bool = False
@@ -86,9 +87,12 @@ class Vectorised:
         return Simulation(self, Alone(task, self.noise, callbacks, secret), settings, recipe, resume).finished()
 
     @property
-    def room(self) -> int | None:
-        """Numbers of all models that a sweep trains together at most; None where a processor does."""
-        return None if self.device == "cpu" else torch.cuda.mem_get_info(self.device)[0] // 32
+    def capabilities(self) -> Capabilities:
+        return Capabilities()
+
+    @property
+    def parameters_at_once(self) -> int:
+        return IN_MEMORY if self.device == "cpu" else torch.cuda.mem_get_info(self.device)[0] // 32
 
 
 def check_private(settings: Sequence[Setting], random: Callable[[int], bytes] = os.urandom) -> Secret:

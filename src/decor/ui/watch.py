@@ -18,6 +18,7 @@ from decor.privacy.plan import NoisePlan
 from decor.results import live_status
 from decor.results.outcomes import METRICS
 from decor.results.run import Run
+from decor.results.stop_reason import StopReason
 from decor.text import rounded_up
 
 Ask = Callable[[Path], dict[str, Any]]
@@ -95,7 +96,7 @@ class Watch:
     ) -> dict[str, Any]:
         taken = (rows[-1].get("step") if rows else 0) if under_way else manifest.get("steps_taken")
         taken = taken if isinstance(taken, int) and 0 <= taken <= plan.exposure.steps else 0
-        stopped = str(manifest["stopped"]) if manifest.get("stopped") else None
+        stopped = _stop_reason(manifest)
         over = not under_way and (taken == plan.exposure.steps or bool(stopped))
         said = f"Stopped early: {stopped}." if stopped else "Finished." if over else "Under way."
         known = [
@@ -184,11 +185,16 @@ class Watch:
             taken, steps = int(manifest["steps_taken"]), plan.exposure.steps
         except (InputError, KeyError, TypeError, ValueError):
             return blank | {"state": f"does not answer; its last word: {_last_event(self.folder / f'{name}.log')}"}
-        stopped = manifest.get("stopped")
+        stopped = _stop_reason(manifest)
         told = {"federation": str(_dict(manifest, "task").get("name", "")), "step": taken, "steps": steps}
-        promised = self._promise(Run(plan, {}, {}, taken, str(stopped) if stopped else None, manifest))["promised"]
+        promised = self._promise(Run(plan, {}, {}, taken, stopped, manifest))["promised"]
         told |= {"missed": manifest.get("steps_missed", 0), "epsilon": promised}
-        return blank | told | {"state": str(stopped) if stopped else "done", "over": not stopped}
+        return blank | told | {"state": stopped or "done", "over": not stopped}
+
+
+def _stop_reason(manifest: dict[str, Any]) -> StopReason | None:
+    text = manifest.get("stopped")
+    return StopReason.load(str(text), manifest.get("stop_cause")) if text else None
 
 
 def _json(path: Path, kind: type = dict) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from decor.choices import Unit
 from decor.learning.task import Task
 
 from .interface import Gradients
@@ -16,7 +17,7 @@ from .stack import Stack
 
 def choose_gradients(
     task: Task,
-    unit: str,
+    unit: Unit,
     batch_size: int | None,
     dtype: torch.dtype,
     device: torch.device | None = None,

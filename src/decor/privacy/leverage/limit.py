@@ -11,6 +11,7 @@ import numpy as np
 
 from decor import progress
 from decor.arrays import Floats
+from decor.choices import Method, Relation, Sampling
 from decor.errors import BudgetError, InputError
 from decor.graph.spectrum import DENSE_LIMIT, laplacian_spectrum
 from decor.graph.topology import Topology
@@ -44,7 +45,7 @@ class Need:
     _known: set[float] = field(default_factory=set)
 
     @classmethod
-    def of(cls, topology: Topology, exposure: Exposure, adversary: Adversary, budget: Budget, method: str = "exact") -> Need:
+    def of(cls, topology: Topology, exposure: Exposure, adversary: Adversary, budget: Budget, method: Method = "exact") -> Need:
         for given, kind in ((topology, Topology), (exposure, Exposure), (adversary, Adversary), (budget, Budget)):
             if not isinstance(given, kind):
                 raise InputError(f"a {kind.__name__} is needed, not {given!r}")
@@ -131,13 +132,13 @@ class Need:
 
 def _allowed(exposure: Exposure, budget: Budget, rate: float) -> float:
     """The leverage that a user who samples at this rate may have."""
-    z = _multiplier(budget, rate, exposure.steps, str(exposure.sampling), str(exposure.relation))
+    z = _multiplier(budget, rate, exposure.steps, exposure.sampling or "poisson", exposure.relation or "replace")
     assert exposure.batch_size is not None
     return (exposure.batch_size / (exposure.clip * z)) ** 2 * (1 - 1e-9)
 
 
 @lru_cache(maxsize=4096)
-def _multiplier(budget: Budget, rate: float, steps: int, sampling: str, relation: str) -> float:
+def _multiplier(budget: Budget, rate: float, steps: int, sampling: Sampling, relation: Relation) -> float:
     """Remembered, because a plan, its baselines and its couples ask for the same one."""
     from decor.privacy.loss.noise_multiplier import noise_multiplier
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from decor import progress
 from decor.arrays import Floats
+from decor.choices import Method, Relation, Sampling
 from decor.errors import BudgetError, InputError
 from decor.graph.topology import Topology
 from decor.privacy.adversary import Adversary
@@ -52,7 +53,7 @@ class Segment:
         return Noise(self.topology, tuple(map(ratio, c)) if isinstance(c, tuple) else ratio(c))
 
 
-def account(segments: Sequence[Segment], adversary: Adversary, delta: float, method: str = "exact") -> Guarantee:
+def account(segments: Sequence[Segment], adversary: Adversary, delta: float, method: Method = "exact") -> Guarantee:
     """The guarantee of the adaptive composition of all segments.
 
     Guarantee: epsilon is never below the truth. `method="paper"` converts as the paper does (looser, for comparison).
@@ -85,7 +86,7 @@ def account(segments: Sequence[Segment], adversary: Adversary, delta: float, met
         delta=delta,
         adversary=adversary,
         unit=first.unit,
-        relation=str(first.relation),
+        relation=first.relation or "replace",
         steps=sum(s.exposure.steps for s in segments),
         worst_user=found.user,
         worst_coalition=found.coalition,
@@ -104,7 +105,7 @@ class _Found(NamedTuple):
     everybody: Callable[[], Floats]
 
 
-def _gaussian(segments: Sequence[Segment], adversary: Adversary, delta: float, method: str) -> _Found:
+def _gaussian(segments: Sequence[Segment], adversary: Adversary, delta: float, method: Method) -> _Found:
     found, scale = _exposed(segments, [_spent(s) for s in segments], adversary)
     convert = gaussian.epsilon if method == "exact" else gaussian.paper_epsilon
 
@@ -139,7 +140,7 @@ def _subsampled(segments: Sequence[Segment], adversary: Adversary, delta: float)
     users = segments[0].topology.users
     found = [_exposed([s], [1.0], adversary)[0] for s in segments]
     steps = np.array([[_multiplier(s, f.per_user), s.exposure.rates(s.topology)] for s, f in zip(segments, found, strict=True)])
-    kinds = tuple((str(s.exposure.sampling), str(s.exposure.relation), s.exposure.steps) for s in segments)
+    kinds = tuple((s.exposure.sampling or "poisson", s.exposure.relation or "replace", s.exposure.steps) for s in segments)
 
     def epsilon(user: int, z: Floats) -> tuple[float, bool]:
         return _composed(kinds, tuple(z[:, user].tolist()), tuple(steps[:, 1, user].tolist()), delta)
@@ -189,7 +190,7 @@ def _least_protected(z: Floats, rates: Floats) -> list[int]:
 
 @lru_cache(maxsize=4096)
 def _composed(
-    kinds: tuple[tuple[str, str, int], ...], z: tuple[float, ...], rates: tuple[float, ...], delta: float
+    kinds: tuple[tuple[Sampling, Relation, int], ...], z: tuple[float, ...], rates: tuple[float, ...], delta: float
 ) -> tuple[float, bool]:
     from . import subsampled
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from itertools import count
 
+from decor.choices import Relation, Sampling
 from decor.errors import BudgetError, CannotBound
 
 from . import gaussian, subsampled
@@ -17,7 +18,7 @@ _UNSPENT = 8e-4  # of epsilon, at most; epsilon may fall five times as fast as t
 _CLOSEST = 1e-7  # two multipliers between which the accounted epsilon jumps
 
 
-def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int, sampling: str, relation: str) -> float:
+def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int, sampling: Sampling, relation: Relation) -> float:
     """The smallest noise multiplier found whose epsilon, accounted on the fine grid, is at most the given one.
 
     Guarantee: accounted again, the result is within the budget, and spends at least 1 - 8e-4 of its epsilon unless the accounted
@@ -35,7 +36,7 @@ def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int, samp
     return _least(accounted(True), epsilon, near, slope, 0.0005, _UNSPENT)[0]
 
 
-def _guess(epsilon: float, delta: float, rate: float, steps: int, relation: str) -> float:
+def _guess(epsilon: float, delta: float, rate: float, steps: int, relation: Relation) -> float:
     """By the central limit of many steps, within the multipliers that are looked at."""
     try:
         tilt = math.log1p((gaussian.mu(epsilon, delta) / rate) ** 2 / steps)

@@ -26,6 +26,7 @@ import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 
 from decor.arrays import Floats
+from decor.choices import Relation, Sampling
 from decor.errors import BudgetError, CannotBound
 
 from .loss_distribution import ROUNDING, Law, Pair, Repeated
@@ -47,8 +48,8 @@ class SubsampledStep:
 
     noise_multiplier: float
     rate: float
-    sampling: str
-    relation: str
+    sampling: Sampling
+    relation: Relation
     steps: int
 
     def __post_init__(self) -> None:

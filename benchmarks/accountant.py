@@ -1,11 +1,14 @@
-"""How long the accountant takes: CPU seconds on one thread, each row in a process of its own, with its peak memory.
+"""How long the accountant takes: CPU seconds on one thread, each row in a process of its own, with
+its peak memory.
 
-    python benchmarks/accountant.py            # all rows, one JSON object a line
-    python benchmarks/accountant.py ring       # rows whose name contains "ring"
-    python benchmarks/accountant.py --table benchmarks/accountant.jsonl      # the table of docs/benchmarks.md
+    python benchmarks/accountant.py            # all rows, one JSON object a line python
+    benchmarks/accountant.py ring       # rows whose name contains "ring" python
+    benchmarks/accountant.py --table benchmarks/accountant.jsonl      # the table of
+    docs/benchmarks.md
 
-Every row calls what users call. A row's first call (numba compiles once a machine) and imports are not counted, but
-measured beside it as `first_seconds`. `reach` is the target that the project set itself.
+Every row calls what users call. A row's first call (numba compiles once a machine) and imports are
+not counted, but measured beside it as `first_seconds`. `reach` is the target that the project set
+itself.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ DELTA = 1e-5
 def plan(topology, colluders=0, ratio=100.0, sigma=60.0):
     import decor
 
-    return decor.NoisePlan(topology, decor.Exposure(1.0, 1000), decor.Adversary(colluders), sigma, sigma * ratio**0.5)
+    return decor.NoisePlan(
+        topology, decor.Exposure(1.0, 1000), decor.Adversary(colluders), sigma, sigma * ratio**0.5
+    )
 
 
 def everybody(topology, colluders=0, ratio=100.0):
@@ -59,7 +64,10 @@ def couples():
 
     ratios = np.geomspace(1e-2, 1e6, 10_000)
     budget = decor.Budget(3.0, DELTA)
-    return lambda: decor.couples(decor.ring(16), decor.Exposure(1.0, 1000), decor.Adversary(0), budget, ratios) and None
+    return lambda: (
+        decor.couples(decor.ring(16), decor.Exposure(1.0, 1000), decor.Adversary(0), budget, ratios)
+        and None
+    )
 
 
 def torus_as_edges(side):
@@ -73,20 +81,32 @@ def make(name: str) -> Callable[[], dict | None]:
 
     return {
         "epsilon, ring of 16, eavesdropper (x1000)": lambda: sixteen_users(decor.ring(16)),
-        "epsilon, random 4-regular 16, eavesdropper (x1000)": lambda: sixteen_users(decor.random_regular(16, 4)),
+        "epsilon, random 4-regular 16, eavesdropper (x1000)": lambda: sixteen_users(
+            decor.random_regular(16, 4)
+        ),
         "10,000 couples, 16 users": couples,
         "curious, ring of 1024": lambda: everybody(decor.ring(1024), 1),
         "curious, random 4-regular 1024": lambda: everybody(decor.random_regular(1024, 4), 1),
         "ring 1e6 (closed form)": lambda: everybody(decor.ring(1_000_000)),
-        "ring 1e6 (from edges)": lambda: everybody(decor.from_edges(1_000_000, decor.ring(1_000_000).edges)),
+        "ring 1e6 (from edges)": lambda: everybody(
+            decor.from_edges(1_000_000, decor.ring(1_000_000).edges)
+        ),
         "torus 1e5 (from edges)": lambda: everybody(torus_as_edges(316)),
         "random 4-regular 1e4": lambda: everybody(decor.random_regular(10_000, 4)),
         "Erdos-Renyi degree 10, 1e4": lambda: everybody(decor.erdos_renyi(10_000, 10 / 9_999)),
         "hypercube 256, 7 colluding": lambda: everybody(decor.hypercube(8), 7),
-        "random 8-regular 256, 6 colluding, ratio 1": lambda: everybody(decor.random_regular(256, 8), 6, 1.0),
-        "random 8-regular 256, 6 colluding, ratio 10": lambda: everybody(decor.random_regular(256, 8), 6, 10.0),
-        "random 8-regular 256, 6 colluding, ratio 100": lambda: everybody(decor.random_regular(256, 8), 6, 100.0),
-        "random 8-regular 256, 6 colluding, ratio 1e4": lambda: everybody(decor.random_regular(256, 8), 6, 1e4),
+        "random 8-regular 256, 6 colluding, ratio 1": lambda: everybody(
+            decor.random_regular(256, 8), 6, 1.0
+        ),
+        "random 8-regular 256, 6 colluding, ratio 10": lambda: everybody(
+            decor.random_regular(256, 8), 6, 10.0
+        ),
+        "random 8-regular 256, 6 colluding, ratio 100": lambda: everybody(
+            decor.random_regular(256, 8), 6, 100.0
+        ),
+        "random 8-regular 256, 6 colluding, ratio 1e4": lambda: everybody(
+            decor.random_regular(256, 8), 6, 1e4
+        ),
     }[name]()
 
 
@@ -120,7 +140,12 @@ def one(name: str) -> None:
         start = time.process_time()
         answer = ask()
         seconds.append(time.process_time() - start)
-    row = {"benchmark": "accountant", "what": name, "cpu_seconds": round(min(seconds[1:]), 6), "reach": REACH[name]}
+    row = {
+        "benchmark": "accountant",
+        "what": name,
+        "cpu_seconds": round(min(seconds[1:]), 6),
+        "reach": REACH[name],
+    }
     row["first_seconds"] = round(seconds[0], 3)
     row["peak_memory_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     row["of_which_imports_and_graph_mb"] = round(before / 1024)
@@ -128,7 +153,9 @@ def one(name: str) -> None:
 
 
 def shell() -> None:
-    """`decor plan` from the shell, against starting Python with the libraries that it stands on; CPU seconds, best of 7."""
+    """`decor plan` from the shell, against starting Python with the libraries that it stands on;
+    CPU seconds, best of 7.
+    """
     import resource
 
     def best(command: list[str]) -> float:
@@ -142,21 +169,36 @@ def shell() -> None:
 
     bare = best([sys.executable, "-c", "import numpy, scipy, networkx"])
     ours = best([sys.executable, "-m", "decor", "plan", "--epsilon", "3"])
-    row = {"benchmark": "accountant", "what": "decor plan, 16 users, from the shell", "cpu_seconds": round(ours, 3)}
-    row |= {"python_with_libraries_seconds": round(bare, 3), "ratio": round(ours / bare, 2), "reach_ratio": 2.0}
+    row = {
+        "benchmark": "accountant",
+        "what": "decor plan, 16 users, from the shell",
+        "cpu_seconds": round(ours, 3),
+    }
+    row |= {
+        "python_with_libraries_seconds": round(bare, 3),
+        "ratio": round(ours / bare, 2),
+        "reach_ratio": 2.0,
+    }
     print(json.dumps(row), flush=True)
 
 
 def table(rows: list[dict]) -> str:
     """The rows as they stand in docs/benchmarks.md."""
-    lines = ["| what | CPU seconds | reach | first call | peak memory, MB |", "|---|---|---|---|---|"]
+    lines = [
+        "| what | CPU seconds | reach | first call | peak memory, MB |",
+        "|---|---|---|---|---|",
+    ]
     for row in rows:
         if "ratio" in row:
-            lines.append(f"| {row['what']} | {row['cpu_seconds']} ({row['ratio']}x Python with its libraries) | 2x | | |")
+            lines.append(
+                f"| {row['what']} | {row['cpu_seconds']} ({row['ratio']}x Python with "
+                "its libraries) | 2x | | |"
+            )
             continue
         reach = "" if row["reach"] is None else row["reach"]
         lines.append(
-            f"| {row['what']} | {row['cpu_seconds']:.4g} | {reach} | {row['first_seconds']:.3g} | {row['peak_memory_mb']} |"
+            f"| {row['what']} | {row['cpu_seconds']:.4g} | {reach} | {row['first_seconds']:.3g} | "
+            f"{row['peak_memory_mb']} |"
         )
     return "\n".join(lines)
 

@@ -2,8 +2,9 @@
 
     python benchmarks/audit.py [NAME ...]
 
-Every row is one call of `decor.audit` as it comes, in a process that has everything loaded: seconds by the clock, and the least
-and the most that any adversary's best attack reaches of the claimed mu. To reach: nine tenths in a minute on two cores.
+Every row is one call of `decor.audit` as it comes, in a process that has everything loaded: seconds
+by the clock, and the least and the most that any adversary's best attack reaches of the claimed mu.
+To reach: nine tenths in a minute on two cores.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ USER = decor.Exposure(clip=1.0, steps=1000)
 EXAMPLE = decor.Exposure(clip=1.0, steps=1000, unit="example", batch_size=64, records=3750)
 ROWS = {
     "vectorised": (decor.ring(8), USER, CURIOUS, decor.Vectorised()),
-    "vectorised-16": (decor.random_regular(16, 4, seed=0), USER, decor.Adversary.colluding(2), decor.Vectorised()),
+    "vectorised-16": (
+        decor.random_regular(16, 4, seed=0),
+        USER,
+        decor.Adversary.colluding(2),
+        decor.Vectorised(),
+    ),
     "process-group": (decor.ring(8), USER, CURIOUS, decor.ProcessGroup()),
     "peers": (decor.ring(8), USER, CURIOUS, decor.Peers()),
     "private": (decor.ring(8), USER, CURIOUS, decor.Vectorised(seed=None)),

@@ -2,9 +2,10 @@
 
     python benchmarks/gpu.py [ring] [figure] [many] [rates]
 
-`ring`: 1024 users on a ring, the MNIST network (784-128-10), batches of 64, example level. `figure`: 112 runs of 16 users, all of
-the MNIST figure in one call. `many`: 100,000 users on a random 4-regular graph, data of a9a's shape, user level. Data are random
-numbers of these shapes. A step's time is the difference between a long and a short run: what both pay for starting cancels.
+`ring`: 1024 users on a ring, the MNIST network (784-128-10), batches of 64, example level.
+`figure`: 112 runs of 16 users, all of the MNIST figure in one call. `many`: 100,000 users on a
+random 4-regular graph, data of a9a's shape, user level. Data are random numbers of these shapes. A
+step's time is the difference between a long and a short run: what both pay for starting cancels.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ import torch
 import decor
 
 
-def shards(users: int, records: int, features: int, classes: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def shards(
+    users: int, records: int, features: int, classes: int
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     rng = np.random.default_rng(0)
     X = torch.from_numpy(rng.random((users * records, features), np.float32))
     y = torch.from_numpy(rng.integers(0, classes, users * records))
@@ -29,12 +32,26 @@ def shards(users: int, records: int, features: int, classes: int) -> list[tuple[
 
 
 def network(users: int, records: int) -> decor.Task:
-    return decor.Task(decor.models.mlp(784, 128, 10), decor.losses.cross_entropy, shards(users, records, 784, 10))
+    return decor.Task(
+        decor.models.mlp(784, 128, 10), decor.losses.cross_entropy, shards(users, records, 784, 10)
+    )
 
 
-def plan(topology: decor.Topology, steps: int, task: decor.Task | None = None, cor: float = 0.3) -> decor.NoisePlan:
-    example = {} if task is None else {"unit": "example", "batch_size": 64, "records": task.records, "sampling": "fixed"}
-    return decor.NoisePlan(topology, decor.Exposure(clip=1.0, steps=steps, **example), decor.Adversary.eavesdropper(), 0.05, cor)
+def plan(
+    topology: decor.Topology, steps: int, task: decor.Task | None = None, cor: float = 0.3
+) -> decor.NoisePlan:
+    example = (
+        {}
+        if task is None
+        else {"unit": "example", "batch_size": 64, "records": task.records, "sampling": "fixed"}
+    )
+    return decor.NoisePlan(
+        topology,
+        decor.Exposure(clip=1.0, steps=steps, **example),
+        decor.Adversary.eavesdropper(),
+        0.05,
+        cor,
+    )
 
 
 def per_step(run: Callable[[int], object], few: int, many: int) -> list[float]:
@@ -59,7 +76,13 @@ def ring(tf32: bool) -> dict[str, object]:
     torch.cuda.reset_peak_memory_stats()
 
     def run(steps: int) -> None:
-        decor.train(task, plan(decor.ring(1024), steps, task), learning_rate=0.1, engine=engine, evaluate_every=10**6)
+        decor.train(
+            task,
+            plan(decor.ring(1024), steps, task),
+            learning_rate=0.1,
+            engine=engine,
+            evaluate_every=10**6,
+        )
 
     found = per_step(run, 20, 1020)
     models = 4 * 1024 * task.parameters
@@ -81,9 +104,21 @@ def figure(tf32: bool) -> dict[str, object]:
 
     def run(steps: int) -> None:
         plans = [plan(decor.ring(16), steps, task, 0.1 * (1 + k)) for k in range(7)]
-        decor.sweep(task, plans, learning_rates=(0.01, 0.03, 0.1, 0.3), seeds=range(4), engine=engine, evaluate_every=10**6)
+        decor.sweep(
+            task,
+            plans,
+            learning_rates=(0.01, 0.03, 0.1, 0.3),
+            seeds=range(4),
+            engine=engine,
+            evaluate_every=10**6,
+        )
 
-    return {"what": "1,792 models of 16-user runs, one call", "tf32": tf32, "ms": per_step(run, 20, 420), "reach_ms": 5.0}
+    return {
+        "what": "1,792 models of 16-user runs, one call",
+        "tf32": tf32,
+        "ms": per_step(run, 20, 420),
+        "reach_ms": 5.0,
+    }
 
 
 def many() -> dict[str, object]:
@@ -96,7 +131,9 @@ def many() -> dict[str, object]:
     whole = time.perf_counter() - began
 
     def run(steps: int) -> None:
-        decor.train(task, plan(topology, steps), learning_rate=0.1, engine=engine, evaluate_every=10**6)
+        decor.train(
+            task, plan(topology, steps), learning_rate=0.1, engine=engine, evaluate_every=10**6
+        )
 
     return {
         "what": "100,000 users, random 4-regular graph, a9a's shape, 16 records each, user level",
@@ -107,7 +144,9 @@ def many() -> dict[str, object]:
 
 
 def rates() -> dict[str, object]:
-    """What the card does at best: a copy counted as read and written, products of large matrices, Gaussians of torch."""
+    """What the card does at best: a copy counted as read and written, products of large matrices,
+    Gaussians of torch.
+    """
 
     def ms(work: Callable[[], object]) -> float:
         for _ in range(3):
@@ -133,7 +172,9 @@ def rates() -> dict[str, object]:
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "driver": subprocess.run(
-            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True
+            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
         ).stdout.strip(),
         "copy_tb_s": round(8 * big.numel() / ms(lambda: other.copy_(big)) / 1e9, 3),
         "fp32_tflop_s": round(2 * 8192**3 / plain / 1e9, 1),

@@ -1,9 +1,11 @@
-"""How fast peers draw their noise: millions of Gaussians a second on one core, and a step's message, in CPU time.
+"""How fast peers draw their noise: millions of Gaussians a second on one core, and a step's
+message, in CPU time.
 
     python benchmarks/noise.py             # all rows, one JSON object a line
     python benchmarks/noise.py message     # rows whose name contains "message"
 
-Everything is called once before it is timed, so that compilation does not count; `best` and `median` are of `TIMES` calls.
+Everything is called once before it is timed, so that compilation does not count; `best` and
+`median` are of `TIMES` calls.
 """
 
 from __future__ import annotations
@@ -40,9 +42,17 @@ def seconds(work) -> tuple[float, float]:
 
 def row(what: str, gaussians: int, reach_ms: float | None, work) -> None:
     best, median = seconds(work)
-    value = {"benchmark": "noise", "what": what, "cpu_ms": round(best * 1e3, 3), "cpu_ms_median": round(median * 1e3, 3)}
+    value = {
+        "benchmark": "noise",
+        "what": what,
+        "cpu_ms": round(best * 1e3, 3),
+        "cpu_ms_median": round(median * 1e3, 3),
+    }
     value |= {"reach_ms": reach_ms, "gaussians": gaussians}
-    value |= {"mgaussians": round(gaussians / best / 1e6, 1), "mgaussians_median": round(gaussians / median / 1e6, 1)}
+    value |= {
+        "mgaussians": round(gaussians / best / 1e6, 1),
+        "mgaussians_median": round(gaussians / median / 1e6, 1),
+    }
     print(json.dumps(value), flush=True)
 
 

@@ -1,10 +1,12 @@
-"""What the peer network costs: CPU a round against its parts, bytes on the wire, start-up, memory. One JSON row each.
+"""What the peer network costs: CPU a round against its parts, bytes on the wire, start-up, memory.
+One JSON row each.
 
     python benchmarks/peers.py [round] [wire] [start] [memory]
 
-`round`: 16 users on a ring as processes on this machine, 79,510 parameters (784-100-10), float32. CPU of all processes for
-one round, from two runs of different length (what both pay for starting cancels), over the sum of its parts measured in the
-same run: a bare asyncio exchange of the same bytes over mutual TLS between 16 processes, and noise and gradient alone.
+`round`: 16 users on a ring as processes on this machine, 79,510 parameters (784-100-10), float32.
+CPU of all processes for one round, from two runs of different length (what both pay for starting
+cancels), over the sum of its parts measured in the same run: a bare asyncio exchange of the same
+bytes over mutual TLS between 16 processes, and noise and gradient alone.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ def task(hidden: int = 100, users: int = USERS) -> decor.Task:
 
 def plan(steps: int, users: int = USERS) -> decor.NoisePlan:
     exposure = decor.Exposure(clip=1.0, steps=steps)
-    return decor.calibrate(decor.ring(users), exposure, decor.Adversary.eavesdropper(), decor.Budget(10.0, 1e-5))
+    return decor.calibrate(
+        decor.ring(users), exposure, decor.Adversary.eavesdropper(), decor.Budget(10.0, 1e-5)
+    )
 
 
 def children() -> float:
@@ -69,7 +73,9 @@ def peers(steps: int) -> float:
 
 
 def bare(rounds: int) -> float:
-    """CPU seconds of 16 processes that send a model's bytes to both neighbours and read theirs, round after round."""
+    """CPU seconds of 16 processes that send a model's bytes to both neighbours and read theirs,
+    round after round.
+    """
     size = 4 * task().parameters
     identities, ports = [Identity.new() for _ in range(USERS)], free_ports(USERS)
     return _spent(lambda i: asyncio.run(_exchange(i, identities, ports, size, rounds)))
@@ -91,7 +97,9 @@ def _spent(work: Callable[[int], object]) -> float:
     return children() - before
 
 
-async def _exchange(i: int, identities: list[Identity], ports: list[int], size: int, rounds: int) -> None:
+async def _exchange(
+    i: int, identities: list[Identity], ports: list[int], size: int, rounds: int
+) -> None:
     left, right = (i - 1) % USERS, (i + 1) % USERS
     keys = [identities[left].public, identities[right].public]
     came = asyncio.get_running_loop().create_future()
@@ -124,7 +132,9 @@ def alone(steps: int) -> float:
     """CPU seconds of 16 processes that draw noise and take gradients, and talk to nobody."""
     given, made = task(), plan(LONG)
     one = decor.Task(given.model, given.loss, [given.shards[0]])
-    terms = Peers().terms(given, Setting(made, 0.01, 0), Recipe(), [Identity.new() for _ in range(USERS)], 1e-5)
+    terms = Peers().terms(
+        given, Setting(made, 0.01, 0), Recipe(), [Identity.new() for _ in range(USERS)], 1e-5
+    )
     terms.grid.noised(np.zeros(1), bytes(32), [])
 
     def work(i: int) -> None:
@@ -143,8 +153,13 @@ WORKS = {"peers": peers, "bare_tls": bare, "noise_and_gradient": alone}
 
 
 def round_() -> dict[str, object]:
-    tries = [{name: (work(LONG) - work(SHORT)) / (LONG - SHORT) for name, work in WORKS.items()} for _ in range(3)]
-    ratios = sorted(each["peers"] / (each["bare_tls"] + each["noise_and_gradient"]) for each in tries)
+    tries = [
+        {name: (work(LONG) - work(SHORT)) / (LONG - SHORT) for name, work in WORKS.items()}
+        for _ in range(3)
+    ]
+    ratios = sorted(
+        each["peers"] / (each["bare_tls"] + each["noise_and_gradient"]) for each in tries
+    )
     return {
         "what": "CPU of a round, 16 users on a ring, 79,510 parameters",
         **{f"{name}_ms": [round(1e3 * each[name], 2) for each in tries] for name in WORKS},
@@ -154,13 +169,21 @@ def round_() -> dict[str, object]:
 
 
 def wire() -> dict[str, object]:
-    """Bytes through a TCP relay on the edges of one user of three, over both directions, to a model's bytes."""
+    """Bytes through a TCP relay on the edges of one user of three, over both directions, to a
+    model's bytes.
+    """
     steps, given = 50, task(users=3)
     identities = [Identity.new() for _ in range(3)]
-    terms = Peers(timeout=60.0).terms(given, Setting(plan(steps, 3), 0.01, 0), Recipe(), identities, 1e-5)
+    terms = Peers(timeout=60.0).terms(
+        given, Setting(plan(steps, 3), 0.01, 0), Recipe(), identities, 1e-5
+    )
     (hidden,) = free_ports(1)
     counted = [0]
-    relay = threading.Thread(target=_relay, args=(transport.split(terms.members[0].address)[1], hidden, counted), daemon=True)
+    relay = threading.Thread(
+        target=_relay,
+        args=(transport.split(terms.members[0].address)[1], hidden, counted),
+        daemon=True,
+    )
     relay.start()
 
     async def together(folder: str) -> None:
@@ -169,13 +192,19 @@ def wire() -> dict[str, object]:
             one = decor.Task(given.model, given.loss, [given.shards[i]])
             listen = f"127.0.0.1:{hidden}" if i == 0 else None
             ledger = Ledger(f"{folder}/{i}")
-            nodes.append(Node(terms, i, identity, one, ledger, lambda event, **facts: None, listen=listen))
+            nodes.append(
+                Node(terms, i, identity, one, ledger, lambda event, **facts: None, listen=listen)
+            )
         await asyncio.gather(*(node.trained() for node in nodes))
 
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(local_federation(folder))
     models = 4 * steps * 4 * given.parameters  # two edges, two directions
-    return {"what": "bytes on the wire over the bytes of the models", "rounds": steps, "ratio": round(counted[0] / models, 5)}
+    return {
+        "what": "bytes on the wire over the bytes of the models",
+        "rounds": steps,
+        "ratio": round(counted[0] / models, 5),
+    }
 
 
 def _relay(port: int, to: int, counted: list[int]) -> None:
@@ -211,7 +240,9 @@ def start() -> dict[str, object]:
             identity.save(folder / "keys" / f"u{i}.key")
             X, y = given.shards[i]
             np.savez(folder / "data" / f"u{i}.npz", X=X.numpy(), y=y.numpy())
-            members.append(Member(name=f"u{i}", address=f"127.0.0.1:{port}", public=identity.public))
+            members.append(
+                Member(name=f"u{i}", address=f"127.0.0.1:{port}", public=identity.public)
+            )
         federation = Federation(
             name="start",
             privacy=Privacy(epsilon=10.0, delta=1e-5, adversary="eavesdropper"),
@@ -223,11 +254,17 @@ def start() -> dict[str, object]:
         (folder / "federation.toml").write_text(federation.to_toml())
         began = time.time()
         subprocess.run(
-            [sys.executable, "-m", "decor", "up", folder / "federation.toml", "--json"], check=True, capture_output=True
+            [sys.executable, "-m", "decor", "up", folder / "federation.toml", "--json"],
+            check=True,
+            capture_output=True,
         )
         whole = time.time() - began
         at_work = [_when(folder / "run" / f"u{i}.log") for i in range(USERS)]
-    return {"what": "decor up, 16 users", "first_step_s": round(max(at_work) - began, 2), "all_30_steps_s": round(whole, 2)}
+    return {
+        "what": "decor up, 16 users",
+        "first_step_s": round(max(at_work) - began, 2),
+        "all_30_steps_s": round(whole, 2),
+    }
 
 
 def _when(log: Path) -> float:
@@ -236,19 +273,23 @@ def _when(log: Path) -> float:
 
 
 def memory() -> dict[str, object]:
-    """The most that a peer of three takes beyond what it had when it was forked, in models of 15.9 MB."""
+    """The most that a peer of three takes beyond what it had when it was forked, in models of 15.9
+    MB.
+    """
     given = task(hidden=5000, users=3)
     usual, found = local_federation.attended, Path(tempfile.mkstemp()[1])
 
     async def watched(node: Node, *rest: object) -> Run:
-        node.terms.grid.noised(node.local.gradient(node.model, 0.01)[0], bytes(32), [])  # loads what libraries still have to
+        # loads what libraries still have to
+        node.terms.grid.noised(node.local.gradient(node.model, 0.01)[0], bytes(32), [])
         Path("/proc/self/clear_refs").write_text("5")  # the most so far is now
         before = _memory("VmRSS")
         try:
             return await usual(node, *rest)
         finally:
             with found.open("a") as file:
-                file.write(f"{_memory('VmHWM') - before + 4 * node.local.parameters}\n")  # its first model was there
+                # its first model was there
+                file.write(f"{_memory('VmHWM') - before + 4 * node.local.parameters}\n")
 
     local_federation.attended = watched
     try:
@@ -258,11 +299,17 @@ def memory() -> dict[str, object]:
     most = max(map(int, found.read_text().split()))
     found.unlink()
     model = 4 * given.parameters
-    return {"what": "memory of a peer", "model_mb": round(model / 1e6, 1), "models": round(most / model, 2)}
+    return {
+        "what": "memory of a peer",
+        "model_mb": round(model / 1e6, 1),
+        "models": round(most / model, 2),
+    }
 
 
 def _memory(name: str) -> int:
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    (line,) = (
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name)
+    )
     return 1024 * int(line.split()[1])
 
 

@@ -1,12 +1,13 @@
-"""What a private run costs beside a simulation: CPU milliseconds a step on one thread, both in one process, one after the other.
+"""What a private run costs beside a simulation: CPU milliseconds a step on one thread, both in one
+process, one after the other.
 
-    python benchmarks/private.py               # all rows, one JSON object a line
-    python benchmarks/private.py "mnist, user" # rows whose name contains this
-    python benchmarks/private.py --table benchmarks/private.jsonl      # the table of docs/benchmarks.md
+    python benchmarks/private.py               # all rows, one JSON object a line python
+    benchmarks/private.py "mnist, user" # rows whose name contains this python benchmarks/private.py
+    --table benchmarks/private.jsonl      # the table of docs/benchmarks.md
 
-Every row calls `decor.train` with few and with many steps, with a seed and with `seed=None` in turn; a step's cost is the
-difference of the best long and the best short run. Rows of a9a and mnist need DECOR_DATA. The audit of a private run is measured
-by `benchmarks/audit.py`.
+Every row calls `decor.train` with few and with many steps, with a seed and with `seed=None` in
+turn; a step's cost is the difference of the best long and the best short run. Rows of a9a and mnist
+need DECOR_DATA. The audit of a private run is measured by `benchmarks/audit.py`.
 """
 
 from __future__ import annotations
@@ -37,34 +38,59 @@ def compare(what: str, task: str, unit: str, graph: str, reach: float) -> None:
     import decor
 
     data = getattr(decor.tasks, task)(users=16, seed=0, shards="iid")
-    example = {"unit": "example", "batch_size": 64, "records": data.records} if unit == "example" else {}
+    example = (
+        {"unit": "example", "batch_size": 64, "records": data.records} if unit == "example" else {}
+    )
     topology = decor.ring(16) if graph == "ring" else decor.complete(16)
-    plan = decor.NoisePlan(topology, decor.Exposure(clip=1.0, steps=10, **example), decor.Adversary.curious(), 0.05, 0.3)
+    plan = decor.NoisePlan(
+        topology,
+        decor.Exposure(clip=1.0, steps=10, **example),
+        decor.Adversary.curious(),
+        0.05,
+        0.3,
+    )
     options = {} if example else {"batch_size": 64}
     few, many = STEPS[task]
     best = {(seed, steps): float("inf") for seed in (0, None) for steps in (few, many)}
 
     def run(seed: int | None, steps: int) -> float:
-        planned, engine = replace(plan, exposure=replace(plan.exposure, steps=steps)), decor.Vectorised(seed=seed, threads=1)
+        planned, engine = (
+            replace(plan, exposure=replace(plan.exposure, steps=steps)),
+            decor.Vectorised(seed=seed, threads=1),
+        )
         began = time.process_time()
-        decor.train(data, planned, learning_rate=0.1, engine=engine, evaluate_every=10**6, **options)
+        decor.train(
+            data, planned, learning_rate=0.1, engine=engine, evaluate_every=10**6, **options
+        )
         return time.process_time() - began
 
     run(0, few), run(None, few)  # compiles
     for _ in range(REPEATS):
         for key in best:
             best[key] = min(best[key], run(*key))
-    simulated, private = ((best[seed, many] - best[seed, few]) / (many - few) * 1e3 for seed in (0, None))
-    row = {"benchmark": "private", "what": what, "simulation_ms": round(simulated, 4), "private_ms": round(private, 4)}
+    simulated, private = (
+        (best[seed, many] - best[seed, few]) / (many - few) * 1e3 for seed in (0, None)
+    )
+    row = {
+        "benchmark": "private",
+        "what": what,
+        "simulation_ms": round(simulated, 4),
+        "private_ms": round(private, 4),
+    }
     print(json.dumps(row | {"times": round(private / simulated, 2), "reach": reach}), flush=True)
 
 
 def table(path: str) -> None:
-    print("| run | simulation, ms a step | private, ms a step | times | at most |\n|---|---|---|---|---|")
+    print(
+        "| run | simulation, ms a step | private, ms a step | times | at most "
+        "|\n|---|---|---|---|---|"
+    )
     for line in open(path, encoding="utf-8"):
         row = json.loads(line)
         if "times" in row:
-            figures = [f"{row[name]:.3g}" for name in ("simulation_ms", "private_ms", "times", "reach")]
+            figures = [
+                f"{row[name]:.3g}" for name in ("simulation_ms", "private_ms", "times", "reach")
+            ]
             print(f"| {row['what']} | {' | '.join(figures)} |")
 
 

@@ -2,10 +2,11 @@
 
     python benchmarks/process_group.py [time] [bytes]
 
-`time`: MNIST (DECOR_DATA), the network 784-128-10, 256 users on a ring, batches of 64, example level: milliseconds a step of one
-process and of two, started by torchrun with one thread each, in turn; a step is the difference between a long and a short run.
-Beside them the simulator in one process, with as many threads as it likes. `bytes`: 32 users a process on a ring and on a torus,
-1 to 8 processes: bytes that the busiest process sends in a step, counted where they are sent.
+`time`: MNIST (DECOR_DATA), the network 784-128-10, 256 users on a ring, batches of 64, example
+level: milliseconds a step of one process and of two, started by torchrun with one thread each, in
+turn; a step is the difference between a long and a short run. Beside them the simulator in one
+process, with as many threads as it likes. `bytes`: 32 users a process on a ring and on a torus, 1
+to 8 processes: bytes that the busiest process sends in a step, counted where they are sent.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def train(engine: object, users: int, steps: int) -> float:
     import decor
 
     task = decor.tasks.mnist(users=users, seed=0)
-    exposure = decor.Exposure(clip=1.0, steps=steps, unit="example", batch_size=64, records=task.records)
+    exposure = decor.Exposure(
+        clip=1.0, steps=steps, unit="example", batch_size=64, records=task.records
+    )
     plan = decor.NoisePlan(decor.ring(users), exposure, decor.Adversary.eavesdropper(), 0.05, 0.3)
     began = time.perf_counter()
     decor.train(task, plan, learning_rate=0.1, engine=engine, evaluate_every=10**6)
@@ -54,7 +57,11 @@ def worker(what: str) -> None:
     import decor
     from decor.distributed.world import World
 
-    engine = decor.ProcessGroup() if what == "team" else decor.Vectorised(threads=1 if what == "one thread" else None)
+    engine = (
+        decor.ProcessGroup()
+        if what == "team"
+        else decor.Vectorised(threads=1 if what == "one thread" else None)
+    )
     train(engine, 256, 2)
     found = []
     for _ in range(3):
@@ -70,7 +77,9 @@ def timed() -> dict[str, object]:
         for name, processes in (("one process", 1), ("two processes", 2)):
             tries[name] += json.loads(torchrun(processes, "worker", "team")[-1])
     for name in ("one thread", "as many threads as help"):
-        alone = subprocess.run([sys.executable, __file__, "worker", name], capture_output=True, text=True, check=True)
+        alone = subprocess.run(
+            [sys.executable, __file__, "worker", name], capture_output=True, text=True, check=True
+        )
         tries[f"vectorised, {name}"] = json.loads(alone.stdout.splitlines()[-1])
     best = {name: min(values) for name, values in tries.items()}
     return {
@@ -99,7 +108,9 @@ def count(name: str, users: int) -> None:
     topology = decor.ring(users) if name == "ring" else decor.torus(8, users // 8)
     shards = [(torch.zeros(2, 784), torch.zeros(2, dtype=torch.long))] * users
     task = decor.Task(decor.models.mlp(784, 128, 10), decor.losses.cross_entropy, shards)
-    plan = decor.NoisePlan(topology, decor.Exposure(clip=1.0, steps=4), decor.Adversary.eavesdropper(), 0.05, 0.3)
+    plan = decor.NoisePlan(
+        topology, decor.Exposure(clip=1.0, steps=4), decor.Adversary.eavesdropper(), 0.05, 0.3
+    )
     decor.train(task, plan, learning_rate=0.1, engine=decor.ProcessGroup(), evaluate_every=10**6)
     most = torch.tensor(sent[0] / 4)
     torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
@@ -114,7 +125,11 @@ def bytes_() -> dict[str, object]:
         for processes in (1, 2, 4, 8):
             most = json.loads(torchrun(processes, "count", name, str(32 * processes))[-1])
             found.setdefault(name, {})[str(processes)] = round(most / model, 2)
-    return {"what": "models that the busiest process sends in a step, 32 users each", "model_bytes": model, **found}
+    return {
+        "what": "models that the busiest process sends in a step, 32 users each",
+        "model_bytes": model,
+        **found,
+    }
 
 
 def main() -> None:

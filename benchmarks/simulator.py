@@ -1,12 +1,15 @@
-"""How fast the simulator is: CPU milliseconds a step on one thread, each row in a process of its own.
+"""How fast the simulator is: CPU milliseconds a step on one thread, each row in a process of its
+own.
 
-    python benchmarks/simulator.py             # all rows, one JSON object a line
-    python benchmarks/simulator.py mnist       # rows whose name contains "mnist"
-    python benchmarks/simulator.py --table benchmarks/simulator.jsonl      # the table of docs/benchmarks.md
+    python benchmarks/simulator.py             # all rows, one JSON object a line python
+    benchmarks/simulator.py mnist       # rows whose name contains "mnist" python
+    benchmarks/simulator.py --table benchmarks/simulator.jsonl      # the table of
+    docs/benchmarks.md
 
-Every row calls `decor.train` or `decor.sweep` twice, with few and with many steps; a step's cost is the difference, so that data,
-compilation and the measurements at both ends do not count. Beside it stands the machine's own floor: the row's multiplications,
-bytes and Gaussians at the rates that plain products, plain copies and the generator reach in the same process.
+Every row calls `decor.train` or `decor.sweep` twice, with few and with many steps; a step's cost is
+the difference, so that data, compilation and the measurements at both ends do not count. Beside it
+stands the machine's own floor: the row's multiplications, bytes and Gaussians at the rates that
+plain products, plain copies and the generator reach in the same process.
 
 Rows "a9a" and "mnist" need the data in DECOR_DATA.
 """
@@ -23,7 +26,8 @@ import time
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
-# the code published with the paper (commit 68ad698) on a machine of this kind, measured once: CPU ms a step
+# the code published with the paper (commit 68ad698) on a machine of this kind, measured once: CPU
+# ms a step
 PAPER = {"mnist": 470.0, "a9a": 10.0, "least squares": 0.17}
 
 
@@ -31,7 +35,9 @@ def plan(topology, epsilon=10.0, clip=1.0, steps=1000, **example):
     import decor
 
     exposure = decor.Exposure(clip=clip, steps=steps, **example)
-    return decor.calibrate(topology, exposure, decor.Adversary.eavesdropper(), decor.Budget(epsilon, 1e-5), ratio=30.0)
+    return decor.calibrate(
+        topology, exposure, decor.Adversary.eavesdropper(), decor.Budget(epsilon, 1e-5), ratio=30.0
+    )
 
 
 def with_steps(one, steps):
@@ -55,7 +61,9 @@ def per_step(run, few: int, many: int, repeats: int = 5) -> tuple[float, float]:
 
 
 def rates() -> dict[str, float]:
-    """What this machine does at best: multiply-adds, bytes and Gaussians a second, on one thread."""
+    """What this machine does at best: multiply-adds, bytes and Gaussians a second, on one
+    thread.
+    """
     import numpy as np
     import torch
 
@@ -79,15 +87,35 @@ def rates() -> dict[str, float]:
 
 
 def floor(flops: float, numbers: float, gaussians: float) -> tuple[float, dict]:
-    """Milliseconds that a step cannot be faster than: its products, every model read and written once, its Gaussians."""
+    """Milliseconds that a step cannot be faster than: its products, every model read and written
+    once, its Gaussians.
+    """
     found = rates()
-    ms = flops / found["gflops"] / 1e6 + 8 * numbers / found["gbytes"] / 1e6 + gaussians / found["mgaussians"] / 1e3
+    ms = (
+        flops / found["gflops"] / 1e6
+        + 8 * numbers / found["gbytes"] / 1e6
+        + gaussians / found["mgaussians"] / 1e3
+    )
     return ms, {key: round(value, 1) for key, value in found.items()}
 
 
-def row(what: str, ms: float, reach: float | None, flops: float, numbers: float, gaussians: float, **more) -> None:
+def row(
+    what: str,
+    ms: float,
+    reach: float | None,
+    flops: float,
+    numbers: float,
+    gaussians: float,
+    **more,
+) -> None:
     least, found = floor(flops, numbers, gaussians)
-    value = {"benchmark": "simulator", "what": what, "cpu_ms": round(ms, 4), "reach_ms": reach, "floor_ms": round(least, 4)}
+    value = {
+        "benchmark": "simulator",
+        "what": what,
+        "cpu_ms": round(ms, 4),
+        "reach_ms": reach,
+        "floor_ms": round(least, 4),
+    }
     print(json.dumps(value | {"times_floor": round(ms / least, 2)} | more | found), flush=True)
 
 
@@ -95,15 +123,28 @@ def mnist(level: str, path: str = "auto", threads: int = 1):
     import decor
 
     task = decor.tasks.mnist(users=16, seed=0, shards="iid")
-    example = {"unit": "example", "batch_size": 64, "records": task.records} if level == "example" else {}
+    example = (
+        {"unit": "example", "batch_size": 64, "records": task.records} if level == "example" else {}
+    )
     base = decor.NoisePlan(
-        decor.ring(16), decor.Exposure(clip=1.0, steps=10, **example), decor.Adversary.eavesdropper(), 0.05, 0.3
+        decor.ring(16),
+        decor.Exposure(clip=1.0, steps=10, **example),
+        decor.Adversary.eavesdropper(),
+        0.05,
+        0.3,
     )
     options = {} if level == "example" else {"batch_size": 64}
     engine = decor.Vectorised(path=path, threads=threads)
 
     def run(steps):
-        decor.train(task, with_steps(base, steps), learning_rate=0.1, engine=engine, evaluate_every=10**6, **options)
+        decor.train(
+            task,
+            with_steps(base, steps),
+            learning_rate=0.1,
+            engine=engine,
+            evaluate_every=10**6,
+            **options,
+        )
 
     return run
 
@@ -155,7 +196,14 @@ def a9a_one():
 
     def run(steps):
         engine = decor.Vectorised(threads=1)
-        decor.train(task, with_steps(base, steps), learning_rate=0.01, engine=engine, batch_size=64, evaluate_every=10**6)
+        decor.train(
+            task,
+            with_steps(base, steps),
+            learning_rate=0.01,
+            engine=engine,
+            batch_size=64,
+            evaluate_every=10**6,
+        )
 
     cpu, _ = per_step(run, 100, 4100)
     d = 124
@@ -181,7 +229,9 @@ def a9a_many():
     def run(steps):
         plans = [with_steps(base, steps) for base in bases]
         engine = decor.Vectorised(threads=1)
-        decor.sweep(task, plans, learning_rates=rates, engine=engine, batch_size=64, evaluate_every=10**6)
+        decor.sweep(
+            task, plans, learning_rates=rates, engine=engine, batch_size=64, evaluate_every=10**6
+        )
 
     cpu, _ = per_step(run, 50, 1050)
     count, d = 63, 124
@@ -209,7 +259,9 @@ def least_squares_many():
     def run(steps):
         plans = [with_steps(base, steps) for base in bases]
         engine = decor.Vectorised(threads=1)
-        decor.sweep(task, plans, learning_rates=rates, seeds=range(5), engine=engine, evaluate_every=10**6)
+        decor.sweep(
+            task, plans, learning_rates=rates, seeds=range(5), engine=engine, evaluate_every=10**6
+        )
 
     cpu, _ = per_step(run, 100, 2100)
     count, d = 350, 10
@@ -236,7 +288,11 @@ def crowd(users: int):
     X = torch.zeros(users * 64, 123)
     X.scatter_(1, torch.randint(0, 123, (users * 64, 14), generator=generator), 1.0)
     y = torch.randint(0, 2, (users * 64,), generator=generator).float()
-    task = decor.Task(decor.models.logistic(123), decor.losses.logistic, list(zip(X.split(64), y.split(64), strict=True)))
+    task = decor.Task(
+        decor.models.logistic(123),
+        decor.losses.logistic,
+        list(zip(X.split(64), y.split(64), strict=True)),
+    )
     del X
     base = plan(decor.ring(users))
 
@@ -260,7 +316,8 @@ def users(count: int):
 
     def begin(moment):  # from here to the end, memory beside data and set-up
         if moment.step == 0:
-            ctypes.CDLL("libc.so.6").malloc_trim(0)  # what set-up has freed would otherwise hide what training takes
+            # what set-up has freed would otherwise hide what training takes
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
             with open("/proc/self/clear_refs", "w", encoding="utf-8") as file:
                 file.write("5")
             memory.append(_status("VmRSS"))
@@ -282,7 +339,9 @@ def users(count: int):
 
 
 def threads():
-    """Wall time with one thread, with what the engine chooses, and with two, where two cores are there."""
+    """Wall time with one thread, with what the engine chooses, and with two, where two cores are
+    there.
+    """
     import decor
 
     task = decor.tasks.a9a(users=16, seed=0)
@@ -291,7 +350,14 @@ def threads():
     def small(count):
         def run(steps):
             engine = decor.Vectorised(threads=count)
-            decor.train(task, with_steps(base, steps), learning_rate=0.01, engine=engine, batch_size=64, evaluate_every=10**6)
+            decor.train(
+                task,
+                with_steps(base, steps),
+                learning_rate=0.01,
+                engine=engine,
+                batch_size=64,
+                evaluate_every=10**6,
+            )
 
         return run
 
@@ -304,9 +370,19 @@ def threads():
         for _ in range(2):
             for name, run in runs.items():
                 best[name] = min(best[name], per_step(run, few, many, 3)[1])
-        value = {"benchmark": "simulator", "what": f"threads: {what}", "wall_ms_one": round(best["1"] * 1e3, 3)}
-        value |= {"wall_ms_automatic": round(best["None"] * 1e3, 3), "wall_ms_two": round(best["2"] * 1e3, 3)}
-        print(json.dumps(value | {"automatic_over_one": round(best["None"] / best["1"], 3)}), flush=True)
+        value = {
+            "benchmark": "simulator",
+            "what": f"threads: {what}",
+            "wall_ms_one": round(best["1"] * 1e3, 3),
+        }
+        value |= {
+            "wall_ms_automatic": round(best["None"] * 1e3, 3),
+            "wall_ms_two": round(best["2"] * 1e3, 3),
+        }
+        print(
+            json.dumps(value | {"automatic_over_one": round(best["None"] / best["1"], 3)}),
+            flush=True,
+        )
 
 
 def demo():
@@ -327,7 +403,9 @@ def demo():
             "24",
         ]
         start = time.perf_counter()
-        subprocess.run([*command, "--output", folder + "/demo"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [*command, "--output", folder + "/demo"], check=True, stdout=subprocess.DEVNULL
+        )
         seconds = time.perf_counter() - start
     print(
         json.dumps(
@@ -359,30 +437,41 @@ ROWS = {
 
 def table(rows: list[dict]) -> str:
     """The rows as they stand in docs/benchmarks.md."""
-    lines = ["| what | CPU ms a step | reach | floor | times the floor | the paper's code |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| what | CPU ms a step | reach | floor | times the floor | the paper's code |",
+        "|---|---|---|---|---|---|",
+    ]
     for row in rows:
         if "floor_ms" in row and "microseconds_per_user" not in row:
             reach = "" if row["reach_ms"] is None else f"{row['reach_ms']:g}"
             faster = f"{row['paper_ms']:g} ({row['paper_ms'] / row['cpu_ms']:.0f}x)"
             lines.append(
-                f"| {row['what']} | {row['cpu_ms']:g} | {reach} | {row['floor_ms']:g} | {row['times_floor']} | {faster} |"
+                f"| {row['what']} | {row['cpu_ms']:g} | {reach} | {row['floor_ms']:g} | "
+                f"{row['times_floor']} | {faster} |"
             )
     lines += [
         "",
-        "| users on a ring, 64 records like a9a's each | CPU µs a step and user | models, MB | memory of training, MB |",
+        "| users on a ring, 64 records like a9a's each | CPU µs a step and user | models, MB | "
+        "memory of training, MB |",
         "|---|---|---|---|",
     ]
     for row in rows:
         if "microseconds_per_user" in row:
             count = row["what"].split(", ")[-1]
-            lines.append(f"| {count} | {row['microseconds_per_user']} | {row['models_mb']} | {row['training_memory_mb']} |")
+            lines.append(
+                f"| {count} | {row['microseconds_per_user']} | {row['models_mb']} | "
+                f"{row['training_memory_mb']} |"
+            )
     lines += ["", "| also | measured | reach |", "|---|---|---|"]
     for row in rows:
         if "ratio" in row:
             said = f"{row['ratio']} ({row['cpu_ms']:g} ms against {row['built_in_ms']:g})"
             lines.append(f"| {row['what']} | {said} | {row['reach_ratio']} |")
         elif "automatic_over_one" in row:
-            said = f"one {row['wall_ms_one']:g} ms, two {row['wall_ms_two']:g} ms, automatic {row['wall_ms_automatic']:g} ms"
+            said = (
+                f"one {row['wall_ms_one']:g} ms, two {row['wall_ms_two']:g} ms, automatic "
+                f"{row['wall_ms_automatic']:g} ms"
+            )
             lines.append(f"| {row['what']}, wall time | {said} | never slower than one |")
         elif "seconds" in row:
             lines.append(f"| {row['what']} | {row['seconds']} | {row['reach_seconds']} |")
@@ -401,7 +490,9 @@ def main() -> None:
     for name in ROWS:
         if wanted in name:
             more = {} if name != "threads" else {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
-            subprocess.run([sys.executable, __file__, "--one", name], check=True, env=os.environ | more)
+            subprocess.run(
+                [sys.executable, __file__, "--one", name], check=True, env=os.environ | more
+            )
 
 
 if __name__ == "__main__":

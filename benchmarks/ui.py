@@ -1,12 +1,15 @@
-"""How long the planner takes to answer a slider: `decor ui` itself, asked over HTTP as its page asks, 64 users.
+"""How long the planner takes to answer a slider: `decor ui` itself, asked over HTTP as its page
+asks, 64 users.
 
     python benchmarks/ui.py                 # all rows, one JSON object a line
     python benchmarks/ui.py torus           # rows whose name contains "torus"
 
-Wall milliseconds from the question to the last byte of the answer, over one connection that stays open, as browsers keep it.
-Every question is one that was not asked before. A move of epsilon leaves the ratio of the noises as it is, and so the search for
-coalitions; a move of steps changes it. `against_ms` is the whole table of adversaries, which the page asks for afterwards.
-Rows "in Chromium" are the page itself, from a slider's event to the changed text; they need chromium and chromedriver.
+Wall milliseconds from the question to the last byte of the answer, over one connection that stays
+open, as browsers keep it. Every question is one that was not asked before. A move of epsilon leaves
+the ratio of the noises as it is, and so the search for coalitions; a move of steps changes it.
+`against_ms` is the whole table of adversaries, which the page asks for afterwards. Rows "in
+Chromium" are the page itself, from a slider's event to the changed text; they need chromium and
+chromedriver.
 """
 
 from __future__ import annotations
@@ -20,7 +23,17 @@ import tempfile
 import time
 from pathlib import Path
 
-FAMILIES = ("ring", "torus", "grid", "complete", "star", "path", "hypercube", "random-regular", "erdos-renyi")
+FAMILIES = (
+    "ring",
+    "torus",
+    "grid",
+    "complete",
+    "star",
+    "path",
+    "hypercube",
+    "random-regular",
+    "erdos-renyi",
+)
 ADVERSARIES = ("eavesdropper", "curious", "colluding:2", "colluding:3")
 MOVES, REACH_MS = 15, 100
 USUAL = {"users": 64, "epsilon": 3.0, "delta": 1e-5, "steps": 1000, "clip": 1.0}
@@ -45,7 +58,10 @@ class Page:
         body = json.dumps({"page": "benchmark", "number": self.number, "question": question})
         began = time.perf_counter()
         self.line.request(
-            "POST", f"/api/{kind}", body, {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"}
+            "POST",
+            f"/api/{kind}",
+            body,
+            {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"},
         )
         answer = json.loads(self.line.getresponse().read())
         took = 1e3 * (time.perf_counter() - began)
@@ -64,13 +80,21 @@ def row(page: Page, family: str, adversary: str, dial: str, **more: object) -> d
     question = USUAL | graph(family) | {"adversary": adversary} | more
     page.ask(
         "graph",
-        {name: question[name] for name in ("topology", "users", "degree", "probability", "graph_seed") if name in question},
+        {
+            name: question[name]
+            for name in ("topology", "users", "degree", "probability", "graph_seed")
+            if name in question
+        },
     )
     first = page.ask("plan", question)
     took, table = [], []
     for k in range(1, MOVES + 1):
         # a slider's places: a few percent apart
-        moved = question | ({"epsilon": round(3 * 1.05**k, 3)} if dial == "epsilon" else {"steps": round(1000 * 1.06**k)})
+        moved = question | (
+            {"epsilon": round(3 * 1.05**k, 3)}
+            if dial == "epsilon"
+            else {"steps": round(1000 * 1.06**k)}
+        )
         took.append(page.ask("plan", moved))
         table.append(page.ask("against", moved))
     found = {
@@ -79,13 +103,19 @@ def row(page: Page, family: str, adversary: str, dial: str, **more: object) -> d
         "median_ms": statistics.median(took),
         "worst_ms": max(took),
     }
-    found |= {"first_ms": first, "against_ms": statistics.median(table), "against_worst_ms": max(table)}
-    return {name: round(value, 2) if isinstance(value, float) else value for name, value in found.items()} | {
-        "reach_ms": REACH_MS
+    found |= {
+        "first_ms": first,
+        "against_ms": statistics.median(table),
+        "against_worst_ms": max(table),
     }
+    return {
+        name: round(value, 2) if isinstance(value, float) else value
+        for name, value in found.items()
+    } | {"reach_ms": REACH_MS}
 
 
-MOVED = """const [id, moves, done] = arguments; const slider = document.getElementById(id); const took = [];
+MOVED = """const [id, moves, done] = arguments;
+const slider = document.getElementById(id); const took = [];
 const busy = () => document.getElementById('answer').getAttribute('aria-busy') === 'true';
 const move = () => {
   if (took.length === moves) { done(took); return; }
@@ -121,8 +151,16 @@ def in_chromium(page: Page, wanted: str) -> None:
                 what = f"{family}, colluding:{colluders}, {dial}, in Chromium"
                 if wanted in what:
                     took = driver.execute_async_script(MOVED, f"{dial}-slider", MOVES)
-                    found = {"median_ms": round(statistics.median(took), 2), "worst_ms": round(max(took), 2)}
-                    print(json.dumps({"benchmark": "ui", "what": what, **found, "reach_ms": REACH_MS}), flush=True)
+                    found = {
+                        "median_ms": round(statistics.median(took), 2),
+                        "worst_ms": round(max(took), 2),
+                    }
+                    print(
+                        json.dumps(
+                            {"benchmark": "ui", "what": what, **found, "reach_ms": REACH_MS}
+                        ),
+                        flush=True,
+                    )
 
 
 def main() -> None:
@@ -131,7 +169,11 @@ def main() -> None:
     try:
         if wanted in "start":
             first = page.ask("plan", {"topology": "ring", "epsilon": 3, "steps": 1000, "clip": 1})
-            row_of_start = {"benchmark": "ui", "what": "start, to the printed address", "seconds": round(page.started, 3)}
+            row_of_start = {
+                "benchmark": "ui",
+                "what": "start, to the printed address",
+                "seconds": round(page.started, 3),
+            }
             print(json.dumps(row_of_start | {"first_answer_ms": round(first, 1)}), flush=True)
         time.sleep(4)  # what is loaded beside
         for family in FAMILIES:
@@ -141,7 +183,20 @@ def main() -> None:
                         print(json.dumps(row(page, family, adversary, dial)), flush=True)
         for dial in ("epsilon", "steps"):
             if wanted in f"torus, curious, {dial}, one record":
-                print(json.dumps(row(page, "torus", "curious", dial, unit="example", batch_size=64, records=3750)), flush=True)
+                print(
+                    json.dumps(
+                        row(
+                            page,
+                            "torus",
+                            "curious",
+                            dial,
+                            unit="example",
+                            batch_size=64,
+                            records=3750,
+                        )
+                    ),
+                    flush=True,
+                )
         if "Chromium" in wanted or not wanted:
             in_chromium(page, wanted)
     finally:

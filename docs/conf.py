@@ -1,7 +1,10 @@
-"""The documentation as a site that works from disk: `make docs`. The same pages read as plain Markdown on a code host.
+"""The documentation as a site that works from disk: `make docs`.
 
-What a page cannot say in plain Markdown is added here when it is read: the navigation, the changelog, and the help of every
-command, which is asked for and not copied. Nothing is fetched from anywhere, by the build or by the pages.
+The same pages read as plain Markdown on a code host.
+
+What a page cannot say in plain Markdown is added here when it is read: the navigation, the
+changelog, and the help of every command, which is asked for and not copied. Nothing is fetched from
+anywhere, by the build or by the pages.
 """
 
 from __future__ import annotations
@@ -35,7 +38,12 @@ NAVIGATION = {
         "noise": "Noise on a grid",
     },
     "Run it": {"training": "Training", "deploy": "Deploying", "distributed": "Processes and cards"},
-    "Look it up": {"commands": "Commands", "api": "API", "notation": "Notation", "protocol": "Protocol"},
+    "Look it up": {
+        "commands": "Commands",
+        "api": "API",
+        "notation": "Notation",
+        "protocol": "Protocol",
+    },
     "Evidence": {"reproduction": "Reproduction", "benchmarks": "Benchmarks", "scale": "Scale"},
     "About": {"design": "Design decisions", "changelog": "Changelog"},
 }
@@ -66,8 +74,12 @@ html_logo = "site/logo.svg"
 html_copy_source = False
 html_show_copyright = False
 html_theme_options = {
-    "light_css_variables": dict.fromkeys(("color-brand-primary", "color-brand-content", "color-api-name"), "#1f5fa8"),
-    "dark_css_variables": dict.fromkeys(("color-brand-primary", "color-brand-content", "color-api-name"), "#7db3f0"),
+    "light_css_variables": dict.fromkeys(
+        ("color-brand-primary", "color-brand-content", "color-api-name"), "#1f5fa8"
+    ),
+    "dark_css_variables": dict.fromkeys(
+        ("color-brand-primary", "color-brand-content", "color-api-name"), "#7db3f0"
+    ),
     "navigation_with_keys": True,
 }
 
@@ -76,11 +88,15 @@ def navigation() -> str:
     trees = []
     for caption, group in NAVIGATION.items():
         entries = [f"{title} <{page}>" for page, title in group.items()]
-        trees.append("\n".join(["```{toctree}", ":hidden:", f":caption: {caption}", "", *entries, "```", ""]))
+        trees.append(
+            "\n".join(["```{toctree}", ":hidden:", f":caption: {caption}", "", *entries, "```", ""])
+        )
     return "\n".join(trees)
 
 
-def commands(parser: argparse.ArgumentParser, about: str = "") -> Iterator[tuple[argparse.ArgumentParser, str]]:
+def commands(
+    parser: argparse.ArgumentParser, about: str = ""
+) -> Iterator[tuple[argparse.ArgumentParser, str]]:
     """Every command and what it is for, in the order of `decor --help`."""
     below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     if not below:
@@ -95,7 +111,8 @@ def help_of_commands() -> str:
     from decor.cli.main import parser as top
 
     return "\n".join(
-        f"## {one.prog}\n\n{about[:1].upper()}{about[1:]}.\n\n```text\n{one.format_help().strip()}\n```\n"
+        "## "
+        f"{one.prog}\n\n{about[:1].upper()}{about[1:]}.\n\n```text\n{one.format_help().strip()}\n```\n"
         for one, about in commands(top())
     )
 
@@ -109,7 +126,8 @@ ADDED = {
 
 def add(app: Any, page: str, source: list[str]) -> None:
     text = ADDED[page](source[0]) if page in ADDED else source[0]
-    source[0] = re.sub(r"\[([^\]]+)\]\(\.\./[^)]+\)", r"\1", text)  # what lies beside docs/ is no page of the site
+    # what lies beside docs/ is no page of the site
+    source[0] = re.sub(r"\[([^\]]+)\]\(\.\./[^)]+\)", r"\1", text)
 
 
 def plain(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
@@ -118,17 +136,23 @@ def plain(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[
 
 
 def texts(app: Any, problem: Exception | None) -> None:
-    """A browser fetches nothing from disk, so that the search page has every page's text in a script, for its excerpts."""
+    """A browser fetches nothing from disk, so that the search page has every page's text in a
+    script, for its excerpts.
+    """
     if problem is None and app.builder.name == "html":
         found = {}
         for page in sorted(app.env.found_docs):
             text = Path(app.outdir, f"{page}.html").read_text()
             body = re.search(r'<article role="main".*?</article>', text, flags=re.S)
             found[f"{page}.html"] = body[0] if body else ""
-        Path(app.outdir, "_static", "texts.js").write_text(f"window.DECOR_TEXTS = {json.dumps(found)};\n")
+        Path(app.outdir, "_static", "texts.js").write_text(
+            f"window.DECOR_TEXTS = {json.dumps(found)};\n"
+        )
 
 
-def only_when_searching(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+def only_when_searching(
+    app: Any, page: str, template: str, context: dict[str, Any], doctree: Any
+) -> None:
     if page == "search":
         app.add_js_file("texts.js")
         app.add_js_file("search.js")

@@ -1,4 +1,6 @@
-"""The pictures of docs/choosing.md and docs/tutorial.md, from real answers and real runs: `make docs`."""
+"""The pictures of docs/choosing.md and docs/tutorial.md, from real answers and real runs: `make
+docs`.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def quiet() -> Iterator[None]:
 
 
 def topologies(folder: Path) -> None:
-    """Six graphs of 16 users: what each costs, and how many colluders it takes to leave somebody alone."""
+    """Six graphs of 16 users: what each costs, and how many colluders it takes to leave somebody
+    alone.
+    """
     figure = Figure(figsize=(13, 3.9), layout="constrained")
     for axis, (name, topology) in zip(figure.subplots(1, len(GRAPHS)), GRAPHS.items(), strict=True):
         errors = {}
@@ -61,7 +65,9 @@ def topologies(folder: Path) -> None:
             errors[rounds] = theory.predicted_error(plan, Gossip(rounds, "designed")) / central
         at = plots.places(topology)
         at = (at - at.mean(0)) / np.abs(at - at.mean(0)).max()
-        axis.add_collection(LineCollection(list(at[topology.edges]), colors=plots.GREY, linewidths=0.9, zorder=1))
+        axis.add_collection(
+            LineCollection(list(at[topology.edges]), colors=plots.GREY, linewidths=0.9, zorder=1)
+        )
         axis.scatter(*at.T, s=52, color=plots.BLUE, edgecolors="white", linewidths=1, zorder=2)
         axis.set(xlim=(-1.2, 1.2), ylim=(-1.9, 1.2), aspect="equal")
         axis.set_axis_off()
@@ -73,7 +79,8 @@ def topologies(folder: Path) -> None:
             colour = plots.INK if k < 2 else (plots.ORANGE if isolating < 3 else GREEN)
             axis.text(0, -1.25 - 0.27 * k, line, ha="center", va="top", fontsize=9.5, color=colour)
     figure.suptitle(
-        "Sixteen users: predicted error over central DP's, by rounds of gossip; and how many colluding users leave one alone",
+        "Sixteen users: predicted error over central DP's, by rounds of gossip; and how many "
+        "colluding users leave one alone",
         fontsize=11,
         color=plots.INK,
     )
@@ -81,7 +88,9 @@ def topologies(folder: Path) -> None:
 
 
 def adversaries(folder: Path) -> None:
-    """What protection against more colluders takes, and what is left of a plan that did not think of them."""
+    """What protection against more colluders takes, and what is left of a plan that did not think
+    of them.
+    """
     figure = Figure(figsize=(12.5, 4.6), layout="constrained")
     need, left = figure.subplots(1, 2)
     many = range(7)
@@ -90,7 +99,10 @@ def adversaries(folder: Path) -> None:
         central = decor.baselines.central(topology, EXPOSURE, BUDGET).sigma_cdp
         with quiet():
             how = {"gossip_rounds": 8, "accelerate": "designed"}
-            made = [decor.calibrate(topology, EXPOSURE, Adversary.colluding(q), BUDGET, **how) for q in many]
+            made = [
+                decor.calibrate(topology, EXPOSURE, Adversary.colluding(q), BUDGET, **how)
+                for q in many
+            ]
             careless = decor.calibrate(topology, EXPOSURE, EAVESDROPPER, BUDGET)
             epsilons = [careless.guarantee(adversary=Adversary.colluding(q)).epsilon for q in many]
         style: dict[str, Any] = {
@@ -105,37 +117,65 @@ def adversaries(folder: Path) -> None:
         left.plot(many, epsilons, **style)
     for level, name in ((1.0, "central DP"), (4.0, "local DP")):
         need.axhline(level, color=plots.GREY, linewidth=1, linestyle="--")
-        need.annotate(name, (6, level), ha="right", va="bottom", xytext=(0, 2), textcoords="offset points", color=plots.GREY)
+        need.annotate(
+            name,
+            (6, level),
+            ha="right",
+            va="bottom",
+            xytext=(0, 2),
+            textcoords="offset points",
+            color=plots.GREY,
+        )
     need.set_ylim(0.85, 4.4)
     left.set_yscale("log")
     left.set_yticks([3, 4, 5, 7, 10, 14])
     left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     left.yaxis.set_minor_locator(NullLocator())
-    plots.dress(need, "Planned for: everybody's own noise, central DP's is 1", "colluding users", "")
-    plots.dress(left, "Not planned for: epsilon of a plan for an eavesdropper, epsilon 3", "colluding users", "")
+    plots.dress(
+        need, "Planned for: everybody's own noise, central DP's is 1", "colluding users", ""
+    )
+    plots.dress(
+        left,
+        "Not planned for: epsilon of a plan for an eavesdropper, epsilon 3",
+        "colluding users",
+        "",
+    )
     need.legend(frameon=False, loc="center right")
     figure.suptitle("Sixteen users, 1,000 steps, epsilon 3", weight="bold", color=plots.INK)
     plots.save(figure, folder / "choosing-adversary.svg")
 
 
 def steps_and_clip(folder: Path) -> None:
-    """Test accuracy at epsilon 3 by steps and clip, each with the best of five learning rates, six seeds."""
+    """Test accuracy at epsilon 3 by steps and clip, each with the best of five learning rates, six
+    seeds.
+    """
     clips, steps = (0.03, 0.1, 0.3, 1.0, 3.0), (10, 30, 100, 300)
     task = decor.tasks.breast_cancer(users=16, seed=0)
     how = {"gossip_rounds": 4, "accelerate": "designed"}
     accuracy = np.empty((len(steps), len(clips)))
     for i, T in enumerate(steps):
         for j, clip in enumerate(clips):
-            plan = decor.calibrate(decor.torus(4, 4), Exposure(clip=clip, steps=T), EAVESDROPPER, BUDGET, **how)
+            plan = decor.calibrate(
+                decor.torus(4, 4), Exposure(clip=clip, steps=T), EAVESDROPPER, BUDGET, **how
+            )
             rates = [rate / clip for rate in (0.01, 0.03, 0.1, 0.3, 1.0)]
-            swept = decor.sweep(task, [plan], learning_rates=rates, seeds=range(6), evaluate_every=T, **how)
+            swept = decor.sweep(
+                task, [plan], learning_rates=rates, seeds=range(6), evaluate_every=T, **how
+            )
             best = swept.best("loss", [plan])
             accuracy[i, j] = 100 * np.mean([run.metrics["accuracy"] for run in best.runs])
     figure = Figure(figsize=(7.2, 3.8), layout="constrained")
     axis = figure.subplots()
     axis.imshow(accuracy, cmap="YlGnBu", vmin=78, vmax=100, aspect="auto")
     for i, j in np.ndindex(accuracy.shape):
-        axis.text(j, i, f"{accuracy[i, j]:.1f}", ha="center", va="center", color="white" if accuracy[i, j] > 90 else plots.INK)
+        axis.text(
+            j,
+            i,
+            f"{accuracy[i, j]:.1f}",
+            ha="center",
+            va="center",
+            color="white" if accuracy[i, j] > 90 else plots.INK,
+        )
     axis.set_xticks(range(len(clips)), [f"{clip:g}" for clip in clips])
     axis.set_yticks(range(len(steps)), [str(T) for T in steps])
     plots.dress(axis, "Test accuracy at epsilon 3, 16 hospitals on a torus, %", "clip", "steps")
@@ -159,7 +199,12 @@ QUESTIONS = (
         'Vectorised(device="cuda")',
         "1,024 users with a network in 2 ms a step",
     ),
-    ("More memory or cores than one process takes?", "yes", "ProcessGroup()", "torchrun: processes, machines, Slurm"),
+    (
+        "More memory or cores than one process takes?",
+        "yes",
+        "ProcessGroup()",
+        "torchrun: processes, machines, Slurm",
+    ),
 )
 """A question, the answer that leads aside, and where it leads."""
 
@@ -171,11 +216,24 @@ def engines(folder: Path) -> None:
     axis.set(xlim=(0, 110), ylim=(0, 46))
     axis.set_axis_off()
 
-    def box(x: float, y: float, w: float, words: str, below: str, colour: str, filled: bool) -> None:
+    def box(
+        x: float, y: float, w: float, words: str, below: str, colour: str, filled: bool
+    ) -> None:
         face = PALE if filled else "white"
-        axis.add_patch(FancyBboxPatch((x, y), w, 7, boxstyle="round,pad=0.3,rounding_size=1", fc=face, ec=colour, lw=1.6))
+        axis.add_patch(
+            FancyBboxPatch(
+                (x, y), w, 7, boxstyle="round,pad=0.3,rounding_size=1", fc=face, ec=colour, lw=1.6
+            )
+        )
         style = {"ha": "center", "va": "center", "color": plots.INK}
-        axis.text(x + w / 2, y + (5.4 if below else 3.5), words, fontsize=10.5, weight="bold" if filled else "normal", **style)
+        axis.text(
+            x + w / 2,
+            y + (5.4 if below else 3.5),
+            words,
+            fontsize=10.5,
+            weight="bold" if filled else "normal",
+            **style,
+        )
         axis.text(x + w / 2, y + 2.1, below, fontsize=8.8, **{**style, "color": SLATE})
 
     heights = (36, 25, 14, 3)
@@ -184,11 +242,21 @@ def engines(folder: Path) -> None:
         box(62, y, 45, engine, about, plots.BLUE, filled=True)
         axis.annotate("", (61.6, y + 3.5), (47.4, y + 3.5), arrowprops=ARROW)
         axis.text(54.5, y + 4.4, answer, ha="center", fontsize=10, color=plots.INK)
-    box(3, heights[3], 44, "Vectorised()", "all users in one process: nearly always", plots.BLUE, filled=True)
+    box(
+        3,
+        heights[3],
+        44,
+        "Vectorised()",
+        "all users in one process: nearly always",
+        plots.BLUE,
+        filled=True,
+    )
     for above, below in pairwise(heights):
         axis.annotate("", (25, below + 7.4), (25, above - 0.4), arrowprops=ARROW)
     for (_, answer, *_), y in zip(QUESTIONS, heights, strict=False):
-        axis.text(26, y - 2, "yes" if answer == "no" else "no", va="center", fontsize=10, color=plots.INK)
+        axis.text(
+            26, y - 2, "yes" if answer == "no" else "no", va="center", fontsize=10, color=plots.INK
+        )
     axis.text(
         62,
         6.5,
@@ -201,18 +269,24 @@ def engines(folder: Path) -> None:
 
 
 def messages(folder: Path) -> None:
-    """One number of the model in every message of a real run, its average, and the same run without privacy."""
+    """One number of the model in every message of a real run, its average, and the same run without
+    privacy.
+    """
     task = decor.tasks.breast_cancer(users=8, seed=0)
     exposure, budget = Exposure(clip=0.1, steps=50), Budget(10.0, 1e-5)
     graph = decor.random_regular(8, degree=4, seed=0)
     how = {"gossip_rounds": 4, "accelerate": "designed"}
     plan = decor.calibrate(graph, exposure, Adversary.colluding(2), budget, ratio=100.0, **how)
     seen = []
-    engine = decor.Vectorised(seed=3, on_messages=lambda step, sent: seen.append(sent[:, 0, 0, WEIGHT].clone().numpy()))
+    engine = decor.Vectorised(
+        seed=3, on_messages=lambda step, sent: seen.append(sent[:, 0, 0, WEIGHT].clone().numpy())
+    )
     decor.train(task, plan, learning_rate=0.5, engine=engine, **how)
     without = []
     open_ = decor.NoisePlan(graph, exposure, Adversary.everyone(), 0.0, 0.0)
-    listener = decor.Vectorised(seed=3, on_messages=lambda step, sent: without.append(sent[:, 0, 0, WEIGHT].mean().item()))
+    listener = decor.Vectorised(
+        seed=3, on_messages=lambda step, sent: without.append(sent[:, 0, 0, WEIGHT].mean().item())
+    )
     decor.train(task, open_, learning_rate=0.5, engine=listener, **how)
     sent = np.array(seen)
     steps = np.arange(1, len(sent) + 1)
@@ -220,14 +294,43 @@ def messages(folder: Path) -> None:
     wire, model = figure.subplots(1, 2, width_ratios=(1.5, 1))
     for user in range(8):
         label = "what the eight hospitals send" if user == 0 else None
-        wire.plot(steps, sent[:, user], color=plots.GREY, alpha=0.6, linewidth=0.9, marker=".", markersize=3, label=label)
+        wire.plot(
+            steps,
+            sent[:, user],
+            color=plots.GREY,
+            alpha=0.6,
+            linewidth=0.9,
+            marker=".",
+            markersize=3,
+            label=label,
+        )
     for axis in (wire, model):
-        axis.plot(steps, without, color=plots.ORANGE, linewidth=2, linestyle="--", label="the average, had nobody added noise")
-        axis.plot(steps, sent.mean(1), color=plots.BLUE, linewidth=2.6, label="the average of what they send")
+        axis.plot(
+            steps,
+            without,
+            color=plots.ORANGE,
+            linewidth=2,
+            linestyle="--",
+            label="the average, had nobody added noise",
+        )
+        axis.plot(
+            steps,
+            sent.mean(1),
+            color=plots.BLUE,
+            linewidth=2.6,
+            label="the average of what they send",
+        )
     low, high = model.get_ylim()
-    wire.add_patch(Rectangle((0, low), 51, high - low, fill=False, edgecolor=plots.BLUE, linewidth=1))
+    wire.add_patch(
+        Rectangle((0, low), 51, high - low, fill=False, edgecolor=plots.BLUE, linewidth=1)
+    )
     plots.dress(wire, "One weight of the model, in every message", "step", "")
-    plots.dress(model, f"The frame, {np.diff(wire.get_ylim())[0] / (high - low):.0f} times larger", "step", "")
+    plots.dress(
+        model,
+        f"The frame, {np.diff(wire.get_ylim())[0] / (high - low):.0f} times larger",
+        "step",
+        "",
+    )
     handles, names = wire.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False)
     plots.save(figure, folder / "messages.svg")

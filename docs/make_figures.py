@@ -32,18 +32,39 @@ def tightness() -> None:
     axes = figure.subplots(1, 3, sharey=True)
     sigma_cor = np.geomspace(5, 2000, 60)
     for axis, topology in zip(axes, graphs, strict=True):
-        made = [NoisePlan(topology, EXPOSURE, Adversary.eavesdropper(), 30.0, float(c)) for c in sigma_cor]
+        made = [
+            NoisePlan(topology, EXPOSURE, Adversary.eavesdropper(), 30.0, float(c))
+            for c in sigma_cor
+        ]
         exact = [p.guarantee(DELTA).epsilon for p in made]
         paper = [p.guarantee(DELTA, method="paper").epsilon for p in made]
         theorem = [theory.epsilon_bound(p, DELTA) for p in made]
-        axis.plot(sigma_cor, theorem, color=plots.GREY, linewidth=2, linestyle=":", label="theorem of the paper")
-        axis.plot(sigma_cor, paper, color=plots.ORANGE, linewidth=2, linestyle="--", label="accountant of the paper")
+        axis.plot(
+            sigma_cor,
+            theorem,
+            color=plots.GREY,
+            linewidth=2,
+            linestyle=":",
+            label="theorem of the paper",
+        )
+        axis.plot(
+            sigma_cor,
+            paper,
+            color=plots.ORANGE,
+            linewidth=2,
+            linestyle="--",
+            label="accountant of the paper",
+        )
         axis.plot(sigma_cor, exact, color=plots.BLUE, linewidth=2.4, label="exact (DECOR)")
         plots.logarithmic(axis)
-        plots.dress(axis, repr(topology), "sigma_cor", "epsilon, delta 1e-5" if axis is axes[0] else "")
+        plots.dress(
+            axis, repr(topology), "sigma_cor", "epsilon, delta 1e-5" if axis is axes[0] else ""
+        )
     axes[0].legend(frameon=False)
     figure.suptitle(
-        "The same noise, three accounts (sigma_cdp 30, 1,000 steps, clip 1, eavesdropper)", weight="bold", color=plots.INK
+        "The same noise, three accounts (sigma_cdp 30, 1,000 steps, clip 1, eavesdropper)",
+        weight="bold",
+        color=plots.INK,
     )
     plots.save(figure, FIGURES / "tightness.svg")
 
@@ -58,12 +79,17 @@ def plan() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", decor.FragileGraphWarning)
             made = decor.calibrate(topology, EXPOSURE, Adversary.eavesdropper(), budget)
-        against = [(str(a), made.guarantee(DELTA, a)) for a in map(Adversary.parse, ("eavesdropper", "curious", "everyone"))]
+        against = [
+            (str(a), made.guarantee(DELTA, a))
+            for a in map(Adversary.parse, ("eavesdropper", "curious", "everyone"))
+        ]
         plots.plan_figure(made, made.guarantee(DELTA), against, FIGURES / f"{name}.svg")
 
 
 def demo(seeds: int = 24) -> None:
-    """The figure of `make demo`, and the README's from the same runs: what privacy costs 16 hospitals."""
+    """The figure of `make demo`, and the README's from the same runs: what privacy costs 16
+    hospitals.
+    """
     import tempfile
 
     from decor.results import figures
@@ -84,7 +110,9 @@ def demo(seeds: int = 24) -> None:
 
 
 def between(data: dict[str, Any]) -> None:
-    """The picture of the README: DECOR, which trusts nobody with the data, between local DP and a trusted server."""
+    """The picture of the README: DECOR, which trusts nobody with the data, between local DP and a
+    trusted server.
+    """
     found: dict[str, list[tuple[float, float, float]]] = {}
     metric = next(m for m in data["metrics"] if m["name"] == "accuracy")
     for outcome, spread in zip(data["outcomes"], spreads(data, metric), strict=True):
@@ -103,17 +131,52 @@ def between(data: dict[str, Any]) -> None:
     axis.plot(x, central, color=plots.INK, linewidth=2.2)
     axis.plot(x, local, color=plots.ORANGE, linewidth=2.2)
     axis.plot(x, torus, color="#129a6a", linewidth=2, marker="s", markersize=6)
-    axis.errorbar(x, ours, yerr=error, color=plots.BLUE, linewidth=3, marker="o", markersize=8, capsize=3, elinewidth=1.2)
+    axis.errorbar(
+        x,
+        ours,
+        yerr=error,
+        color=plots.BLUE,
+        linewidth=3,
+        marker="o",
+        markersize=8,
+        capsize=3,
+        elinewidth=1.2,
+    )
     axis.set_xscale("log")
     axis.set(xlim=(0.93, 32.5), ylim=(60, 100))
     axis.set_xticks(x, [f"{epsilon:g}" for epsilon in x])
     axis.xaxis.set_minor_locator(NullLocator())
-    plots.dress(axis, "", "epsilon: what anybody who records every message can learn (smaller is more private)", "")
+    plots.dress(
+        axis,
+        "",
+        "epsilon: what anybody who records every message can learn (smaller is more private)",
+        "",
+    )
     style: dict[str, Any] = {"fontsize": 10.5, "linespacing": 1.35}
     axis.text(1.16, 94.6, "central DP: everybody trusts one server", color=plots.INK, **style)
-    axis.annotate("", (2.05, 88.3), (1.85, 94.0), arrowprops={"arrowstyle": "-", "color": plots.INK, "linewidth": 0.8})
-    axis.text(1.16, 79.4, "DECOR: no server,\ndata stay at home", color=plots.BLUE, weight="bold", va="top", **style)
-    axis.text(3.55, 75, "local DP: everybody hides alone,\nand the model pays for it", color=plots.ORANGE, va="top", **style)
+    axis.annotate(
+        "",
+        (2.05, 88.3),
+        (1.85, 94.0),
+        arrowprops={"arrowstyle": "-", "color": plots.INK, "linewidth": 0.8},
+    )
+    axis.text(
+        1.16,
+        79.4,
+        "DECOR: no server,\ndata stay at home",
+        color=plots.BLUE,
+        weight="bold",
+        va="top",
+        **style,
+    )
+    axis.text(
+        3.55,
+        75,
+        "local DP: everybody hides alone,\nand the model pays for it",
+        color=plots.ORANGE,
+        va="top",
+        **style,
+    )
     axis.set_title(
         "Test accuracy of a cancer classifier, %  (circles: on a ring, squares: on a torus)",
         loc="left",
@@ -140,10 +203,16 @@ def _neighbours(axis: Any) -> None:
         axis.plot(*zip(a, b, strict=True), color=plots.GREY, linewidth=1.4, zorder=1)
         for end, other, sign, colour in ((a, b, "+", plots.BLUE), (b, a, "−", plots.ORANGE)):
             x, y = 1.14 * (0.72 * end + 0.28 * other)
-            axis.text(x, y, sign, ha="center", va="center", fontsize=11, weight="bold", color=colour)
+            axis.text(
+                x, y, sign, ha="center", va="center", fontsize=11, weight="bold", color=colour
+            )
     axis.scatter(*at.T, s=150, color=plots.BLUE, edgecolors="white", linewidths=1.5, zorder=2)
-    words = "noise that one\nneighbour adds,\nthe other takes away:\nmessages hide,\nthe average stays"
-    axis.text(0, 0, words, ha="center", va="center", fontsize=10.5, color=plots.INK, linespacing=1.5)
+    words = (
+        "noise that one\nneighbour adds,\nthe other takes away:\nmessages hide,\nthe average stays"
+    )
+    axis.text(
+        0, 0, words, ha="center", va="center", fontsize=10.5, color=plots.INK, linespacing=1.5
+    )
 
 
 def protocol() -> None:
@@ -153,22 +222,40 @@ def protocol() -> None:
 
 def scale() -> None:
     """What a step costs as users and parameters grow, from benchmarks/scale.jsonl."""
-    rows = [json.loads(line) for line in (Path(__file__).parent.parent / "benchmarks" / "scale.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (Path(__file__).parent.parent / "benchmarks" / "scale.jsonl")
+        .read_text()
+        .splitlines()
+    ]
     figure = Figure(figsize=(12.5, 4.6), layout="constrained")
     styles = {
         "cpu": ("one process, one core", plots.GREY, "-"),
         "processes": ("two processes, two cores", plots.ORANGE, "--"),
         "cuda": ("one H200", plots.BLUE, "-"),
     }
-    titles = {"users": "logistic regression, 124 parameters, 16 records a user", "parameters": "16 users, a network 100-h-10"}
+    titles = {
+        "users": "logistic regression, 124 parameters, 16 records a user",
+        "parameters": "16 users, a network 100-h-10",
+    }
     for axis, (what, title) in zip(figure.subplots(1, 2), titles.items(), strict=True):
         for kind, (label, colour, line) in styles.items():
-            points = [(row[what], row["ms"]) for row in rows if (row["on"], row["what"]) == (kind, what)]
+            points = [
+                (row[what], row["ms"]) for row in rows if (row["on"], row["what"]) == (kind, what)
+            ]
             axis.plot(
-                *zip(*points, strict=True), color=colour, linestyle=line, linewidth=2.2, marker="o", markersize=4, label=label
+                *zip(*points, strict=True),
+                color=colour,
+                linestyle=line,
+                linewidth=2.2,
+                marker="o",
+                markersize=4,
+                label=label,
             )
         plots.logarithmic(axis)
-        plots.dress(axis, title, what if what == "users" else "parameters of a model", "milliseconds a step")
+        plots.dress(
+            axis, title, what if what == "users" else "parameters of a model", "milliseconds a step"
+        )
     figure.axes[0].legend(frameon=False)
     figure.suptitle("What a step costs on a ring, user level", weight="bold", color=plots.INK)
     plots.save(figure, FIGURES / "scale.svg")
@@ -184,7 +271,12 @@ def audit() -> None:
 
 def choosing() -> None:
     """The pictures of docs/choosing.md and of docs/tutorial.md."""
-    for draw in (make_choosing.topologies, make_choosing.adversaries, make_choosing.steps_and_clip, make_choosing.engines):
+    for draw in (
+        make_choosing.topologies,
+        make_choosing.adversaries,
+        make_choosing.steps_and_clip,
+        make_choosing.engines,
+    ):
         draw(FIGURES)
     make_choosing.messages(FIGURES)
 
@@ -194,19 +286,26 @@ PARTS = {"demo": (demo,), "answers": (tightness, plan, choosing, audit, protocol
 
 
 def main() -> None:
-    """Draws everything, or the part named; the same pictures have the same bytes, on one machine."""
+    """Draws everything, or the part named; the same pictures have the same bytes, on one
+    machine.
+    """
     FIGURES.mkdir(exist_ok=True)
     for part in sys.argv[1:]:
         for draw in PARTS[part]:
             draw()
     if not sys.argv[1:]:
         one_thread = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        started = [subprocess.Popen([sys.executable, __file__, part], env=one_thread) for part in PARTS]
+        started = [
+            subprocess.Popen([sys.executable, __file__, part], env=one_thread) for part in PARTS
+        ]
         ended = [process.wait() for process in started]
         if any(ended):
             raise SystemExit("a picture could not be drawn")
         make_protocol.PAGE.write_text(make_protocol.page(make_protocol.PAGE.read_text()))
-        print(f"drew {len(list(FIGURES.iterdir()))} pictures in {FIGURES.relative_to(FIGURES.parent.parent)}")
+        print(
+            f"drew {len(list(FIGURES.iterdir()))} pictures in "
+            f"{FIGURES.relative_to(FIGURES.parent.parent)}"
+        )
 
 
 if __name__ == "__main__":

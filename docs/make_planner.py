@@ -1,4 +1,5 @@
-"""Takes the picture of the planner for the documentation: `decor ui` itself, in a browser without a window.
+"""Takes the picture of the planner for the documentation: `decor ui` itself, in a browser without a
+window.
 
 python docs/make_planner.py        # needs selenium, chromium and chromedriver
 """
@@ -15,7 +16,10 @@ from pathlib import Path
 
 PICTURE = "planner.png"
 FIGURES = Path(__file__).parent / "figures"
-SIZE, FLAGS = (1440, 1000), "--headless=new --no-sandbox --disable-gpu --hide-scrollbars --disable-dev-shm-usage"
+SIZE, FLAGS = (
+    (1440, 1000),
+    "--headless=new --no-sandbox --disable-gpu --hide-scrollbars --disable-dev-shm-usage",
+)
 
 CHOOSE = """
 const set = (id, value, kind) => {

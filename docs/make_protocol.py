@@ -1,7 +1,8 @@
 """The table and the picture of docs/protocol.md, from the session itself: `make docs`.
 
-What may come in a state is `decor.net.session.MOVES`. What follows is found by doing it: a session is brought into the state,
-given the message, and asked what it says, what it tells its owner, and where it is.
+What may come in a state is `decor.net.session.MOVES`. What follows is found by doing it: a session
+is brought into the state, given the message, and asked what it says, what it tells its owner, and
+where it is.
 """
 
 from __future__ import annotations
@@ -14,7 +15,18 @@ from xml.sax.saxutils import escape
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from decor.net.messages import KINDS, Alive, Bye, Decoder, Done, Message, Model, NoiseTag, encoded, limits
+from decor.net.messages import (
+    KINDS,
+    Alive,
+    Bye,
+    Decoder,
+    Done,
+    Message,
+    Model,
+    NoiseTag,
+    encoded,
+    limits,
+)
 from decor.net.session import MOVES, Ends, Session, State
 from decor.results import plots
 
@@ -25,7 +37,9 @@ SIZE = 16
 
 @dataclass(frozen=True)
 class Move:
-    """In a state a message comes: the session says something, is in another state, and tells its owner."""
+    """In a state a message comes: the session says something, is in another state, and tells its
+    owner.
+    """
 
     state: State
     message: str
@@ -38,7 +52,10 @@ def moves() -> list[Move]:
     """All of the table, in the order of states and of messages."""
     order = {kind: number for number, kind in KINDS.items()}
     states = list(State)
-    return [_played(*key) for key in sorted(MOVES, key=lambda key: (states.index(key[0]), order[key[1]]))]
+    return [
+        _played(*key)
+        for key in sorted(MOVES, key=lambda key: (states.index(key[0]), order[key[1]]))
+    ]
 
 
 def _played(state: State, kind: type[Message]) -> Move:
@@ -59,7 +76,9 @@ def _played(state: State, kind: type[Message]) -> Move:
     }
     told = one.receive(encoded(ready.get(kind) or waiting.popleft()))
     says = tuple(type(message).__name__ for message in _messages(one))
-    return Move(state, kind.__name__, says, one.state, ", ".join(type(event).__name__ for event in told))
+    return Move(
+        state, kind.__name__, says, one.state, ", ".join(type(event).__name__ for event in told)
+    )
 
 
 def _messages(session: Session) -> list[Message]:
@@ -70,16 +89,23 @@ def _messages(session: Session) -> list[Message]:
 def _pair() -> tuple[Session, Session]:
     keys = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     public = [key.public_key().public_bytes_raw() for key in keys]
-    ends = [Ends(keys[k], "neighbour", public[1 - k], k == 0, bytes(32), (("all", bytes(8)),), SIZE) for k in (0, 1)]
+    ends = [
+        Ends(keys[k], "neighbour", public[1 - k], k == 0, bytes(32), (("all", bytes(8)),), SIZE)
+        for k in (0, 1)
+    ]
     return Session(ends[0], 1, 0), Session(ends[1], 1, 0)
 
 
 def table() -> str:
     """As Markdown."""
-    lines = ["| in the state | comes | it says | then it is | its owner hears |", "|---|---|---|---|---|"]
+    lines = [
+        "| in the state | comes | it says | then it is | its owner hears |",
+        "|---|---|---|---|---|",
+    ]
     for move in moves():
         lines.append(
-            f"| {move.state.name} | {move.message} | {', '.join(move.says) or '-'} | {move.then.name} | {move.event or '-'} |"
+            f"| {move.state.name} | {move.message} | {', '.join(move.says) or '-'} | "
+            f"{move.then.name} | {move.event or '-'} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -94,47 +120,93 @@ def picture() -> str:
     x = {state: LEFT + k * (WIDTH + GAP) for k, state in enumerate(states)}
     wide, rail = LEFT + len(states) * (WIDTH + GAP) - GAP + 20, TOP + HEIGHT + 62
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {rail + 46}" width="{wide}" height="{rail + 46}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {rail + 46}" width="{wide}" '
+        f'height="{rail + 46}" '
         f'font-family="DejaVu Sans, Arial, sans-serif" font-size="12">',
         "<title>A session: what may come in which state, and where it leads</title>",
         f'<rect width="{wide}" height="{rail + 46}" fill="white"/>',
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+        'markerHeight="7" orient="auto">'
         f'<path d="M0 0L8 4L0 8z" fill="{plots.INK}"/></marker></defs>',
-        _text(LEFT, 22, "A session: what may come in which state, and where it leads", size=14, bold=True),
-        _text(LEFT, 42, "bold: the message that comes; below it: what is said in answer; all else is refused", colour=SLATE),
+        _text(
+            LEFT,
+            22,
+            "A session: what may come in which state, and where it leads",
+            size=14,
+            bold=True,
+        ),
+        _text(
+            LEFT,
+            42,
+            "bold: the message that comes; below it: what is said in answer; all else is refused",
+            colour=SLATE,
+        ),
     ]
     for state in states:
-        colour = plots.BLUE if state is State.OPEN else SLATE if state is State.CLOSED else plots.INK
+        colour = (
+            plots.BLUE if state is State.OPEN else SLATE if state is State.CLOSED else plots.INK
+        )
         parts.append(
-            f'<rect x="{x[state]}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}" rx="{ROUND}" fill="white" stroke="{colour}" '
+            f'<rect x="{x[state]}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}" rx="{ROUND}" '
+            f'fill="white" stroke="{colour}" '
             'stroke-width="2"/>'
         )
-        parts.append(_text(x[state] + WIDTH / 2, TOP + 18, state.name, middle=True, bold=True, colour=colour))
+        parts.append(
+            _text(x[state] + WIDTH / 2, TOP + 18, state.name, middle=True, bold=True, colour=colour)
+        )
         for k, line in enumerate(_broken(state.value)):
-            parts.append(_text(x[state] + WIDTH / 2, TOP + 33 + 12 * k, line, middle=True, size=9.5, colour=SLATE))
+            parts.append(
+                _text(
+                    x[state] + WIDTH / 2,
+                    TOP + 33 + 12 * k,
+                    line,
+                    middle=True,
+                    size=9.5,
+                    colour=SLATE,
+                )
+            )
     middle = TOP + HEIGHT / 2
     for here, there in pairwise(states):
         for move in (m for m in all_ if (m.state, m.then) == (here, there) and m.message != "Bye"):
             parts.append(_arrow(f"M{x[here] + WIDTH} {middle}H{x[there]}"))
             centre = x[here] + WIDTH + GAP / 2
             parts.append(_text(centre, middle - 7, move.message, middle=True, bold=True, size=11))
-            parts.append(_text(centre, middle + 17, ", ".join(move.says), middle=True, size=11, colour=plots.BLUE))
+            parts.append(
+                _text(
+                    centre,
+                    middle + 17,
+                    ", ".join(move.says),
+                    middle=True,
+                    size=11,
+                    colour=plots.BLUE,
+                )
+            )
     for state in states:
         loops = [m.message for m in all_ if m.state is m.then is state]
         if loops:
             a, b = x[state] + WIDTH * 0.3, x[state] + WIDTH * 0.7
             parts.append(_arrow(f"M{a} {TOP}C{a} {TOP - 34} {b} {TOP - 34} {b} {TOP}"))
-            parts.append(_text((a + b) / 2, TOP - 29, ", ".join(loops), middle=True, bold=True, size=11))
+            parts.append(
+                _text((a + b) / 2, TOP - 29, ", ".join(loops), middle=True, bold=True, size=11)
+            )
     leaving = [m for m in all_ if m.message == "Bye" and m.then is State.CLOSED]
     end = x[State.CLOSED] + WIDTH / 2
     for move in leaving:
         at = x[move.state] + WIDTH / 2
-        parts.append(f'<path d="M{at} {TOP + HEIGHT}V{rail}" fill="none" stroke="{plots.INK}" stroke-width="1.3"/>')
+        parts.append(
+            f'<path d="M{at} {TOP + HEIGHT}V{rail}" fill="none" stroke="{plots.INK}" '
+            'stroke-width="1.3"/>'
+        )
     first = min(x[m.state] for m in leaving) + WIDTH / 2
     parts.append(_arrow(f"M{first} {rail}H{end}V{TOP + HEIGHT}"))
     parts.append(_text(first + 8, rail - 8, "Bye", bold=True, size=11))
     parts.append(
-        _text(first, rail + 20, "What is refused goes the same way: the neighbour hears Bye, its owner an error that names it.")
+        _text(
+            first,
+            rail + 20,
+            "What is refused goes the same way: the neighbour hears Bye, its "
+            "owner an error that names it.",
+        )
     )
     return "\n".join([*parts, "</svg>"]) + "\n"
 
@@ -149,14 +221,26 @@ def _broken(words: str, most: int = 27) -> list[str]:
 
 
 def _arrow(path: str) -> str:
-    return f'<path d="{path}" fill="none" stroke="{plots.INK}" stroke-width="1.3" marker-end="url(#tip)"/>'
+    return (
+        f'<path d="{path}" fill="none" stroke="{plots.INK}" stroke-width="1.3" '
+        'marker-end="url(#tip)"/>'
+    )
 
 
 def _text(
-    x: float, y: float, words: str, middle: bool = False, bold: bool = False, size: float = 12, colour: str = plots.INK
+    x: float,
+    y: float,
+    words: str,
+    middle: bool = False,
+    bold: bool = False,
+    size: float = 12,
+    colour: str = plots.INK,
 ) -> str:
     more = (' text-anchor="middle"' if middle else "") + (' font-weight="bold"' if bold else "")
-    return f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" fill="{colour}"{more}>{escape(words)}</text>'
+    return (
+        f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" '
+        f'fill="{colour}"{more}>{escape(words)}</text>'
+    )
 
 
 def page(text: str) -> str:

@@ -1,4 +1,5 @@
-"""One point of the a9a figure by hand, on the public names of decor alone, beside what the study found.
+"""One point of the a9a figure by hand, on the public names of decor alone, beside what the study
+found.
 
 DECOR_DATA=... python reproductions/a9a.py [epsilon [seeds]]
 """
@@ -13,7 +14,8 @@ from committed import chosen
 import decor
 
 STEPS = 5000
-GOSSIP = {"gossip_rounds": 8, "accelerate": "designed"}  # on a ring of 16 users: everybody's average, in every step
+# on a ring of 16 users: everybody's average, in every step
+GOSSIP = {"gossip_rounds": 8, "accelerate": "designed"}
 
 epsilon = float(sys.argv[1]) if len(sys.argv) > 1 else 10.0
 seeds = int(sys.argv[2]) if len(sys.argv) > 2 else 4  # all that the study has
@@ -28,7 +30,9 @@ for method in ("central DP", "DECOR ring", "local DP ring"):
     if method == "DECOR ring":
         plan = decor.calibrate(ring, exposure, decor.Adversary.eavesdropper(), budget, **GOSSIP)
     else:
-        plan = (decor.baselines.central if method == "central DP" else decor.baselines.local)(ring, exposure, budget)
+        plan = (decor.baselines.central if method == "central DP" else decor.baselines.local)(
+            ring, exposure, budget
+        )
     for seed, task in enumerate(tasks):
         run = decor.train(
             task,
@@ -44,5 +48,10 @@ for method in ("central DP", "DECOR ring", "local DP ring"):
         losses.setdefault(method, []).append(run.metrics["loss"])
     # the optimum is the same for all methods, so that differences need not know it
     above = np.mean(losses[method]) - np.mean(losses["central DP"])
-    study = np.mean(row["values"][:seeds]) - np.mean(chosen("a9a", "central DP", epsilon)["values"][:seeds])
-    print(f"{method:14} epsilon {plan.guarantee(1e-5).epsilon:.4g}: {above:.5f} above central DP, in the study {study:.5f}")
+    study = np.mean(row["values"][:seeds]) - np.mean(
+        chosen("a9a", "central DP", epsilon)["values"][:seeds]
+    )
+    print(
+        f"{method:14} epsilon {plan.guarantee(1e-5).epsilon:.4g}: {above:.5f} above central DP, "
+        f"in the study {study:.5f}"
+    )

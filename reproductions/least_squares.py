@@ -1,4 +1,5 @@
-"""One point of the least-squares figure by hand, on the public names of decor alone, beside what the study found.
+"""One point of the least-squares figure by hand, on the public names of decor alone, beside what
+the study found.
 
 python reproductions/least_squares.py [epsilon [seeds]]
 """
@@ -13,7 +14,8 @@ from committed import chosen
 import decor
 
 STEPS = 3500
-GOSSIP = {"gossip_rounds": 8, "accelerate": "designed"}  # on a ring of 16 users: everybody's average, in every step
+# on a ring of 16 users: everybody's average, in every step
+GOSSIP = {"gossip_rounds": 8, "accelerate": "designed"}
 
 epsilon = float(sys.argv[1]) if len(sys.argv) > 1 else 10.0
 seeds = int(sys.argv[2]) if len(sys.argv) > 2 else 5  # all that the study has
@@ -41,4 +43,7 @@ for method, plan in plans.items():
         )
         found.append(np.mean(run.history["distance"][-200:]))
     study = np.mean(row["values"][:seeds])
-    print(f"{method:14} epsilon {plan.guarantee(1e-5).epsilon:.4g}: {np.mean(found):.4g}, the study {study:.4g}")
+    print(
+        f"{method:14} epsilon {plan.guarantee(1e-5).epsilon:.4g}: {np.mean(found):.4g}, the "
+        f"study {study:.4g}"
+    )

@@ -1,4 +1,6 @@
-"""A real browser without a window, and what is asked of every page: names on all controls, and text that can be read."""
+"""A real browser without a window, and what is asked of every page: names on all controls, and text
+that can be read.
+"""
 
 import shutil
 from contextlib import contextmanager
@@ -10,9 +12,13 @@ from selenium.webdriver.chrome.service import Service  # noqa: E402
 from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 DRIVER = shutil.which("chromedriver")
-NEEDED = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver on the PATH")
+NEEDED = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver on the PATH"
+)
 
 FLAGS = """--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
 --disable-component-update --disable-sync --disable-dev-shm-usage --hide-scrollbars""".split()
@@ -39,7 +45,9 @@ def shape(driver, width=1280, dark=False):
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     motion = {"name": "prefers-reduced-motion", "value": "reduce"}
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": [scheme, motion]})
+    driver.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"media": "", "features": [scheme, motion]}
+    )
 
 
 def complaints(driver):

@@ -10,11 +10,13 @@ from typing import NamedTuple
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "net")]
 
 os.environ.setdefault("MPLBACKEND", "Agg")
-# many small products: threads of BLAS that wait for each other on a busy machine cost more than they bring
+# many small products: threads of BLAS that wait for each other on a busy machine cost more than
+# they bring
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
-# who starts the tests in the background may have them ignore what tests send, and what they start would inherit that
+# who starts the tests in the background may have them ignore what tests send, and what they start
+# would inherit that
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -24,13 +26,21 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 from decor.cli.main import main  # noqa: E402
 from decor.machine import cores  # noqa: E402
 
-settings.register_profile("decor", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.register_profile(
+    "decor",
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,
+)
 settings.load_profile("decor")
 
 
 @pytest.fixture(scope="session")
 def reproduced(tmp_path_factory):
-    """Runs `decor reproduce STUDY OPTIONS`, however many tests, pages and workers ask for it once; gives its folder."""
+    """Runs `decor reproduce STUDY OPTIONS`, however many tests, pages and workers ask for it once;
+    gives its folder.
+    """
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent  # which all workers have
@@ -40,7 +50,15 @@ def reproduced(tmp_path_factory):
         with (shared / f"{folder.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.exists():
-                command = [sys.executable, "-m", "decor", "reproduce", *words, "--output", str(folder)]
+                command = [
+                    sys.executable,
+                    "-m",
+                    "decor",
+                    "reproduce",
+                    *words,
+                    "--output",
+                    str(folder),
+                ]
                 done = subprocess.run(command, capture_output=True, text=True, timeout=240)
                 assert done.returncode == 0, done.stderr
         return folder
@@ -55,7 +73,9 @@ class Done(NamedTuple):
 
 @pytest.fixture
 def here(monkeypatch, capsys, tmp_path):
-    """The command within this process, which has everything loaded already; every command also runs in its own somewhere."""
+    """The command within this process, which has everything loaded already; every command also runs
+    in its own somewhere.
+    """
     monkeypatch.chdir(tmp_path)
 
     def run_here(*arguments, check=0):
@@ -74,7 +94,13 @@ def here(monkeypatch, capsys, tmp_path):
 
 
 LONGEST = (
-    *("test_docs.py", "test_collection.py", "test_faults.py", "test_process_group.py", "test_processes.py"),
+    *(
+        "test_docs.py",
+        "test_collection.py",
+        "test_faults.py",
+        "test_process_group.py",
+        "test_processes.py",
+    ),
     *("test_audit.py", "test_figure_one.py", "test_together.py"),
 )
 """Files of half a minute and more: where several are run at a time, none of these may come last."""

@@ -1,4 +1,7 @@
-"""Independent ways to the same answers, slow and plain: mpmath inverses, every subset in turn. And random graphs to try."""
+"""Independent ways to the same answers, slow and plain: mpmath inverses, every subset in turn.
+
+And random graphs to try.
+"""
 
 import itertools
 
@@ -14,7 +17,9 @@ def graphs(draw, least=1, most=9):
     """Any simple graph: connected or not, with isolated users."""
     n = draw(st.integers(least, most))
     pairs = list(itertools.combinations(range(n), 2))
-    chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=len(pairs))) if pairs else []
+    chosen = (
+        draw(st.lists(st.sampled_from(pairs), unique=True, max_size=len(pairs))) if pairs else []
+    )
     return decor.from_edges(n, chosen)
 
 
@@ -46,7 +51,9 @@ def true_leverages(topology, sigma_cdp, sigma_cor, deleted=(), digits=80):
 
 
 def true_worst(topology, sigma_cdp, sigma_cor, colluders):
-    """Every user's largest leverage over all coalitions of that size that leave it honest, by trying them all."""
+    """Every user's largest leverage over all coalitions of that size that leave it honest, by
+    trying them all.
+    """
     worst = [mpmath.mpf(0)] * topology.users
     for coalition in itertools.combinations(range(topology.users), colluders):
         for user, value in enumerate(true_leverages(topology, sigma_cdp, sigma_cor, coalition)):
@@ -64,4 +71,8 @@ def true_delta(epsilon, mu, digits=60):
 
 def never_below(value, truth, tolerance=1e-9):
     """A certified value: at least the truth, and close above it."""
-    return truth * (1 - mpmath.mpf(10) ** -30) <= mpmath.mpf(float(value)) <= truth * (1 + mpmath.mpf(tolerance))
+    return (
+        truth * (1 - mpmath.mpf(10) ** -30)
+        <= mpmath.mpf(float(value))
+        <= truth * (1 + mpmath.mpf(tolerance))
+    )

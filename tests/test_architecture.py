@@ -1,6 +1,7 @@
 """The package layout, enforced: who may import whom, and what importing decor must never load.
 
-Every import counts, also inside functions and under TYPE_CHECKING. docs/architecture.md shows the same arrows.
+Every import counts, also inside functions and under TYPE_CHECKING. docs/architecture.md shows the
+same arrows.
 """
 
 import ast
@@ -39,7 +40,17 @@ MAY_IMPORT = {
     "ui": {*LEAVES, "graph", "privacy", "results"},
     # programs on the public names: no engine, no privacy, no noise behind them
     "reproductions": {"", *LEAVES, "results"},
-    "cli": {"", *BELOW_TRAINING, "training", "distributed", "net", "federation", "auditing", "ui", "reproductions"},
+    "cli": {
+        "",
+        *BELOW_TRAINING,
+        "training",
+        "distributed",
+        "net",
+        "federation",
+        "auditing",
+        "ui",
+        "reproductions",
+    },
 }
 MODULES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts): path
@@ -50,7 +61,9 @@ MODULES = {
 
 @functools.cache
 def imports(module):
-    """Every name of decor that a module imports, below `decor.`; the package root itself is "" (`import decor`)."""
+    """Every name of decor that a module imports, below `decor.`; the package root itself is ""
+    (`import decor`).
+    """
     package = ["decor", *module.split(".")][:-1]
     names = set()
     for node in ast.walk(ast.parse(MODULES[module].read_text())):
@@ -64,7 +77,9 @@ def imports(module):
 
 
 def imported_modules(module):
-    """The modules among `imports`: `decor.graph.topology.Topology` is of the module graph.topology."""
+    """The modules among `imports`: `decor.graph.topology.Topology` is of the module
+    graph.topology.
+    """
     for name in imports(module):
         parts = name.split(".")
         for end in range(len(parts), 0, -1):
@@ -104,7 +119,10 @@ def cycles(edges):
 def test_a_package_imports_only_what_it_may(module):
     package = module.split(".")[0]
     # `from decor import baselines` is an import of the root too: lazy names load whatever they need
-    imported = {name.split(".")[0] if name.split(".")[0] in MAY_IMPORT or not name else "" for name in imports(module)}
+    imported = {
+        name.split(".")[0] if name.split(".")[0] in MAY_IMPORT or not name else ""
+        for name in imports(module)
+    }
     assert imported - MAY_IMPORT[package] - {package} == set()
 
 
@@ -124,7 +142,9 @@ def test_a_circle_would_be_seen():
 
 
 @pytest.mark.parametrize("heavy", ["torch", "numba", "matplotlib", "dp_accounting", "networkx"])
-@pytest.mark.parametrize("what", ["import decor", "from decor.cli.main import main; main(['plan', '--epsilon', '3'])"])
+@pytest.mark.parametrize(
+    "what", ["import decor", "from decor.cli.main import main; main(['plan', '--epsilon', '3'])"]
+)
 def test_the_core_starts_without(heavy, what):
     """A plan for 16 users answers at once because none of these is loaded; torch must never be."""
     code = f"import sys; {what}; sys.exit({heavy!r} in sys.modules)"
@@ -132,15 +152,25 @@ def test_the_core_starts_without(heavy, what):
 
 
 ENVIRONMENT = ("cli.", "distributed.", "learning.datasets.")
-"""Who may read environment variables: commands, processes that join a group, and the search for data sets."""
+"""Who may read environment variables: commands, processes that join a group, and the search for
+data sets.
+"""
 
 
 def test_no_environment_variable_is_read_elsewhere():
-    """One that was, RANK in the lowest module, decided whether models were saved and whether audits attacked."""
+    """One that was, RANK in the lowest module, decided whether models were saved and whether audits
+    attacked.
+    """
     for module, path in MODULES.items():
         if not module.startswith(ENVIRONMENT):
             for node in ast.walk(ast.parse(path.read_text())):
-                named = node.attr if isinstance(node, ast.Attribute) else node.name if isinstance(node, ast.alias) else ""
+                named = (
+                    node.attr
+                    if isinstance(node, ast.Attribute)
+                    else node.name
+                    if isinstance(node, ast.alias)
+                    else ""
+                )
                 assert named not in ("environ", "environb", "getenv", "getenvb"), path
 
 

@@ -1,4 +1,6 @@
-"""The suite is the same in every process: workers that collect different tests cannot share them out."""
+"""The suite is the same in every process: workers that collect different tests cannot share them
+out.
+"""
 
 import os
 import subprocess
@@ -12,13 +14,16 @@ def collected(hash_seed):
     """The names of all tests as a fresh process collects them."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", "tests"]
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return [line for line in done.stdout.splitlines() if "::" in line]
 
 
 def test_another_process_collects_the_same_tests_in_the_same_order(request):
-    """With another hash seed, other addresses of objects, another process number and at another second.
+    """With another hash seed, other addresses of objects, another process number and at another
+    second.
 
     Of the whole suite both have all, of a part of it this process has some.
     """

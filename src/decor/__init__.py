@@ -1,6 +1,7 @@
 """DECOR: private decentralised learning, with noise that cancels between neighbours.
 
-Importing this never imports torch: what trains (`Task`, `train`, `tasks`, ...) is loaded when it is first named.
+Importing this never imports torch: what trains (`Task`, `train`, `tasks`, ...) is loaded when it is
+first named.
 """
 
 from importlib import import_module
@@ -88,11 +89,19 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'decor' has no attribute {name!r}")
     try:
         room = import_module(f".{_TRAINING[name]}", __name__)
-        found = import_module(f".{name}", room.__name__) if _TRAINING[name] == "learning" else getattr(room, name)
+        found = (
+            import_module(f".{name}", room.__name__)
+            if _TRAINING[name] == "learning"
+            else getattr(room, name)
+        )
     except ModuleNotFoundError as problem:
-        extra = {"torch": "train", "safetensors": "train", "cryptography": "all"}.get(str(problem.name).partition(".")[0])
+        extra = {"torch": "train", "safetensors": "train", "cryptography": "all"}.get(
+            str(problem.name).partition(".")[0]
+        )
         if extra is not None:
-            raise MissingExtra.of(f"decor.{name} needs {problem.name}", extra, problem.name) from None
+            raise MissingExtra.of(
+                f"decor.{name} needs {problem.name}", extra, problem.name
+            ) from None
         raise
     globals()[name] = found
     return found

@@ -1,4 +1,7 @@
-"""Validation of numbers and choices, written once. Each check returns the value, or raises what, the value and the way out."""
+"""Validation of numbers and choices, written once.
+
+Each check returns the value, or raises what, the value and the way out.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ SMALLEST, LARGEST = 1e-100, 1e100
 
 
 def as_float(value: Any) -> float:
-    """`value` as a float: NaN where it is not a number (True is none), infinity where it is too large."""
+    """`value` as a float: NaN where it is not a number (True is none), infinity where it is too
+    large.
+    """
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):
         return math.nan
     try:
@@ -26,11 +31,21 @@ def as_float(value: Any) -> float:
 
 def is_count(value: Any, least: int = 1, most: int = 2**63 - 1) -> bool:
     """Whether `value` is a whole number between the limits; True and 1.0 are not."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and least <= int(value) <= most
+    return (
+        isinstance(value, int | np.integer)
+        and not isinstance(value, bool)
+        and least <= int(value) <= most
+    )
 
 
 def count(
-    what: str, value: Any, least: int = 1, most: int | None = None, *, hint: str = "", error: type[InputError] = InputError
+    what: str,
+    value: Any,
+    least: int = 1,
+    most: int | None = None,
+    *,
+    hint: str = "",
+    error: type[InputError] = InputError,
 ) -> int:
     """A whole number from `least`, up to `most` where that is given.
 
@@ -51,13 +66,26 @@ def count(
     raise error(f"{what} must be {wanted}, not {value!r}" + (f"; {hint}" if hint else ""))
 
 
-def positive(what: str, value: Any, *, most: float = LARGEST, hint: str = "", error: type[InputError] = InputError) -> float:
+def positive(
+    what: str,
+    value: Any,
+    *,
+    most: float = LARGEST,
+    hint: str = "",
+    error: type[InputError] = InputError,
+) -> float:
     """A positive finite number. Arguments as of `count`."""
     number = as_float(value)
     if not (number > 0 and math.isfinite(number)):
-        raise error(f"{what} must be a positive finite number, not {value!r}" + (f"; {hint}" if hint else ""))
+        raise error(
+            f"{what} must be a positive finite number, not "
+            f"{value!r}" + (f"; {hint}" if hint else "")
+        )
     if not SMALLEST <= number <= most:
-        raise error(f"{what} must lie between {SMALLEST:g} and {most:g}, not {value!r}" + (f"; {hint}" if hint else ""))
+        raise error(
+            f"{what} must lie between {SMALLEST:g} and {most:g}, not "
+            f"{value!r}" + (f"; {hint}" if hint else "")
+        )
     return number
 
 
@@ -71,7 +99,14 @@ def not_negative(what: str, value: Any, *, error: type[InputError] = InputError)
     return number
 
 
-def one_of(what: str, value: Any, choices: Sequence[str], *, hint: str = "", error: type[InputError] = InputError) -> str:
+def one_of(
+    what: str,
+    value: Any,
+    choices: Sequence[str],
+    *,
+    hint: str = "",
+    error: type[InputError] = InputError,
+) -> str:
     """One of the names. Arguments as of `count`."""
     if not isinstance(value, str) or value not in choices:
         names = ", ".join(f'"{name}"' for name in choices[:-1]) + f' or "{choices[-1]}"'

@@ -1,4 +1,7 @@
-"""The closed choices of the public interface, as types that mypy checks. `typing.get_args` lists the values."""
+"""The closed choices of the public interface, as types that mypy checks.
+
+`typing.get_args` lists the values.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ EdgeNoise = Literal["uniform", "optimal"]
 """One sigma_cor for all edges, or one designed for each."""
 
 Acceleration = bool | Literal["chebyshev", "designed"]
-"""Weights of several gossip rounds: plain (False), Chebyshev's (True), or designed for the graph."""
+"""Weights of several gossip rounds: plain (False), Chebyshev's (True), or designed for the
+graph.
+"""
 
 Dtype = Literal["float32", "float64"]
 

@@ -6,7 +6,9 @@ from importlib.util import find_spec
 
 
 class DecorError(Exception):
-    """Base of all errors raised on purpose by DECOR; anything else that escapes is a bug of ours."""
+    """Base of all errors raised on purpose by DECOR; anything else that escapes is a bug of
+    ours.
+    """
 
 
 class InputError(DecorError, ValueError):
@@ -14,11 +16,15 @@ class InputError(DecorError, ValueError):
 
 
 class GraphError(InputError):
-    """A graph that cannot be built: self-loop, duplicate edge, unknown user, impossible degree, unreadable file."""
+    """A graph that cannot be built: self-loop, duplicate edge, unknown user, impossible degree,
+    unreadable file.
+    """
 
 
 class BudgetError(InputError):
-    """A privacy budget, exposure or noise that makes no sense, such as a negative epsilon or a delta outside (0, 1)."""
+    """A privacy budget, exposure or noise that makes no sense, such as a negative epsilon or a
+    delta outside (0, 1).
+    """
 
 
 class MissingExtra(DecorError, ImportError):
@@ -26,7 +32,9 @@ class MissingExtra(DecorError, ImportError):
 
     @classmethod
     def of(cls, what: str, extra: str, library: str | None) -> MissingExtra:
-        """`what` says what needs the library, which an extra of this package brings; it is installed from a clone."""
+        """`what` says what needs the library, which an extra of this package brings; it is
+        installed from a clone.
+        """
         return cls(f"{what}: pip install '.[{extra}]' in a clone of DECOR", name=library)
 
 
@@ -47,7 +55,9 @@ class DivergenceWarning(UserWarning):
 
 
 class AgreementError(DecorError):
-    """Two neighbours could not agree on a secret, or one asks for what is gone; nothing was sent under it."""
+    """Two neighbours could not agree on a secret, or one asks for what is gone; nothing was sent
+    under it.
+    """
 
 
 class LocalProtocolError(DecorError):
@@ -55,11 +65,16 @@ class LocalProtocolError(DecorError):
 
 
 class RemoteProtocolError(DecorError):
-    """A neighbour sent what it may not send; the message names it. Its connection is closed, and nothing else happens."""
+    """A neighbour sent what it may not send; the message names it.
+
+    Its connection is closed, and nothing else happens.
+    """
 
 
 class LedgerError(DecorError):
-    """The ledger cannot be read or written, or was asked for what it never allows; nothing may be sent before it is mended."""
+    """The ledger cannot be read or written, or was asked for what it never allows; nothing may be
+    sent before it is mended.
+    """
 
 
 def require(library: str, extra: str, what: str) -> None:

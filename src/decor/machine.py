@@ -6,5 +6,7 @@ import os
 
 
 def cores() -> int:
-    """The cores that this process may use; all of the machine's where the system does not say (macOS, Windows)."""
+    """The cores that this process may use; all of the machine's where the system does not say
+    (macOS, Windows).
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

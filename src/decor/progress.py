@@ -1,4 +1,6 @@
-"""How long work tells a person that it is alive: deep code reports, whoever faces the person listens."""
+"""How long work tells a person that it is alive: deep code reports, whoever faces the person
+listens.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def report(what: str, done: float | None = None, total: float | None = None) -> 
 
 @contextmanager
 def share(first: float, last: float) -> Iterator[None]:
-    """Within this block, what is reported as whole counts as the share from `first` to `last` of the work outside."""
+    """Within this block, what is reported as whole counts as the share from `first` to `last` of
+    the work outside.
+    """
     outer = _listener.get()
     if outer is None:
         yield

@@ -35,10 +35,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], indent: str = " 
     numeric = [all(_is_number(row[k]) for row in rows) for k in range(len(header))]
 
     def line(cells: Sequence[str]) -> str:
-        parts = [c.rjust(w) if right else c.ljust(w) for c, w, right in zip(cells, widths, numeric, strict=True)]
+        parts = [
+            c.rjust(w) if right else c.ljust(w)
+            for c, w, right in zip(cells, widths, numeric, strict=True)
+        ]
         return (indent + "  ".join(parts)).rstrip()
 
-    return "\n".join([line(header), indent + "  ".join("-" * w for w in widths), *(line(row) for row in rows)])
+    return "\n".join(
+        [line(header), indent + "  ".join("-" * w for w in widths), *(line(row) for row in rows)]
+    )
 
 
 def _is_number(cell: str) -> bool:

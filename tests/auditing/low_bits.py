@@ -1,7 +1,8 @@
 """Attacks on the last bits of messages: which of two data sets can have made exactly these numbers?
 
-Each takes messages as arrays, and what they would be without noise under a hypothesis, and counts the numbers that floating-point
-noise could have made of it. The hypothesis with more of them is the guess.
+Each takes messages as arrays, and what they would be without noise under a hypothesis, and counts
+the numbers that floating-point noise could have made of it. The hypothesis with more of them is the
+guess.
 """
 
 import numpy as np
@@ -16,7 +17,9 @@ NEAR = 3
 
 
 def dense64(messages, bare, plan, rate):
-    """float64, noise by a root: undo the public root, and what is left are float32 numbers, or not. [users, columns]"""
+    """float64, noise by a root: undo the public root, and what is left are float32 numbers, or not.
+    [users, columns]
+    """
     cor = np.broadcast_to(plan.sigma_cor, plan.topology.edge_count)
     values, U = root.eigenvectors(plan.topology.users, plan.topology.edges, (cor / cor.max()) ** 2)
     scale = np.sqrt(plan.sigma_cdp**2 + cor.max() ** 2 * values)
@@ -24,13 +27,17 @@ def dense64(messages, bare, plan, rate):
 
 
 def average64(average, bare, plan, rate):
-    """float64, nothing but the average model of one step: the root's first vector is constant, and edges' noise is gone."""
+    """float64, nothing but the average model of one step: the root's first vector is constant, and
+    edges' noise is gone.
+    """
     users = plan.topology.users
     return _float32s((bare - average) * np.sqrt(users) / (rate * plan.sigma_cdp))
 
 
 def edges32(messages, bare, plan, rate):
-    """float32, one user's own noise alone is unknown: is there a float32 number that makes these bits? [columns]"""
+    """float32, one user's own noise alone is unknown: is there a float32 number that makes these
+    bits? [columns]
+    """
     a = np.float64(np.float32(-rate * plan.sigma_cdp))
     x, m = bare.astype(np.float64), messages.astype(np.float64)
     found = np.zeros(m.shape, bool)
@@ -40,7 +47,9 @@ def edges32(messages, bare, plan, rate):
 
 
 def dense32(messages, bare, plan, rate):
-    """float32, two users: is there any pair of float32 numbers that makes both users' bits? [2, columns]"""
+    """float32, two users: is there any pair of float32 numbers that makes both users' bits? [2,
+    columns]
+    """
     cor = float(plan.sigma_cor)
     values, U = root.eigenvectors(2, plan.topology.edges, np.ones(1))
     scale = torch.from_numpy(np.sqrt(plan.sigma_cdp**2 + cor**2 * values)).float()
@@ -49,13 +58,16 @@ def dense32(messages, bare, plan, rate):
     x, found = torch.from_numpy(bare), np.zeros(messages.shape[1], bool)
     for first in _candidates(z[0]):
         for second in _candidates(z[1]):
-            made = x.clone().addmm_(A, torch.from_numpy(np.stack([first, second])))  # as the engine adds it
+            # as the engine adds it
+            made = x.clone().addmm_(A, torch.from_numpy(np.stack([first, second])))
             found |= (made.numpy() == messages).all(0)
     return int(found.sum())
 
 
 def lattice64(messages, bare, plan, rate):
-    """float64, noise on the grid: what is left without the gradient is whole steps, if it was added beside them."""
+    """float64, noise on the grid: what is left without the gradient is whole steps, if it was added
+    beside them.
+    """
     unit = grid_of(plan, messages.shape[1], WORDS_PER_KEY).unit
     steps = (bare - messages) / (rate * unit)
     return int((np.abs(steps - np.rint(steps)) < 0.05).sum())

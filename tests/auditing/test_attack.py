@@ -23,7 +23,8 @@ def test_what_is_proven_is_below_the_truth_and_close_to_it():
             measured, estimated = proven(*errors(score, present, 0.0), 0.01)
             assert estimated == pytest.approx(mu, rel=0.25)
             reached.append(measured / mu)
-        assert sum(share > 1 for share in reached) <= 8  # 2 are expected; 9 or more would be one chance in a thousand
+        # 2 are expected; 9 or more would be one chance in a thousand
+        assert sum(share > 1 for share in reached) <= 8
         assert np.median(reached) > (0.8 if mu < 1 else 0.93)
 
 
@@ -50,7 +51,9 @@ def test_the_fitted_attack_finds_the_best_direction_by_itself():
     root = rng.normal(size=(5, 5))
     covariance, shift = root @ root.T + 0.1 * np.eye(5), rng.normal(size=5)
     present, trained = rng.random(60_000) < 0.5, rng.random(60_000) < 0.5
-    seen = np.linalg.cholesky(covariance) @ rng.normal(size=(5, 60_000)) + shift[:, None] * np.where(present, 0.5, -0.5)
+    seen = np.linalg.cholesky(covariance) @ rng.normal(size=(5, 60_000)) + shift[
+        :, None
+    ] * np.where(present, 0.5, -0.5)
     score, threshold = fitted(seen, present, trained)
     best = np.sqrt(shift @ np.linalg.solve(covariance, shift))
     measured, _ = proven(*errors(score[~trained], present[~trained], threshold), 1e-3)

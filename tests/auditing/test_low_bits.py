@@ -1,4 +1,6 @@
-"""The last bits: on simulations they say which data were used, nearly always; on private runs no more often than a coin."""
+"""The last bits: on simulations they say which data were used, nearly always; on private runs no
+more often than a coin.
+"""
 
 import low_bits
 import numpy as np
@@ -38,12 +40,17 @@ def tasks(users, rng):
     X, y = shards[0]
     other = X.copy()
     other[0] = rng.normal(size=WIDE)
-    return [decor.Task(decor.models.linear(WIDE), decor.losses.squared, [first, *shards[1:]]) for first in ((X, y), (other, y))]
+    return [
+        decor.Task(decor.models.linear(WIDE), decor.losses.squared, [first, *shards[1:]])
+        for first in ((X, y), (other, y))
+    ]
 
 
 def noisy(graph):
     """One step at (0.5, 1e-6), which a coin beats by little more than a fifth."""
-    return decor.calibrate(graph, decor.Exposure(1.0, 1), decor.Adversary.eavesdropper(), decor.Budget(0.5, 1e-6))
+    return decor.calibrate(
+        graph, decor.Exposure(1.0, 1), decor.Adversary.eavesdropper(), decor.Budget(0.5, 1e-6)
+    )
 
 
 def silent(plan):
@@ -53,7 +60,9 @@ def silent(plan):
 def trained(task, plan, **engine):
     """(messages of the step, average model), as everybody hears and keeps them."""
     heard = []
-    engine = decor.Vectorised(**engine, on_messages=lambda step, messages: heard.append(messages[:, 0, 0].numpy().copy()))
+    engine = decor.Vectorised(
+        **engine, on_messages=lambda step, messages: heard.append(messages[:, 0, 0].numpy().copy())
+    )
     run = decor.train(task, plan, learning_rate=RATE, engine=engine)
     average = torch.cat([run.average_model[name].flatten() for name in run.models]).numpy()
     return heard[0], average
@@ -63,16 +72,24 @@ def of_edges(bare, plan, seed):
     """The simulator's edges' noise on what is sent: what all others together know."""
     blocks = [torch.from_numpy(bare.copy()).view(len(bare), 1, 1, -1)]
     known = decor.NoisePlan(plan.topology, plan.exposure, plan.adversary, 0.0, plan.sigma_cor)
-    channel = Sparse(mixer(plan.topology, False, torch.float32), [known], [seed], root.by_edges, len(bare))
+    channel = Sparse(
+        mixer(plan.topology, False, torch.float32), [known], [seed], root.by_edges, len(bare)
+    )
     channel.noise(blocks, torch.full((1, 1), -RATE), 0)
     return blocks[0].view(len(bare), -1).numpy()
 
 
 def privately(task, plan, dtype):
-    """A private run whose secret an auditor holds: (messages, average model, edges' noise at every user)."""
+    """A private run whose secret an auditor holds: (messages, average model, edges' noise at every
+    user).
+    """
     heard, settings = [], [Setting(plan, RATE, None)]
-    engine = decor.Vectorised(seed=None, dtype=dtype, on_messages=lambda _, m: heard.append(m[:, 0, 0].numpy().copy()))
-    simulation = Simulation(engine, Alone(task, None, (), check_private(settings)), settings, Recipe(), None)
+    engine = decor.Vectorised(
+        seed=None, dtype=dtype, on_messages=lambda _, m: heard.append(m[:, 0, 0].numpy().copy())
+    )
+    simulation = Simulation(
+        engine, Alone(task, None, (), check_private(settings)), settings, Recipe(), None
+    )
     assert isinstance(simulation.descent.channel, Private)
     (run,), noise = simulation.finished(), simulation.descent.channel.source
     edges = noise.grid.unit * noise.edge_integers(0, heard[0].shape[1])
@@ -95,7 +112,9 @@ def right(name, private):
         if attack is low_bits.average64:
             seen, hypotheses = average, [one for _, one in bare]
         elif attack is low_bits.edges32:
-            known = [one - RATE * edges if private else of_edges(one, plan, seed) for one, _ in bare]
+            known = [
+                one - RATE * edges if private else of_edges(one, plan, seed) for one, _ in bare
+            ]
             seen, hypotheses = messages[0], [one[0].astype(np.float32) for one in known]
         else:
             seen, hypotheses = messages, [one for one, _ in bare]
@@ -157,7 +176,9 @@ def test_low_bits_that_are_not_uniform_or_tell_the_sign_are_noticed(low):
     k = np.rint(rng.normal(size=signs.shape) * 6e5).astype(np.int64)
     k = {"uniform": k, "even": 2 * k, "of the sign": 2 * k + signs}[low]
     before = np.zeros(k.shape)
-    found = integers(before, on_grid(k, "float64", before), UNIT, lambda steps: on_grid(steps, "float64", before))
+    found = integers(
+        before, on_grid(k, "float64", before), UNIT, lambda steps: on_grid(steps, "float64", before)
+    )
     support = Support()
     support.see(found, signs)
     possible, bits = support.checks(1e-6)

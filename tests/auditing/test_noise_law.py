@@ -40,7 +40,8 @@ def test_few_numbers_are_not_called_another_shape_by_chance():
         for _ in range(2):
             law.see(rng.normal(size=(2, 750)))
         found.append(law._shape(LEAST).probability)
-    assert sum(p < 1e-3 for p in found) <= 12  # 4 are expected at most; by chi-square's law alone there are some 40
+    # 4 are expected at most; by chi-square's law alone there are some 40
+    assert sum(p < 1e-3 for p in found) <= 12
 
 
 def test_what_is_not_a_number_never_passes():
@@ -49,7 +50,13 @@ def test_what_is_not_a_number_never_passes():
         noise[0, 7] = np.nan
         return noise
 
-    assert failed(once) >= {"covariance", "memory", "coordinates", "all coordinates", "sum of users"}
+    assert failed(once) >= {
+        "covariance",
+        "memory",
+        "coordinates",
+        "all coordinates",
+        "sum of users",
+    }
 
 
 @pytest.mark.parametrize("fault", ["no noise", "no noise of their own"])
@@ -57,7 +64,10 @@ def test_one_coordinate_without_noise_is_seen_among_many(fault):
     def seen(wrong):
         rng, every = np.random.default_rng(0), Columns(SIGMA, S)
         for _ in range(STEPS):
-            own, edges = S * rng.normal(size=(USERS, COLUMNS)), K @ (C * rng.normal(size=(USERS, COLUMNS)))
+            own, edges = (
+                S * rng.normal(size=(USERS, COLUMNS)),
+                K @ (C * rng.normal(size=(USERS, COLUMNS))),
+            )
             if wrong:
                 own[:, -1] = 0
                 edges[:, -1] *= fault == "no noise of their own"
@@ -78,13 +88,20 @@ def test_noise_of_another_size_is_noticed_on_both_sides(factor):
 
 @pytest.mark.parametrize("factor", [2 / 3, 3 / 2])
 def test_edges_of_another_size_are_noticed_although_the_sum_is_right(factor):
-    found = failed(lambda rng, step: S * rng.normal(size=(USERS, COLUMNS)) + K @ (factor * C * rng.normal(size=(USERS, COLUMNS))))
+    found = failed(
+        lambda rng, step: (
+            S * rng.normal(size=(USERS, COLUMNS))
+            + K @ (factor * C * rng.normal(size=(USERS, COLUMNS)))
+        )
+    )
     assert "covariance" in found and "sum of users" not in found
 
 
 def test_edges_that_do_not_cancel_are_noticed():
     assert "sum of users" in failed(
-        lambda rng, step: S * rng.normal(size=(5, COLUMNS)) + abs(K) @ (C * rng.normal(size=(5, COLUMNS)))
+        lambda rng, step: (
+            S * rng.normal(size=(5, COLUMNS)) + abs(K) @ (C * rng.normal(size=(5, COLUMNS)))
+        )
     )
 
 
@@ -97,8 +114,12 @@ def test_noise_that_is_used_again_is_noticed_whenever_it_comes_back():
 
 
 def test_coordinates_that_share_noise_are_noticed():
-    assert "coordinates" in failed(lambda rng, step: np.repeat(right(rng, columns=COLUMNS // 2), 2, axis=1))
-    assert "all coordinates" in failed(lambda rng, step: np.tile(right(rng, columns=COLUMNS // 50), 50))
+    assert "coordinates" in failed(
+        lambda rng, step: np.repeat(right(rng, columns=COLUMNS // 2), 2, axis=1)
+    )
+    assert "all coordinates" in failed(
+        lambda rng, step: np.tile(right(rng, columns=COLUMNS // 50), 50)
+    )
 
 
 def test_noise_that_is_not_gaussian_is_noticed_although_its_covariance_is_right():

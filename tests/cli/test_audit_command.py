@@ -17,28 +17,68 @@ SMALL = ["--canaries", 6000, "--audit-steps", 4]
 
 
 def test_a_described_plan_is_audited(here, tmp_path):
-    said = here("audit", "--users", 5, "--epsilon", 3, "--adversary", "curious", *SMALL, "--plot", "audit.svg").stdout
-    assert "PASS" in said and "eavesdropper" in said and "everyone" in said and "39 of 39 checks" in said
+    said = here(
+        "audit",
+        "--users",
+        5,
+        "--epsilon",
+        3,
+        "--adversary",
+        "curious",
+        *SMALL,
+        "--plot",
+        "audit.svg",
+    ).stdout
+    assert (
+        "PASS" in said
+        and "eavesdropper" in said
+        and "everyone" in said
+        and "39 of 39 checks" in said
+    )
     assert (tmp_path / "audit.svg").read_text().startswith("<?xml")
 
 
 def test_the_json_of_an_audit_is_one_object_and_its_numbers_are_the_librarys(here):
     data = json.loads(
-        here("audit", "--topology", "path", "--users", 3, "--sigma-cdp", 2, "--sigma-cor", 5, *SMALL, "--json").stdout
+        here(
+            "audit",
+            "--topology",
+            "path",
+            "--users",
+            3,
+            "--sigma-cdp",
+            2,
+            "--sigma-cor",
+            5,
+            *SMALL,
+            "--json",
+        ).stdout
     )
-    plan = decor.NoisePlan(decor.path(3), decor.Exposure(1.0, 1000), decor.Adversary.eavesdropper(), 2.0, 5.0)
+    plan = decor.NoisePlan(
+        decor.path(3), decor.Exposure(1.0, 1000), decor.Adversary.eavesdropper(), 2.0, 5.0
+    )
     own = decor.audit(plan, canaries=6000, steps=4).to_json()
     assert {k: v for k, v in data.items() if k != "seconds"} == json.loads(
         json.dumps({k: v for k, v in own.items() if k != "seconds"})
     )
-    assert data["passed"] and {row["adversary"] for row in data["adversaries"]} == {"eavesdropper", "curious", "everyone"}
+    assert data["passed"] and {row["adversary"] for row in data["adversaries"]} == {
+        "eavesdropper",
+        "curious",
+        "everyone",
+    }
 
 
 def test_a_failure_is_exit_code_one_and_says_who_learns_what(here, monkeypatch):
     draw = channel.Sparse.noise
-    monkeypatch.setattr(channel.Sparse, "noise", lambda self, to, alpha, step, threads=1: draw(self, to, alpha, 0, threads))
+    monkeypatch.setattr(
+        channel.Sparse,
+        "noise",
+        lambda self, to, alpha, step, threads=1: draw(self, to, alpha, 0, threads),
+    )
     done = here("audit", "--users", 5, "--epsilon", 3, *SMALL, check=1)
-    assert "FAIL" in done.stdout and "more of user" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        "FAIL" in done.stdout and "more of user" in done.stderr and "Traceback" not in done.stderr
+    )
     data = json.loads(here("audit", "--users", 5, "--epsilon", 3, *SMALL, "--json", check=1).stdout)
     assert not data["passed"] and data["failures"] and data["statement"].startswith("FAIL")
 
@@ -46,11 +86,23 @@ def test_a_failure_is_exit_code_one_and_says_who_learns_what(here, monkeypatch):
 def test_a_saved_plan_and_a_run_are_audited_and_the_run_keeps_the_outcome(here, tmp_path):
     here("plan", "--users", 5, "--epsilon", 3, "--steps", 20, "--save", "plan.json")
     assert "PASS" in here("audit", "plan.json", *SMALL).stdout
-    here("train", "--task", "breast-cancer", "--plan", "plan.json", "--learning-rate", 0.1, "--output", "run")
+    here(
+        "train",
+        "--task",
+        "breast-cancer",
+        "--plan",
+        "plan.json",
+        "--learning-rate",
+        0.1,
+        "--output",
+        "run",
+    )
     assert 'id="audit-title"' not in (tmp_path / "run" / "report.html").read_text()
     assert "wrote run/report.html" in here("audit", "run", *SMALL).stdout
     assert 'id="audit-title"' in (tmp_path / "run" / "report.html").read_text()
-    assert audit_section.saved(tmp_path / "run", decor.NoisePlan.load(tmp_path / "plan.json"))["passed"]
+    assert audit_section.saved(tmp_path / "run", decor.NoisePlan.load(tmp_path / "plan.json"))[
+        "passed"
+    ]
     here("report", "run", "--output", "page.html")
     page = (tmp_path / "page.html").read_text()
     assert 'id="audit-title"' in page and "PASS" in page
@@ -58,30 +110,64 @@ def test_a_saved_plan_and_a_run_are_audited_and_the_run_keeps_the_outcome(here, 
 
 def test_a_private_run_is_audited_as_one(here, tmp_path):
     said = here("audit", "--users", 5, "--epsilon", 3, "--seed", "secret", *SMALL).stdout
-    assert "PASS" in said and "vectorised, private" in said and "Last bits of messages, vectorised, private: looked at." in said
+    assert (
+        "PASS" in said
+        and "vectorised, private" in said
+        and "Last bits of messages, vectorised, private: looked at." in said
+    )
     assert "not claimed: a simulation" in here("audit", "--users", 5, "--epsilon", 3, *SMALL).stdout
-    ask = ["--task", "breast-cancer", "--users", 5, "--epsilon", 3, "--steps", 8, "--learning-rate", 0.1]
+    ask = [
+        "--task",
+        "breast-cancer",
+        "--users",
+        5,
+        "--epsilon",
+        3,
+        "--steps",
+        8,
+        "--learning-rate",
+        0.1,
+    ]
     here("train", *ask, "--seed", "secret", "--output", "run")
     data = json.loads(here("audit", "run", *SMALL, "--json").stdout)
     assert data["passed"] and list(data["last_bits"]) == ["vectorised, private"]
     assert {"support", "low bits", "entropy"} <= {check["name"] for check in data["checks"]}
     # what was private can be simulated on demand
     assert "not claimed" in here("audit", "run", *SMALL, "--seed", 3).stdout
-    refused = here("audit", "--users", 5, "--engine", "process-group", "--seed", "secret", check=2).stderr
+    refused = here(
+        "audit", "--users", 5, "--engine", "process-group", "--seed", "secret", check=2
+    ).stderr
     assert "--engine vectorised --seed secret" in refused
 
 
 @pytest.mark.slow
 def test_a_federation_is_audited_with_real_peers_and_a_group_with_real_processes(tmp_path):
     def run(*words):
-        done = subprocess.run([*COMMAND, *map(str, words)], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+        done = subprocess.run(
+            [*COMMAND, *map(str, words)], cwd=tmp_path, capture_output=True, text=True, timeout=240
+        )
         assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
         return done.stdout
 
-    run("federation", "new", "--task", "breast-cancer", "--users", 3, "--epsilon", 10, "--steps", 6, "--output", "trial")
+    run(
+        "federation",
+        "new",
+        "--task",
+        "breast-cancer",
+        "--users",
+        3,
+        "--epsilon",
+        10,
+        "--steps",
+        6,
+        "--output",
+        "trial",
+    )
     said = run("audit", "trial/federation.toml", *SMALL)
     assert "peers" in said and "PASS" in said and "4 of 6 steps" in said
-    data = json.loads(run("audit", "--users", 5, "--engine", "process-group", "--processes", 2, *SMALL, "--json"))
+    data = json.loads(
+        run("audit", "--users", 5, "--engine", "process-group", "--processes", 2, *SMALL, "--json")
+    )
     assert data["passed"] and {row["engine"] for row in data["adversaries"]} == {"process-group"}
     assert not list(tmp_path.glob("**/*.witness"))
 
@@ -107,7 +193,19 @@ def test_what_cannot_be_meant_is_said_in_one_sentence(here, words, hint):
 
 def test_a_hostile_outcome_in_a_folder_becomes_text_or_a_sentence(here, tmp_path):
     here(
-        "train", "--task", "breast-cancer", "--users", 4, "--epsilon", 10, "--steps", 4, "--learning-rate", 0.1, "--output", "run"
+        "train",
+        "--task",
+        "breast-cancer",
+        "--users",
+        4,
+        "--epsilon",
+        10,
+        "--steps",
+        4,
+        "--learning-rate",
+        0.1,
+        "--output",
+        "run",
     )
     here("audit", "run", "--canaries", 3000, "--audit-steps", 2)
     path = tmp_path / "run" / "audit.json"
@@ -126,7 +224,18 @@ def test_a_hostile_outcome_in_a_folder_becomes_text_or_a_sentence(here, tmp_path
 
 @pytest.fixture
 def run(here, tmp_path):
-    arguments = ["--task", "least-squares", "--users", 4, "--steps", 4, "--learning-rate", 0.1, "--epsilon", 3]
+    arguments = [
+        "--task",
+        "least-squares",
+        "--users",
+        4,
+        "--steps",
+        4,
+        "--learning-rate",
+        0.1,
+        "--epsilon",
+        3,
+    ]
     here("train", *arguments, "--output", "run")
     return tmp_path / "run"
 
@@ -146,7 +255,9 @@ def test_an_audit_is_beside_its_run_and_not_beside_the_next(run, here, tmp_path)
 def test_a_run_of_an_unknown_engine_is_refused_unless_one_is_said(run, here, engine):
     manifest = json.loads((run / "manifest.json").read_text())
     (run / "manifest.json").write_text(json.dumps(manifest | {"engine": engine}))
-    assert "--engine" in here("audit", "run", "--canaries", 3000, "--audit-steps", 2, check=2).stderr
+    assert (
+        "--engine" in here("audit", "run", "--canaries", 3000, "--audit-steps", 2, check=2).stderr
+    )
     here("audit", "run", "--engine", "vectorised", "--canaries", 3000, "--audit-steps", 2)
 
 
@@ -172,17 +283,25 @@ def test_a_run_is_audited_with_its_own_numbers(run, here, tmp_path, engines):
             # of processes each is asked by itself
             words = ["--engine", "vectorised"] if name == "process-group" else []
             here("audit", "run", *words, check=1)
-            assert engines[-1].dtype == dtype and type(engines[-1]).__name__ == ("Peers" if name == "peers" else "Vectorised")
-    (run / "manifest.json").write_text(json.dumps(manifest | {"engine": {"name": "vectorised", "dtype": "float8"}}))
+            assert engines[-1].dtype == dtype and type(engines[-1]).__name__ == (
+                "Peers" if name == "peers" else "Vectorised"
+            )
+    (run / "manifest.json").write_text(
+        json.dumps(manifest | {"engine": {"name": "vectorised", "dtype": "float8"}})
+    )
     assert "has the dtype 'float8'" in here("audit", "run", check=2).stderr
-    words = "--task breast-cancer --users 3 --epsilon 10 --steps 6 --dtype float64 --output trial".split()
+    words = (
+        "--task breast-cancer --users 3 --epsilon 10 --steps 6 --dtype float64 --output trial"
+    ).split()
     here("federation", "new", *words)
     here("audit", "trial/federation.toml", check=1)
     assert engines[-1] == decor.Peers(dtype="float64")
 
 
 @pytest.mark.filterwarnings("default:.*audited on cpu")
-def test_a_run_of_a_card_is_audited_on_one_or_says_that_there_is_none(run, here, monkeypatch, engines):
+def test_a_run_of_a_card_is_audited_on_one_or_says_that_there_is_none(
+    run, here, monkeypatch, engines
+):
     from decor.training import vectorised
 
     manifest = json.loads((run / "manifest.json").read_text())
@@ -195,7 +314,9 @@ def test_a_run_of_a_card_is_audited_on_one_or_says_that_there_is_none(run, here,
 
     monkeypatch.setattr(vectorised, "check_device", absent)
     said = here("audit", "run", check=1).stderr
-    assert "the run was trained on cuda, and is audited on cpu: device 'cuda' needs an NVIDIA card" in said
+    assert (
+        "the run was trained on cuda, and is audited on cpu: device 'cuda' needs an NVIDIA card"
+    ) in said
     assert "warning" not in here("audit", "run", "--device", "cpu", check=1).stderr
     assert [(each.device, each.tf32) for each in engines] == [("cpu", False)] * 2
     monkeypatch.setattr(vectorised, "check_device", lambda device: None)
@@ -206,12 +327,20 @@ def test_a_run_of_a_card_is_audited_on_one_or_says_that_there_is_none(run, here,
 
 def test_numbers_of_double_precision_are_attacked_too(here, tmp_path):
     task = decor.tasks.least_squares(users=4)
-    plan = decor.calibrate(decor.ring(4), decor.Exposure(1.0, 4), decor.Adversary.curious(), decor.Budget(3.0, 1e-5))
-    decor.train(task, plan, learning_rate=0.1, engine=decor.Vectorised(dtype="float64")).save(tmp_path / "run")
+    plan = decor.calibrate(
+        decor.ring(4), decor.Exposure(1.0, 4), decor.Adversary.curious(), decor.Budget(3.0, 1e-5)
+    )
+    decor.train(task, plan, learning_rate=0.1, engine=decor.Vectorised(dtype="float64")).save(
+        tmp_path / "run"
+    )
     assert "PASS" in here("audit", "run", "--canaries", 3000, "--audit-steps", 2).stdout
 
 
 @pytest.mark.parametrize("name", ["audit.docx", "audit", "audit.pgf"])
 def test_a_picture_that_cannot_be_drawn_is_refused_before_the_audit(here, engines, name):
     said = here("audit", "--users", 5, "--plot", name, check=2).stderr
-    assert f"{name!r} cannot be written: its name must end in one of " in said and ".pdf, .png, " in said and engines == []
+    assert (
+        f"{name!r} cannot be written: its name must end in one of " in said
+        and ".pdf, .png, " in said
+        and engines == []
+    )

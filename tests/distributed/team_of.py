@@ -1,4 +1,5 @@
-"""What every process of a team runs, started by torchrun: all cases of test_process_group.py, saved by the first process.
+"""What every process of a team runs, started by torchrun: all cases of test_process_group.py, saved
+by the first process.
 
 torchrun --nproc-per-node 2 team_of.py FOLDER [DEVICE]
 """
@@ -32,14 +33,26 @@ def task(kind, users):
         return decor.Task(decor.models.logistic(9), decor.losses.logistic, shards(users, 9, 2))
     test = shards(1, 13, 3)[0]
     if kind == "mlp":
-        return decor.Task(decor.models.mlp(13, 40, 3), decor.losses.cross_entropy, shards(users, 13, 3), test=test)
+        return decor.Task(
+            decor.models.mlp(13, 40, 3), decor.losses.cross_entropy, shards(users, 13, 3), test=test
+        )
     layers = nn.Sequential(nn.Linear(13, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 3))
     return decor.Task(layers, decor.losses.cross_entropy, shards(users, 13, 3), test=test)
 
 
 def plan(topology, task=None, sampling="poisson", s=0.02, c=0.1):
-    example = {} if task is None else {"unit": "example", "batch_size": 7, "records": task.records, "sampling": sampling}
-    return decor.NoisePlan(topology, decor.Exposure(clip=0.5, steps=STEPS, **example), decor.Adversary.eavesdropper(), s, c)
+    example = (
+        {}
+        if task is None
+        else {"unit": "example", "batch_size": 7, "records": task.records, "sampling": sampling}
+    )
+    return decor.NoisePlan(
+        topology,
+        decor.Exposure(clip=0.5, steps=STEPS, **example),
+        decor.Adversary.eavesdropper(),
+        s,
+        c,
+    )
 
 
 def cases():
@@ -48,13 +61,22 @@ def cases():
     by_edge = tuple(0.05 * (1 + k % 3) for k in range(uneven.edge_count))
     mlp = task("mlp", 7)
     central = decor.baselines.central(ring, decor.Exposure(0.5, STEPS), decor.Budget(5.0, 1e-5))
-    accelerated = {"gossip_rounds": 3, "accelerate": True, "final_gossip_rounds": 2, "momentum": 0.5}
+    accelerated = {
+        "gossip_rounds": 3,
+        "accelerate": True,
+        "final_gossip_rounds": 2,
+        "momentum": 0.5,
+    }
     return {
         "user level": (mlp, plan(ring), {}),
         "poisson": (mlp, plan(ring, mlp), {}),
         "fixed": (mlp, plan(ring, mlp, "fixed"), {"weight_decay": 0.1}),
         "several rounds, momentum": (task("logistic", 12), plan(torus), accelerated),
-        "designed rounds": (task("logistic", 12), plan(torus), {"gossip_rounds": 3, "accelerate": "designed"}),
+        "designed rounds": (
+            task("logistic", 12),
+            plan(torus),
+            {"gossip_rounds": 3, "accelerate": "designed"},
+        ),
         "noise by edge": (task("logistic", 23), plan(uneven, c=by_edge), {"gossip_rounds": 2}),
         "complete": (task("logistic", 8), plan(decor.complete(8)), {}),
         "large complete": (task("logistic", 70), plan(decor.complete(70)), {}),
@@ -66,27 +88,42 @@ def cases():
 
 
 def trained(engine, given, made, options):
-    return decor.train(given, made, learning_rate=0.2, engine=engine, allow_disconnected=True, **options)
+    return decor.train(
+        given, made, learning_rate=0.2, engine=engine, allow_disconnected=True, **options
+    )
 
 
 def main(folder, device="cpu"):
     engine = decor.ProcessGroup(dtype="float64", seed=3, device=device)
     for name, (given, made, options) in cases().items():
         run = trained(engine, given, made, options)
-        run.save(folder / name.replace(" ", "-"))  # the first process does, the others have nothing to save
+        # the first process does, the others have nothing to save
+        run.save(folder / name.replace(" ", "-"))
     # what a callback asks for, and whom it stops; a run that goes on where it stopped
     given, made, options = cases()["several rounds, momentum"]
     seen = []
     stopped = trained(
-        engine, given, made, options | {"evaluate_every": 2, "callbacks": lambda m: seen.append(m.run()) or m.step == 4}
+        engine,
+        given,
+        made,
+        options | {"evaluate_every": 2, "callbacks": lambda m: seen.append(m.run()) or m.step == 4},
     )
     first = bool(seen)
     if first:
-        assert [run.steps_taken for run in seen] == [0, 2, 4] and all(len(v) == 12 for v in seen[1].models.values())
+        assert [run.steps_taken for run in seen] == [0, 2, 4] and all(
+            len(v) == 12 for v in seen[1].models.values()
+        )
     assert stopped.steps_taken == 4
-    resumed = trained(engine, given, made, options | {"evaluate_every": 2, "resume": stopped if first else None})
+    resumed = trained(
+        engine, given, made, options | {"evaluate_every": 2, "resume": stopped if first else None}
+    )
     grid = decor.sweep(
-        given, [made, plan(made.topology, c=0.3)], learning_rates=(0.1, 0.2), seeds=(3, 5), engine=engine, keep_models=True
+        given,
+        [made, plan(made.topology, c=0.3)],
+        learning_rates=(0.1, 0.2),
+        seeds=(3, 5),
+        engine=engine,
+        keep_models=True,
     )
     if first:
         resumed.save(folder / "resumed")

@@ -1,4 +1,7 @@
-"""`decor train --processes`: real processes and real signals. However the command ends, none of its processes is left."""
+"""`decor train --processes`: real processes and real signals.
+
+However the command ends, none of its processes is left.
+"""
 
 import os
 import re
@@ -14,7 +17,19 @@ import torch
 
 import decor
 
-TRAIN = ["train", "--task", "least-squares", "--users", "8", "--topology", "ring", "--epsilon", "10", "--learning-rate", "0.001"]
+TRAIN = [
+    "train",
+    "--task",
+    "least-squares",
+    "--users",
+    "8",
+    "--topology",
+    "ring",
+    "--epsilon",
+    "10",
+    "--learning-rate",
+    "0.001",
+]
 TEAM = ["--momentum", "0.5", "--engine", "process-group", "--processes", "2"]
 STEPS = 150
 RUN = [*TRAIN, *TEAM, "--steps", str(STEPS), "--evaluate-every", "2"]
@@ -72,16 +87,30 @@ class Started:
     def __init__(self, folder, *words, ignored=None):
         self.folder, self.err = folder, folder.with_name(folder.name + "-err")
         with self.err.open("wb") as err:
-            command = [sys.executable, "-m", "decor", *words, "--output", folder, "--checkpoint-every", "0"]
+            command = [
+                sys.executable,
+                "-m",
+                "decor",
+                *words,
+                "--output",
+                folder,
+                "--checkpoint-every",
+                "0",
+            ]
             before = ignored and signal.signal(ignored, signal.SIG_IGN)
             self.scratch = folder.with_name(folder.name + "-tmp")
             self.scratch.mkdir()
             own = {**os.environ, "TMPDIR": str(self.scratch)}
-            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=err, process_group=0, env=own)
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=err, process_group=0, env=own
+            )
             if ignored:
                 signal.signal(ignored, before)
         self.team = soon(
-            lambda: (found := self.running(children(self.process.pid))) and len(found) == 2 and found, "no processes"
+            lambda: (
+                (found := self.running(children(self.process.pid))) and len(found) == 2 and found
+            ),
+            "no processes",
         )
 
     def running(self, processes):
@@ -97,13 +126,18 @@ class Started:
         return (self.folder / "manifest.json").exists()
 
     def wait_until_they_hold_ctrl_c(self, hold):
-        soon(lambda: self.running(all(holds_ctrl_c(each) == hold for each in self.team)), "they do not begin")
+        soon(
+            lambda: self.running(all(holds_ctrl_c(each) == hold for each in self.team)),
+            "they do not begin",
+        )
 
     def ended(self):
         """The exit code, when the last of its processes is gone."""
         code = self.process.wait(timeout=120)
         soon(lambda: not any(map(is_alive, self.team)), "processes are left")
-        assert not [left for left in self.scratch.iterdir() if left.name.startswith("torchelastic")], "folders are left"
+        assert not [
+            left for left in self.scratch.iterdir() if left.name.startswith("torchelastic")
+        ], "folders are left"
         return code
 
 
@@ -123,8 +157,12 @@ def start(tmp_path):
         each.process.wait()
 
 
-def test_ctrl_c_at_the_terminal_leaves_a_run_that_resumes_to_the_end_of_an_uninterrupted_one(start, here, tmp_path):
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+def test_ctrl_c_at_the_terminal_leaves_a_run_that_resumes_to_the_end_of_an_uninterrupted_one(
+    start, here, tmp_path
+):
+    handlers = [
+        signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ]
     begun = start(*RUN)
     soon(begun.is_training, "it does not train")
     os.killpg(begun.process.pid, signal.SIGINT)
@@ -136,10 +174,13 @@ def test_ctrl_c_at_the_terminal_leaves_a_run_that_resumes_to_the_end_of_an_unint
     here(*RUN, "--output", begun.folder, "--resume")
     here(*RUN, "--processes", "1", "--output", tmp_path / "whole")
     resumed, whole = decor.Run.load(begun.folder), decor.Run.load(tmp_path / "whole")
-    assert resumed.stopped is None and resumed.steps_taken == STEPS  # of one process; to the last bit: test_process_group.py
+    # of one process; to the last bit: test_process_group.py
+    assert resumed.stopped is None and resumed.steps_taken == STEPS
     for name, models in whole.models.items():
         assert torch.allclose(resumed.models[name], models, rtol=1e-4, atol=1e-5)
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
+    assert [
+        signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ] == handlers
 
 
 def test_a_second_ctrl_c_ends_it_at_once_and_what_nohup_ignores_does_not(start):
@@ -187,8 +228,16 @@ def test_a_command_that_is_ended_or_killed_takes_its_processes_along(start, numb
 
 
 def test_a_process_that_begins_after_its_starter_has_gone_ends(tmp_path):
-    started = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "run", "DECOR_STARTED_BY": "1"}
+    started = {
+        **os.environ,
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "TORCHELASTIC_RUN_ID": "run",
+        "DECOR_STARTED_BY": "1",
+    }
     started |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     command = [sys.executable, "-m", "decor", *RUN, "--output", tmp_path / "run"]
     ended = subprocess.run(command, env=started, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 2 and ended.stderr == "decor: the process that has started this one is gone\n"
+    assert ended.returncode == 2 and ended.stderr == (
+        "decor: the process that has started this one is gone\n"
+    )

@@ -1,4 +1,6 @@
-"""One run on several processes, started by torchrun as users do: the numbers of one process, and a killed one comes back."""
+"""One run on several processes, started by torchrun as users do: the numbers of one process, and a
+killed one comes back.
+"""
 
 import json
 import os
@@ -48,17 +50,25 @@ def alone():
 
 def apart(one, other):
     both = [(one.models[name].double(), other.models[name].double()) for name in one.models]
-    return max(float((a - b).abs().max()) for a, b in both) / max(float(a.abs().max()) for a, _ in both)
+    return max(float((a - b).abs().max()) for a, b in both) / max(
+        float(a.abs().max()) for a, _ in both
+    )
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_every_number_of_processes_gives_the_numbers_of_one(teams, alone, size):
     for name, expected in alone.items():
         found = Run.load(teams(size) / name.replace(" ", "-"))
-        assert found.manifest["engine"]["name"] == "process-group" and found.manifest["task"] == expected.manifest["task"]
+        assert (
+            found.manifest["engine"]["name"] == "process-group"
+            and found.manifest["task"] == expected.manifest["task"]
+        )
         assert apart(expected, found) < 1e-13, name
         for metric, values in expected.history.items():
-            assert found.history[metric] == pytest.approx(values, rel=1e-10, abs=1e-13), (name, metric)
+            assert found.history[metric] == pytest.approx(values, rel=1e-10, abs=1e-13), (
+                name,
+                metric,
+            )
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -67,11 +77,17 @@ def test_callbacks_resuming_and_grids_work_in_a_team(teams, alone, size):
     given, made, _ = team_of.cases()["several rounds, momentum"]
     plans = [made, team_of.plan(made.topology, c=0.3)]
     engine = decor.Vectorised(dtype="float64", noise="edges")
-    grid = decor.sweep(given, plans, learning_rates=(0.1, 0.2), seeds=(3, 5), engine=engine, keep_models=True)
+    grid = decor.sweep(
+        given, plans, learning_rates=(0.1, 0.2), seeds=(3, 5), engine=engine, keep_models=True
+    )
     for k, run in enumerate(grid.runs):
         assert apart(run, Run.load(teams(size) / f"grid-{k}")) < 1e-13
     secret = Run.load(teams(size) / "secret")
-    assert not secret.simulated and secret.manifest["seed"] == "secret" and len(next(iter(secret.models.values()))) == 12
+    assert (
+        not secret.simulated
+        and secret.manifest["seed"] == "secret"
+        and len(next(iter(secret.models.values()))) == 12
+    )
 
 
 HEAD = f"""
@@ -86,12 +102,19 @@ def say(line):  # in one piece: both write into one pipe
 
 @pytest.fixture(scope="module")
 def team(tmp_path_factory):
-    """Two processes run all SCRIPTS below, one after the other; gives what they say in one of them, and their folder."""
+    """Two processes run all SCRIPTS below, one after the other; gives what they say in one of them,
+    and their folder.
+    """
     folder = tmp_path_factory.mktemp("team")
-    runs = [f"name = {name!r}\nexec({script!r}, globals() | {{'name': name}})\n" for name, script in SCRIPTS.items()]
+    runs = [
+        f"name = {name!r}\nexec({script!r}, globals() | {{'name': name}})\n"
+        for name, script in SCRIPTS.items()
+    ]
     (folder / "script.py").write_text(HEAD + "".join(runs))
     command = [*TORCHRUN, "--nproc-per-node", "2", folder / "script.py"]
-    ended = subprocess.run(command, env=QUIET, capture_output=True, text=True, timeout=300, cwd=folder)
+    ended = subprocess.run(
+        command, env=QUIET, capture_output=True, text=True, timeout=300, cwd=folder
+    )
     assert ended.returncode == 0, ended.stderr[-3000:]
     lines = [line.split("\t", 1) for line in ended.stdout.splitlines()]
     return lambda name: [line for script, line in lines if script == name], folder
@@ -118,7 +141,8 @@ def test_processes_that_do_not_have_the_same_are_refused_by_name(team):
     """Otherwise the guarantee would be of the first one's plan, and the noise of another's."""
     lines, _ = team
     for what in ("plans", "data and model", "recipe"):
-        assert sum(f"do not have the same {what};" in line for line in lines("different")) == 2  # everywhere alike
+        # everywhere alike
+        assert sum(f"do not have the same {what};" in line for line in lines("different")) == 2
 
 
 CALLBACKS = """
@@ -159,8 +183,13 @@ def test_callbacks_of_the_first_process_are_asked_and_its_failure_ends_all(team)
     lines, folder = team
     said = "\n".join(lines("callbacks"))
     assert "too late: a run can be asked for while" in said
-    assert "ended: on purpose" in said and "ended: the first process has failed in a callback" in said
-    assert said.count("batch_size 1000 is larger") == 2 and said.count("a private run cannot be resumed") == 4
+    assert (
+        "ended: on purpose" in said and "ended: the first process has failed in a callback" in said
+    )
+    assert (
+        said.count("batch_size 1000 is larger") == 2
+        and said.count("a private run cannot be resumed") == 4
+    )
     assert len(next(iter(Run.load(folder / "run").models.values()))) == 12
 
 
@@ -211,9 +240,11 @@ for name, original in originals.items():
 
 
 def test_of_a_private_run_nothing_travels_but_what_follows_from_the_integers_on_the_grid(team):
-    """The same secrets twice, for data whose clipped gradients are equal to the last bit and whose loss and hash are not.
+    """The same secrets twice, for data whose clipped gradients are equal to the last bit and whose
+    loss and hash are not.
 
-    A simulation sends a hash of the data and its loss, so that there the same look sees a difference.
+    A simulation sends a hash of the data and its loss, so that there the same look sees a
+    difference.
     """
     lines, _ = team
     heard = [json.loads(line) for line in lines("listening")]
@@ -243,9 +274,13 @@ def test_edges_between_processes_cancel_in_a_private_run_and_every_rank_draws_it
     lines, _ = team
     figures, covariance = (json.loads(line) for line in lines("crossing"))
     noise, own, memory = figures
-    assert abs(own / 0.02 - 1) < 0.05, "in the sum of all users each user's own noise is left, and no edge's"
+    assert abs(own / 0.02 - 1) < 0.05, (
+        "in the sum of all users each user's own noise is left, and no edge's"
+    )
     assert abs(noise / np.hypot(0.02, 0.3 * np.sqrt(2)) - 1) < 0.05 and abs(memory) < 0.05
-    expected = 0.02**2 * np.eye(6) + 0.3**2 * (2 * np.eye(6) - np.roll(np.eye(6), 1, 0) - np.roll(np.eye(6), -1, 0))
+    expected = 0.02**2 * np.eye(6) + 0.3**2 * (
+        2 * np.eye(6) - np.roll(np.eye(6), 1, 0) - np.roll(np.eye(6), -1, 0)
+    )
     assert (np.abs(np.array(covariance) - expected) < 0.08 * expected.max()).all()
 
 
@@ -260,19 +295,33 @@ say(f"{World.joined().rank} {audit.passed} {str(audit)[:60]}")
 def test_the_first_process_has_the_audit_and_the_others_say_that_they_measured_nothing(team):
     lines, _ = team
     first, second = sorted(lines("audit"))
-    assert first.startswith("0 True PASS") and second.startswith("1 False FAIL") and "nothing was measured" in second
+    assert (
+        first.startswith("0 True PASS")
+        and second.startswith("1 False FAIL")
+        and "nothing was measured" in second
+    )
 
 
-SCRIPTS = {"different": DIFFERENT, "callbacks": CALLBACKS, "listening": LISTENING, "crossing": CROSSING, "audit": AUDIT}
+SCRIPTS = {
+    "different": DIFFERENT,
+    "callbacks": CALLBACKS,
+    "listening": LISTENING,
+    "crossing": CROSSING,
+    "audit": AUDIT,
+}
 
 
 def test_a_private_run_is_not_begun_again_by_processes_that_replace_others(tmp_path):
-    """torchrun starts all again when a machine joins, counts no restart, and keeps its store: messages were sent before."""
+    """torchrun starts all again when a machine joins, counts no restart, and keeps its store:
+    messages were sent before.
+    """
     script = tmp_path / "script.py"
     script.write_text(
         "import decor, numpy as np\n"
-        "task = decor.Task(decor.models.linear(3), decor.losses.squared, [(np.ones((2, 3)), np.ones(2))] * 3)\n"
-        "plan = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 2), decor.Adversary.curious(), 0.02, 0.3)\n"
+        "task = decor.Task(decor.models.linear(3), decor.losses.squared, [(np.ones((2, 3)), "
+        "np.ones(2))] * 3)\n"
+        "plan = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 2), decor.Adversary.curious(), "
+        "0.02, 0.3)\n"
         "for _ in range(2):  # who trains twice knows it\n"
         "    decor.train(task, plan, learning_rate=0.1, engine=decor.ProcessGroup(seed=None))\n"
     )
@@ -281,13 +330,28 @@ def test_a_private_run_is_not_begun_again_by_processes_that_replace_others(tmp_p
     told |= {"TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_RESTART_COUNT": 0}
     environment = QUIET | {name: str(value) for name, value in told.items()}
     first, second = (
-        subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=120) for _ in range(2)
+        subprocess.run(
+            [sys.executable, script], env=environment, capture_output=True, text=True, timeout=120
+        )
+        for _ in range(2)
     )
     assert first.returncode == 0, first.stderr[-2000:]
     assert second.returncode == 1 and "a private run cannot be" in second.stderr
 
 
-COMMAND = ["-m", "decor", "train", "--task", "breast-cancer", "--users", "8", "--topology", "torus", "--epsilon", "10"]
+COMMAND = [
+    "-m",
+    "decor",
+    "train",
+    "--task",
+    "breast-cancer",
+    "--users",
+    "8",
+    "--topology",
+    "torus",
+    "--epsilon",
+    "10",
+]
 COMMAND += ["--learning-rate", "0.01", "--momentum", "0.5", "--evaluate-every", "20"]
 
 
@@ -316,7 +380,10 @@ def test_a_killed_rank_is_started_again_and_the_end_is_that_of_an_uninterrupted_
     torchrun = [*TORCHRUN, "--nproc-per-node", "2", "--max-restarts", "1"]
     with (tmp_path / "err").open("wb") as err:
         team = subprocess.Popen(
-            [*torchrun, *command, "--checkpoint-every", "0.2", "--output", tmp_path / "run"], env=QUIET, stdout=err, stderr=err
+            [*torchrun, *command, "--checkpoint-every", "0.2", "--output", tmp_path / "run"],
+            env=QUIET,
+            stdout=err,
+            stderr=err,
         )
         until = time.monotonic() + 120
         while not taken(tmp_path / "run"):
@@ -326,7 +393,16 @@ def test_a_killed_rank_is_started_again_and_the_end_is_that_of_an_uninterrupted_
         assert taken(tmp_path / "run") < steps  # it was in the middle
         assert team.wait(timeout=200) == 0, (tmp_path / "err").read_text()
     killed = Run.load(tmp_path / "run")
-    alone = [sys.executable, *command, "--engine", "process-group", "--processes", "2", "--output", tmp_path / "whole"]
+    alone = [
+        sys.executable,
+        *command,
+        "--engine",
+        "process-group",
+        "--processes",
+        "2",
+        "--output",
+        tmp_path / "whole",
+    ]
     subprocess.run(alone, env=QUIET, check=True, capture_output=True, timeout=200)
     whole = Run.load(tmp_path / "whole")
     assert killed.stopped is None and killed.steps_taken == steps
@@ -336,14 +412,38 @@ def test_a_killed_rank_is_started_again_and_the_end_is_that_of_an_uninterrupted_
 def test_the_command_refuses_in_one_sentence_what_would_lose_a_run(here, tmp_path):
     given, made, options = team_of.cases()["user level"]
     team_of.trained(decor.Vectorised(), given, made, options).save(tmp_path / "a")
-    team = ["--steps", "2", "--engine", "process-group", "--processes", "2", "--output", tmp_path / "a"]
+    team = [
+        "--steps",
+        "2",
+        "--engine",
+        "process-group",
+        "--processes",
+        "2",
+        "--output",
+        tmp_path / "a",
+    ]
     short = [*COMMAND[2:], *team]
     assert "holds a run" in here(*short, check=2).stderr
-    torchrun = [*TORCHRUN, "--nproc-per-node", "2", "--max-restarts", "1", *COMMAND, "--steps", "2", "--output", tmp_path / "a"]
+    torchrun = [
+        *TORCHRUN,
+        "--nproc-per-node",
+        "2",
+        "--max-restarts",
+        "1",
+        *COMMAND,
+        "--steps",
+        "2",
+        "--output",
+        tmp_path / "a",
+    ]
     refused = subprocess.run(torchrun, env=QUIET, capture_output=True, text=True, timeout=120)
-    assert refused.returncode != 0 and refused.stderr.count("decor: ") == 2  # once, and once more where torchrun tries again
+    # once, and once more where torchrun tries again
+    assert refused.returncode != 0 and refused.stderr.count("decor: ") == 2
     assert "holds a run" in refused.stderr
-    for words, said in ((["--processes", "9"], "from 1 to the 8 users"), (["--learning-rate", "-1"], "learning_rate must be")):
+    for words, said in (
+        (["--processes", "9"], "from 1 to the 8 users"),
+        (["--learning-rate", "-1"], "learning_rate must be"),
+    ):
         assert said in here(*short, "--overwrite", *words, check=2).stderr
 
 
@@ -372,7 +472,9 @@ def test_everybody_gets_the_guests_it_needs_and_nothing_else():
     shares = [Part.of(topology, part, rank) for rank in range(size)]
     W = topology.mixing.toarray()
     for rank, share in enumerate(shares):
-        neighbours = {int(j) for i in share.users for j in np.flatnonzero(W[i])} - set(share.users.tolist())
+        neighbours = {int(j) for i in share.users for j in np.flatnonzero(W[i])} - set(
+            share.users.tolist()
+        )
         assert set(share.guests.tolist()) == neighbours
         assert sorted([*share.inner, *share.outer]) == list(range(len(share.users)))
         for other, which in share.received.items():

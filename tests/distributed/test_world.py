@@ -1,6 +1,8 @@
-"""No environment variable decides what is saved, printed or attacked: only a process group that was joined knows a rank.
+"""No environment variable decides what is saved, printed or attacked: only a process group that was
+joined knows a rank.
 
-RANK is set in every pod of a Kubernetes job but one, around whatever torchrun starts, and by many a prologue of Slurm.
+RANK is set in every pod of a Kubernetes job but one, around whatever torchrun starts, and by many a
+prologue of Slurm.
 """
 
 import json
@@ -12,13 +14,25 @@ import sys
 import decor
 from decor.auditing.findings import Audit, Wired
 
-TORCHRUNS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "TORCHELASTIC_RUN_ID")
+TORCHRUNS = (
+    "RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "LOCAL_RANK",
+    "TORCHELASTIC_RUN_ID",
+)
 PLAIN = {name: value for name, value in os.environ.items() if name not in TORCHRUNS}
 CASES = {
     "RANK without WORLD_SIZE": {"RANK": "1"},
     "WORLD_SIZE without RANK": {"WORLD_SIZE": "2"},
     "the second of one": {"RANK": "1", "WORLD_SIZE": "1"},
-    "the second of two, without an address": {"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "run", "LOCAL_RANK": "1"},
+    "the second of two, without an address": {
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "TORCHELASTIC_RUN_ID": "run",
+        "LOCAL_RANK": "1",
+    },
     "no number": {"RANK": "abc"},
     "an address alone": {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
 }
@@ -79,7 +93,9 @@ for case in json.loads(sys.argv[1]):
 
 
 def answers(folder, script, cases):
-    """What `answer` of the script gives in a plain process, and with each of these environments; seconds are left out."""
+    """What `answer` of the script gives in a plain process, and with each of these environments;
+    seconds are left out.
+    """
     command = [sys.executable, "-c", FORKED.replace("{answer}", script), json.dumps(cases)]
     environment = PLAIN | {"TMPDIR": str(folder)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
@@ -89,10 +105,22 @@ def answers(folder, script, cases):
 
 def test_what_is_saved_printed_and_attacked_does_not_depend_on_the_environment(tmp_path):
     plain, *others = answers(tmp_path, EVERYTHING, list(CASES.values()))
-    assert [plain[name][0] for name in ("plan", "refused", "train", "again", "audit")] == [0, 2, 0, 2, 0]
-    assert "decor: " in plain["refused"][2] and "holds a run" in plain["again"][2] and "PASS" in plain["audit"][1]
+    assert [plain[name][0] for name in ("plan", "refused", "train", "again", "audit")] == [
+        0,
+        2,
+        0,
+        2,
+        0,
+    ]
+    assert (
+        "decor: " in plain["refused"][2]
+        and "holds a run" in plain["again"][2]
+        and "PASS" in plain["audit"][1]
+    )
     assert {"cli/manifest.json", "saved/manifest.json", "swept/manifest.json"} < set(plain["files"])
-    assert [row[0] for row in plain["audited"]] == [True, False] and all(row[1] > 0 for row in plain["audited"])
+    assert [row[0] for row in plain["audited"]] == [True, False] and all(
+        row[1] > 0 for row in plain["audited"]
+    )
     for case, found in zip(CASES, others, strict=True):
         for name, expected in plain.items():
             assert found[name] == expected, (case, name)
@@ -100,14 +128,37 @@ def test_what_is_saved_printed_and_attacked_does_not_depend_on_the_environment(t
 
 def test_a_node_with_a_rank_keeps_its_model(tmp_path):
     """The budget was spent, the ledger closed and the model lost, with exit code 0."""
-    new = ["federation", "new", "--task", "breast-cancer", "--users", "2", "--epsilon", "10", "--steps", "2", "--output", "t"]
-    subprocess.run([sys.executable, "-m", "decor", *new], cwd=tmp_path, check=True, capture_output=True)
+    new = [
+        "federation",
+        "new",
+        "--task",
+        "breast-cancer",
+        "--users",
+        "2",
+        "--epsilon",
+        "10",
+        "--steps",
+        "2",
+        "--output",
+        "t",
+    ]
+    subprocess.run(
+        [sys.executable, "-m", "decor", *new], cwd=tmp_path, check=True, capture_output=True
+    )
     nodes = []
     for name in ("bonn", "ulm"):
         own = ["--identity", f"t/keys/{name}.key", "--data", f"t/data/{name}.npz", "--output", name]
         command = [sys.executable, "-m", "decor", "node", "t/federation.toml", *own]
         environment = PLAIN | {"RANK": "1", "WORLD_SIZE": "2"}
-        nodes.append(subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        nodes.append(
+            subprocess.Popen(
+                command,
+                cwd=tmp_path,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        )
     said = [node.communicate(timeout=120) for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], said
     for name, (out, _) in zip(("bonn", "ulm"), said, strict=True):
@@ -132,10 +183,16 @@ def test_a_process_group_is_joined_with_all_that_torchrun_sets_or_not_at_all(tmp
 
 
 def test_an_audit_that_measured_nothing_has_not_passed_and_says_so():
-    plan = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 2), decor.Adversary.curious(), 1.0, 1.0)
+    plan = decor.NoisePlan(
+        decor.ring(3), decor.Exposure(1.0, 2), decor.Adversary.curious(), 1.0, 1.0
+    )
     for wires in ((), (Wired("vectorised", (), ()),)):
         audit = Audit(plan, 1e-5, 2, 3000, 0.9999, wires, 0.0)
-        assert not audit.passed and "nothing was measured" in str(audit) and str(audit).startswith("FAIL")
+        assert (
+            not audit.passed
+            and "nothing was measured" in str(audit)
+            and str(audit).startswith("FAIL")
+        )
         assert audit.to_json()["failures"] == audit.failures and len(audit.failures) == 1
 
 

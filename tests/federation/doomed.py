@@ -1,10 +1,12 @@
-"""The command `decor` with a fate: it dies by SIGKILL at a chosen point of a step, or lives with another clock or a small disk.
+"""The command `decor` with a fate: it dies by SIGKILL at a chosen point of a step, or lives with
+another clock or a small disk.
 
     python doomed.py '{"kill": "before record", "step": 5}' node trial.toml --identity ...
 
-What is killed is the real command: one function is wrapped, and everything else is as it is. `python doomed.py serve` loads
-everything once and then forks a process for every line of JSON on its standard input (see `institution.Nursery`), which saves the
-seconds that loading torch takes. Fates, as keys of a dictionary:
+What is killed is the real command: one function is wrapped, and everything else is as it is.
+`python doomed.py serve` loads everything once and then forks a process for every line of JSON on
+its standard input (see `institution.Nursery`), which saves the seconds that loading torch takes.
+Fates, as keys of a dictionary:
 
     kill, step    where and when to die: a key of `POINTS`, and the first step for it
     routes        address in the file -> address that is dialled instead, where a proxy listens
@@ -49,7 +51,9 @@ def meet(fate):
     """Lets this process run into its fate."""
     if "kill" in fate:
         what, count = POINTS[fate["kill"]]
-        {"record": _record, "sends": _sends, "exchange": _exchange, "end": _end, "save": _save}[what](count, fate.get("step"))
+        {"record": _record, "sends": _sends, "exchange": _exchange, "end": _end, "save": _save}[
+            what
+        ](count, fate.get("step"))
     if "routes" in fate:
         from decor.net import transport
 
@@ -117,12 +121,17 @@ def _exchange(_, step):
 
 
 def _sends(count, step):
-    """When so many neighbours' messages of the step have gone to the system; a half: the head of the first without its body."""
+    """When so many neighbours' messages of the step have gone to the system; a half: the head of
+    the first without its body.
+    """
     real, heads = asyncio.StreamWriter.write, []
 
     def wrapped(self, data):
         head = bytes(data[: HEADER.size + Model.fixed.size])
-        if len(head) == HEADER.size + Model.fixed.size and HEADER.unpack_from(head)[0] == Model.kind:
+        if (
+            len(head) == HEADER.size + Model.fixed.size
+            and HEADER.unpack_from(head)[0] == Model.kind
+        ):
             at, round_ = Model.fixed.unpack_from(head, HEADER.size)
             if at >= step and not round_:
                 if count == 0:
@@ -140,7 +149,9 @@ def _sends(count, step):
 
 
 def serve():
-    """Forks a process for every line; answers with its number, or with the exit codes of those that have ended."""
+    """Forks a process for every line; answers with its number, or with the exit codes of those that
+    have ended.
+    """
     _loaded()
     children = set()
     print(json.dumps("ready"), flush=True)

@@ -1,4 +1,5 @@
-"""Institutions of a trial federation as real processes, with a recording proxy on every edge, and what must hold after any fault.
+"""Institutions of a trial federation as real processes, with a recording proxy on every edge, and
+what must hold after any fault.
 
 with Nursery() as nursery, Trial(folder, nursery) as trial:
     trial.start()
@@ -54,12 +55,17 @@ def until(condition, what="it", seconds=PATIENCE):
 
 
 class Nursery:
-    """A process that has loaded everything, and forks the command `decor` with any arguments in a moment."""
+    """A process that has loaded everything, and forks the command `decor` with any arguments in a
+    moment.
+    """
 
     def __enter__(self):
         self.codes = {}
         self._process = subprocess.Popen(
-            [sys.executable, DOOMED, "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, DOOMED, "serve"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert self._answer() == "ready"
         return self
@@ -87,7 +93,10 @@ class Nursery:
 
 
 class Trial:
-    """A federation in a folder. Its users are the first towns of `TOWNS`; of two neighbours the later one dials."""
+    """A federation in a folder.
+
+    Its users are the first towns of `TOWNS`; of two neighbours the later one dials.
+    """
 
     def __init__(
         self,
@@ -112,10 +121,18 @@ class Trial:
         self.federation = Federation(
             name=name,
             privacy=Privacy(epsilon=EPSILON, delta=1e-5, adversary="eavesdropper"),
-            training=Training(steps=steps, clip=1.0, learning_rate=0.1, gossip_rounds=rounds, final_gossip_rounds=1),
+            training=Training(
+                steps=steps,
+                clip=1.0,
+                learning_rate=0.1,
+                gossip_rounds=rounds,
+                final_gossip_rounds=1,
+            ),
             model=Model(kind="logistic", features=FEATURES),
             network=Network(topology=topology, timeout=timeout, quorum=quorum, patience=patience),
-            members=tuple(Member(n, self.address(n), self.identities[n].public) for n in self.names),
+            members=tuple(
+                Member(n, self.address(n), self.identities[n].public) for n in self.names
+            ),
         )
         self.steps = steps
         self.file = folder / f"{name}.toml"
@@ -154,7 +171,9 @@ class Trial:
     # what an operator does
 
     def path(self, name, kind):
-        """Where a user keeps something; `places` says what lies elsewhere than in the trial's folder."""
+        """Where a user keeps something; `places` says what lies elsewhere than in the trial's
+        folder.
+        """
         return self.places.get((name, kind), self.folder) / f"{name}.{kind}"
 
     def address(self, name):
@@ -162,27 +181,50 @@ class Trial:
 
     def routes(self, name):
         """Where a user has to dial to meet a proxy."""
-        return {self.address(low): proxy.address for (high, low), proxy in self.proxies.items() if high == name}
+        return {
+            self.address(low): proxy.address
+            for (high, low), proxy in self.proxies.items()
+            if high == name
+        }
 
     def arguments(self, name, *more, file=None):
-        paths = {"identity": "key", "data": "npz", "ledger": "ledger", "output": "run", "log": "log"}
-        given = [word for option, kind in paths.items() for word in (f"--{option}", str(self.path(name, kind)))]
+        paths = {
+            "identity": "key",
+            "data": "npz",
+            "ledger": "ledger",
+            "output": "run",
+            "log": "log",
+        }
+        given = [
+            word
+            for option, kind in paths.items()
+            for word in (f"--{option}", str(self.path(name, kind)))
+        ]
         return ["node", str(file or self.file), *given, *more]
 
     def start(self, *names, more=(), file=None, real=False, **fate):
-        """Starts users (all, unless some are named); `real`: as the command itself, which only who dials nobody can be."""
+        """Starts users (all, unless some are named); `real`: as the command itself, which only who
+        dials nobody can be.
+        """
         for name in names or self.names:
             assert not self.alive(name), name
             arguments = self.arguments(name, *more, file=file)
             if real:
                 assert not self.routes(name), f"{name} dials, and would not meet the proxies"
-                with self.path(name, "out").open("ab") as out, self.path(name, "err").open("ab") as err:
-                    command = subprocess.Popen([sys.executable, "-m", "decor", *arguments], stdout=out, stderr=err)
+                with (
+                    self.path(name, "out").open("ab") as out,
+                    self.path(name, "err").open("ab") as err,
+                ):
+                    command = subprocess.Popen(
+                        [sys.executable, "-m", "decor", *arguments], stdout=out, stderr=err
+                    )
                 self.commands[command.pid] = command
                 self.pids[name] = command.pid
             else:
                 given = fate | {"routes": self.routes(name)}
-                self.pids[name] = self.nursery.start(given, arguments, self.path(name, "out"), self.path(name, "err"))
+                self.pids[name] = self.nursery.start(
+                    given, arguments, self.path(name, "out"), self.path(name, "err")
+                )
 
     def hurry(self):
         """What was kept slow, so that a fault comes in the middle, need not be slow any more."""
@@ -214,7 +256,10 @@ class Trial:
 
     def ended(self, name):
         """Waits for a user's end; gives its exit code."""
-        code = until(lambda: (self.code(name),) if self.code(name) is not None else None, f"the end of {name}")[0]
+        code = until(
+            lambda: (self.code(name),) if self.code(name) is not None else None,
+            f"the end of {name}",
+        )[0]
         if code == -signal.SIGKILL:
             self.killed[name] += 1
         return code
@@ -223,7 +268,9 @@ class Trial:
         """Waits until users have come to their end in good order."""
         for name in names or self.names:
             code = self.ended(name)
-            assert code == 0, f"{name} ended with {code}: {self.log(name)[-2000:]} {self.errors(name)[-2000:]}"
+            assert code == 0, (
+                f"{name} ended with {code}: {self.log(name)[-2000:]} {self.errors(name)[-2000:]}"
+            )
 
     # what can be seen
 
@@ -254,14 +301,18 @@ class Trial:
     def logged(self, name, pattern, seconds=PATIENCE, after=0):
         """Waits for a line in a user's log, not counting its first bytes; gives the line."""
         lines = until(
-            lambda: [line for line in self.log(name)[after:].splitlines() if re.search(pattern, line)],
+            lambda: [
+                line for line in self.log(name)[after:].splitlines() if re.search(pattern, line)
+            ],
             f"{pattern!r} in the log of {name}",
             seconds,
         )
         return lines[0]
 
     def entries(self, name):
-        """Runs in a user's ledger, and (run, step) -> digest of the message: of a copy, so that its owner is not disturbed."""
+        """Runs in a user's ledger, and (run, step) -> digest of the message: of a copy, so that its
+        owner is not disturbed.
+        """
         copy = self.folder / "copies"
         shutil.rmtree(copy, ignore_errors=True)
         copy.mkdir()
@@ -281,15 +332,23 @@ class Trial:
         return [r for r in found if r.message.round == 0 and r.message.step < self.steps]
 
     def check(self, codes=None, allow=EPSILON):
-        """What must hold after every fault; `codes`: of whom another end than a good one was expected."""
+        """What must hold after every fault; `codes`: of whom another end than a good one was
+        expected.
+        """
         heard = self.heard()
         assert second_messages(heard) == []
-        digests = {(r.sender, r.message.step): hashlib.sha256(r.message.values).digest() for r in heard}
+        digests = {
+            (r.sender, r.message.step): hashlib.sha256(r.message.values).digest() for r in heard
+        }
         for name in self.names:
             if name not in self.pids:
                 continue
             code = self.code(name)
-            assert code in ((codes or {}).get(name, 0), None), (name, code, self.errors(name)[-2000:])
+            assert code in ((codes or {}).get(name, 0), None), (
+                name,
+                code,
+                self.errors(name)[-2000:],
+            )
             for text in (self.log(name), self.errors(name)):
                 assert "Traceback" not in text and "Exception ignored" not in text, text[-4000:]
             if code is None or not self.path(name, "ledger").exists():

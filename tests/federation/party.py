@@ -1,4 +1,6 @@
-"""Users of a federation in one process, with real TLS between them: what tests need to look inside."""
+"""Users of a federation in one process, with real TLS between them: what tests need to look
+inside.
+"""
 
 import asyncio
 import copy
@@ -12,24 +14,52 @@ from decor.net.ledger import Ledger
 from decor.net.transport import free_ports
 
 
-def agreed(task, plan, recipe, identities, rate=0.5, dtype="float64", timeout=20.0, quorum=0.5, patience=20.0):
+def agreed(
+    task,
+    plan,
+    recipe,
+    identities,
+    rate=0.5,
+    dtype="float64",
+    timeout=20.0,
+    quorum=0.5,
+    patience=20.0,
+):
     """Terms of users who listen at ports of this machine."""
     from decor.federation.federation import Member
 
     members = tuple(
         Member(name=f"user-{i}", address=f"127.0.0.1:{port}", public=identity.public)
-        for i, (identity, port) in enumerate(zip(identities, free_ports(len(identities)), strict=True))
+        for i, (identity, port) in enumerate(
+            zip(identities, free_ports(len(identities)), strict=True)
+        )
     )
     delta = 1e-5 if plan.budget is None else plan.budget.delta
     digest = hashlib.sha256(b"".join(m.public for m in members)).digest()
     digests = (("all", digest[:8]),)
     count = task.parameters
-    return Terms("party", members, plan, delta, recipe, rate, dtype, count, digest, digests, timeout, quorum, patience)
+    return Terms(
+        "party",
+        members,
+        plan,
+        delta,
+        recipe,
+        rate,
+        dtype,
+        count,
+        digest,
+        digests,
+        timeout,
+        quorum,
+        patience,
+    )
 
 
 def alone(task, user):
     """The task as one user has it."""
-    return decor.Task(copy.deepcopy(task.model), task.loss, [task.shards[user]], test=task.test, name=task.name)
+    return decor.Task(
+        copy.deepcopy(task.model), task.loss, [task.shards[user]], test=task.test, name=task.name
+    )
 
 
 class Events:

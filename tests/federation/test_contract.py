@@ -1,4 +1,6 @@
-"""The contract of the engines: same plan, same secrets, same data give the same models on the network and in the simulator."""
+"""The contract of the engines: same plan, same secrets, same data give the same models on the
+network and in the simulator.
+"""
 
 import hashlib
 
@@ -57,7 +59,9 @@ def keys(monkeypatch):
 
     monkeypatch.setattr(Peer, "keys", noted)
     # what neighbours agree with is the system's, so that a user's own draws are those of its steps
-    monkeypatch.setattr(session, "Agreement", lambda identity, edge, random: Agreement(identity, edge))
+    monkeypatch.setattr(
+        session, "Agreement", lambda identity, edge, random: Agreement(identity, edge)
+    )
     return found
 
 
@@ -65,13 +69,21 @@ def small(kind):
     rng = np.random.default_rng(1)
     X = [rng.normal(size=(7 + i, 4)) for i in range(USERS)]
     if kind == "linear":
-        return decor.Task(decor.models.linear(4), decor.losses.squared, [(x, rng.normal(size=len(x))) for x in X])
+        return decor.Task(
+            decor.models.linear(4), decor.losses.squared, [(x, rng.normal(size=len(x))) for x in X]
+        )
     y = [rng.integers(0, 3, len(x)) for x in X]
     if kind == "logistic":
-        return decor.Task(decor.models.logistic(4), decor.losses.logistic, [(x, c % 2) for x, c in zip(X, y, strict=True)])
+        return decor.Task(
+            decor.models.logistic(4),
+            decor.losses.logistic,
+            [(x, c % 2) for x, c in zip(X, y, strict=True)],
+        )
     model = decor.models.mlp(4, 6, 3)
     if kind == "module":
-        model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.LayerNorm(5), torch.nn.Linear(5, 3))
+        model = torch.nn.Sequential(
+            torch.nn.Linear(4, 5), torch.nn.LayerNorm(5), torch.nn.Linear(5, 3)
+        )
     return decor.Task(model.double(), decor.losses.cross_entropy, list(zip(X, y, strict=True)))
 
 
@@ -94,31 +106,50 @@ IRREGULAR = decor.from_edges(USERS, [(0, 1), (0, 2), (0, 3), (1, 2), (3, 4)])
 def test_peers_train_the_simulators_models_at_user_level(kind, recipe, graph, keys, tmp_path):
     task, how = small(kind), RECIPES[recipe]
     plan = decor.calibrate(
-        graph, decor.Exposure(clip=0.3, steps=STEPS), decor.Adversary.eavesdropper(), decor.Budget(5.0, 1e-5), ratio=30.0
+        graph,
+        decor.Exposure(clip=0.3, steps=STEPS),
+        decor.Adversary.eavesdropper(),
+        decor.Budget(5.0, 1e-5),
+        ratio=30.0,
     )
     sources = [Bytes(i) for i in range(USERS)]
     nodes, runs = gathered(task, plan, how, tmp_path, random=sources.__getitem__)
     # of 32 bytes are keys; a module's own draws have a seed of 8
     own = [[drawn for drawn in source.drawn if len(drawn) == 32] for source in sources]
-    assert all(len(each) == STEPS for each in own), "every step asks for a key of 32 bytes, and for no more"
+    assert all(len(each) == STEPS for each in own), (
+        "every step asks for a key of 32 bytes, and for no more"
+    )
     compare(replayed(task, plan, how, nodes, keys, own), runs)
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 def test_peers_train_the_simulators_models_at_example_level(sampling, keys, tmp_path, monkeypatch):
     task = small("mlp")
-    exposure = decor.Exposure(clip=0.5, steps=STEPS, unit="example", batch_size=3, records=task.records, sampling=sampling)
-    plan = decor.calibrate(decor.ring(USERS), exposure, decor.Adversary.curious(), decor.Budget(5.0, 1e-3), ratio=20.0)
+    exposure = decor.Exposure(
+        clip=0.5, steps=STEPS, unit="example", batch_size=3, records=task.records, sampling=sampling
+    )
+    plan = decor.calibrate(
+        decor.ring(USERS), exposure, decor.Adversary.curious(), decor.Budget(5.0, 1e-3), ratio=20.0
+    )
     sources = [Bytes(i) for i in range(USERS)]
     nodes, runs = gathered(task, plan, Recipe(), tmp_path, random=sources.__getitem__)
     # a batch is drawn before a user's own key, in every step
-    assert all(len(source.drawn) == 2 * STEPS and all(len(key) == 32 for key in source.drawn[1::2]) for source in sources)
+    assert all(
+        len(source.drawn) == 2 * STEPS and all(len(key) == 32 for key in source.drawn[1::2])
+        for source in sources
+    )
     drawn = [[source.drawn[2 * t] for t in range(STEPS)] for source in sources]
 
     def same(self, step):
-        batches = [secretly(m, 3, sampling, lambda _, i=i: drawn[i][step]) for i, m in enumerate(task.records)]
+        batches = [
+            secretly(m, 3, sampling, lambda _, i=i: drawn[i][step])
+            for i, m in enumerate(task.records)
+        ]
         wide = max(batch.rows.shape[1] for batch in batches)
-        rows, weights = torch.full((USERS, wide), self.null), torch.zeros(USERS, wide, dtype=torch.float64)
+        rows, weights = (
+            torch.full((USERS, wide), self.null),
+            torch.zeros(USERS, wide, dtype=torch.float64),
+        )
         for i, batch in enumerate(batches):
             if isinstance(batch.weights, float):
                 rows[i, : batch.rows.shape[1]] = batch.rows + self.starts[i]
@@ -135,7 +166,11 @@ def replayed(task, plan, how, nodes, keys, own):
     """The simulator with the noise that the peers have had."""
     terms = nodes[0].terms
     assert isinstance(terms.grid, Grid)
-    by_user = {(node.number, step): keys[node.identity.public, step] for node in nodes for step in range(STEPS)}
+    by_user = {
+        (node.number, step): keys[node.identity.public, step]
+        for node in nodes
+        for step in range(STEPS)
+    }
     multiples = [terms.multiples(i) for i in range(USERS)]
     source = Streams(terms.grid, multiples, by_user, own)
     engine = decor.Vectorised(dtype="float64", noise=source)

@@ -1,4 +1,6 @@
-"""Faults of machines, disks and cables, on real processes: nothing is sent twice, nobody else falls, and all come to the end."""
+"""Faults of machines, disks and cables, on real processes: nothing is sent twice, nobody else
+falls, and all come to the end.
+"""
 
 import json
 import os
@@ -9,6 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from functools import partial
 
 import pytest
 from doomed import POINTS
@@ -20,6 +23,11 @@ from decor.results.run import Run
 
 STEP = 5
 """The step in which the fault comes."""
+
+
+def is_whole(one, name):
+    """Whether this user has all its neighbours."""
+    return all(n["here"] for n in one.status(name).get("neighbours", [{"here": False}]))
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +53,17 @@ def trial(tmp_path_factory, nursery):
 
 def sent(trial, name, step):
     """The different messages of a user for a step that were heard."""
-    return {bytes(r.message.values) for r in trial.heard() if (r.sender, r.message.step) == (name, step)}
+    return {
+        bytes(r.message.values) for r in trial.heard() if (r.sender, r.message.step) == (name, step)
+    }
 
 
 # SIGKILL at every point of a step
 
 
-@pytest.mark.parametrize("point", [point for point in POINTS if POINTS[point][0] in ("record", "sends", "exchange")])
+@pytest.mark.parametrize(
+    "point", [point for point in POINTS if POINTS[point][0] in ("record", "sends", "exchange")]
+)
 def test_a_user_killed_anywhere_in_a_step_goes_on_with_the_message_it_had(trial, point):
     one = trial(rounds=2, steps=10, timeout=30.0)  # so long that everybody waits for it
     one.start("bonn", "ulm", "jena")
@@ -67,8 +79,11 @@ def test_a_user_killed_anywhere_in_a_step_goes_on_with_the_message_it_had(trial,
     digests = one.check()
     last = STEP if kept else STEP - 1
     assert f"event=resumed step={last}" in one.log("kiel")
-    assert "event=lost neighbour=kiel" in one.log("ulm") and "event=lost neighbour=kiel" in one.log("jena")
-    # nobody went on without it: every step has a message of everybody, and the step of the fault the one that was kept
+    assert "event=lost neighbour=kiel" in one.log("ulm") and "event=lost neighbour=kiel" in one.log(
+        "jena"
+    )
+    # nobody went on without it: every step has a message of everybody, and the step of the fault
+    # the one that was kept
     assert set(digests) == {(name, step) for name in one.names for step in range(10)}
     assert kept in (None, digests["kiel", STEP]) and left <= sent(one, "kiel", STEP)
     receivers = {r.receiver for r in one.heard() if (r.sender, r.message.step) == ("kiel", STEP)}
@@ -87,7 +102,9 @@ def test_the_command_itself_killed_and_started_again(trial, point):
     with one.path("bonn", "out").open("ab") as out, one.path("bonn", "err").open("ab") as err:
         doomed = os.path.join(os.path.dirname(__file__), "doomed.py")
         fate = json.dumps({"kill": point, "step": STEP})
-        killed = subprocess.run([sys.executable, doomed, fate, *arguments], stdout=out, stderr=err, timeout=120)
+        killed = subprocess.run(
+            [sys.executable, doomed, fate, *arguments], stdout=out, stderr=err, timeout=120
+        )
     assert killed.returncode == -signal.SIGKILL
     one.killed["bonn"] += 1
     last = one.entries("bonn")[0][0].last_step or 0
@@ -108,10 +125,15 @@ def test_the_command_itself_killed_and_started_again(trial, point):
     one.check()
     # the others had gone on: what had left did not leave again, and what had not was never made
     assert all(sent(one, "bonn", step) == values for step, values in before.items())
-    assert Run.load(one.path("bonn", "run")).stopped is None and "SecLDP" in one.path("bonn", "out").read_text()
+    assert (
+        Run.load(one.path("bonn", "run")).stopped is None
+        and "SecLDP" in one.path("bonn", "out").read_text()
+    )
 
 
-@pytest.mark.parametrize("point", [point for point in POINTS if POINTS[point][0] in ("end", "save")])
+@pytest.mark.parametrize(
+    "point", [point for point in POINTS if POINTS[point][0] in ("end", "save")]
+)
 def test_a_user_killed_at_the_very_end_finishes_when_it_is_back(trial, point):
     """Its neighbours have finished by then: they stay until it says that it has, too."""
     one = trial(steps=6, timeout=4.0)
@@ -164,7 +186,8 @@ def test_a_user_that_is_killed_ten_times_comes_to_the_end(trial):
     one.reached("jena", STEP)
     dice = random.Random(1)
     for k in range(10):
-        time.sleep(dice.uniform(0, 0.6))  # any moment will do: of a step, of a handshake, of catching up
+        # any moment will do: of a step, of a handshake, of catching up
+        time.sleep(dice.uniform(0, 0.6))
         one.kill("jena")
         one.start("jena")
         until(lambda: one.log("jena").count("event=resumed") > k, "its return")  # noqa: B023
@@ -215,11 +238,17 @@ def test_an_edge_that_fails_and_is_healed(trial, how):
         assert not any(n["here"] for n in one.status("bonn")["neighbours"] if n["name"] == "ulm")
         edge.heal()
     until(lambda: edge.dialled > before, "a new connection")
-    until(lambda: any(n["here"] for n in one.status("bonn").get("neighbours", []) if n["name"] == "ulm"), "ulm's return")
+    until(
+        lambda: any(
+            n["here"] for n in one.status("bonn").get("neighbours", []) if n["name"] == "ulm"
+        ),
+        "ulm's return",
+    )
     one.hurry()
     one.finished()
     one.check()
-    assert all(one.entries(name)[0][0].steps > 50 for name in one.names)  # who comes back may have to catch up
+    # who comes back may have to catch up
+    assert all(one.entries(name)[0][0].steps > 50 for name in one.names)
     assert "noise does not cancel" not in one.log("bonn") + one.log("ulm")
 
 
@@ -236,14 +265,16 @@ def test_two_halves_of_a_ring_go_on_apart_and_meet_again_by_themselves(trial):
     for edge in between:
         edge.heal()
     for name in ("ulm", "bonn"):
-        until(lambda: all(n["here"] for n in one.status(name).get("neighbours", [{"here": False}])), f"{name}'s other half")  # noqa: B023
+        until(partial(is_whole, one, name), f"{name}'s other half")
     one.hurry()
     one.finished()
     one.check()
     for edge in between:
         assert edge.dialled == 2
         last = max(r.time for r in edge.messages() if isinstance(r.message, messages.Model))
-        assert last > max(r.time for r in edge.messages() if isinstance(r.message, messages.Confirmation))
+        assert last > max(
+            r.time for r in edge.messages() if isinstance(r.message, messages.Confirmation)
+        )
 
 
 def test_below_a_quorum_a_user_pauses_and_says_so_and_goes_on_when_they_are_back(trial):
@@ -259,7 +290,10 @@ def test_below_a_quorum_a_user_pauses_and_says_so_and_goes_on_when_they_are_back
     time.sleep(1.5)  # longer than the timeout: a pause has no end of its own
     assert one.status("bonn")["messages"] == at
     shown = subprocess.run(
-        [sys.executable, "-m", "decor", "status", str(one.path("bonn", "ledger"))], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "decor", "status", str(one.path("bonn", "ledger"))],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert "paused: only 0 of 1 neighbours are here" in shown.stdout and shown.returncode == 0
     one.start("ulm")
@@ -277,7 +311,9 @@ def test_below_a_quorum_a_user_pauses_and_says_so_and_goes_on_when_they_are_back
 def small_disk(tmp_path_factory):
     """A disk of 400 kB, which fills up in the middle of a run."""
     folder = tmp_path_factory.mktemp("disk")
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)], capture_output=True)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)], capture_output=True
+    )
     if made.returncode:
         pytest.skip("only root can make a disk that is soon full")
     yield folder
@@ -288,14 +324,18 @@ def remounted(folder, option):
     subprocess.run(["mount", "-o", f"remount,{option}", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("full", [("ledger",), ("ledger", "log"), ("ledger", "log", "run")], ids="-".join)
+@pytest.mark.parametrize(
+    "full", [("ledger",), ("ledger", "log"), ("ledger", "log", "run")], ids="-".join
+)
 def test_a_full_disk_stops_a_user_with_a_sentence_and_nothing_is_lost(trial, small_disk, full):
     one = trial(steps=40, timeout=1.0, pace=0.05)
     one.places = {("kiel", kind): small_disk for kind in (*full, "ledger.socket")}
     one.start()
     assert one.ended("kiel") == 2
     assert re.search(
-        r"decor: the ledger '.*' cannot be used: .*full.*; nothing is sent before it can be written", one.errors("kiel")
+        r"decor: the ledger '.*' cannot be used: .*full.*; nothing is sent before it can be "
+        r"written",
+        one.errors("kiel"),
     )
     if "log" not in full:
         one.logged("kiel", "event=failed step=.*cannot be used")
@@ -317,7 +357,9 @@ def test_a_file_that_may_not_grow_is_a_full_disk(trial):
     one.start("bonn", "ulm", "jena")
     one.start("kiel", bytes=400_000)
     assert one.ended("kiel") == 2
-    assert "nothing is sent before it can be written" in one.errors("kiel") and "event=failed" in one.log("kiel")
+    assert "nothing is sent before it can be written" in one.errors(
+        "kiel"
+    ) and "event=failed" in one.log("kiel")
     one.back("kiel")
     one.finished()
     one.check()
@@ -359,14 +401,21 @@ def test_a_clock_that_jumps_by_years_changes_nothing(trial):
     years = {line[:4] for name in one.names for line in one.log(name).splitlines()}
     assert len(years) == 3  # it has jumped
     assert all(one.entries(name)[0][0].steps == 10 for name in one.names)
-    assert not any("silent" in one.log(name) or "going on without" in one.log(name) for name in one.names)
+    assert not any(
+        "silent" in one.log(name) or "going on without" in one.log(name) for name in one.names
+    )
 
 
 # the budget, and what a node says of itself
 
 
 def decor(*arguments):
-    return subprocess.run([sys.executable, "-m", "decor", *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-m", "decor", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 def test_the_budget_is_counted_over_interruptions_runs_and_federations(trial, tmp_path, nursery):
@@ -398,7 +447,9 @@ def test_the_budget_is_counted_over_interruptions_runs_and_federations(trial, tm
     said = json.loads(shown.stdout)
     assert [run["messages"] for run in said["runs"]] == [30] and said["epsilon"] <= EPSILON
 
-    with Trial(one.folder, nursery, users=3, steps=10, name="second", identities=one.identities) as two:
+    with Trial(
+        one.folder, nursery, users=3, steps=10, name="second", identities=one.identities
+    ) as two:
         two.places = {(name, "run"): tmp_path for name in two.names}
         two.start("kiel")
         assert two.ended("kiel") == 2
@@ -409,7 +460,9 @@ def test_the_budget_is_counted_over_interruptions_runs_and_federations(trial, tm
     shown = decor("ledger", one.path("kiel", "ledger"))
     rows = [line.split() for line in shown.stdout.splitlines()]
     for each, count in ((one, "30"), (two, "10")):
-        assert any({each.federation.digest.hex()[:12], count} <= set(row) for row in rows), shown.stdout
+        assert any({each.federation.digest.hex()[:12], count} <= set(row) for row in rows), (
+            shown.stdout
+        )
     spent = float(re.search(r"has spent epsilon ([\d.]+) at delta", shown.stdout)[1])
     assert EPSILON < spent <= 2 * EPSILON
 
@@ -422,11 +475,17 @@ def test_a_running_node_answers_its_operator_and_prometheus(trial):
     one.reached("bonn", STEP)
     assert os.stat(one.path("bonn", "ledger.socket")).st_mode & 0o777 == 0o600
     shown = decor("status", one.path("bonn", "ledger"))
-    assert shown.returncode == 0 and "bonn in trial: step" in shown.stdout and "ulm: here" in shown.stdout
+    assert (
+        shown.returncode == 0
+        and "bonn in trial: step" in shown.stdout
+        and "ulm: here" in shown.stdout
+    )
     everybody = json.loads(decor("status", one.folder, "--json").stdout)["nodes"]
     assert [node["user"] for node in everybody] == ["bonn", "kiel", "ulm"]
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
-        assert page.status == 200 and page.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        assert page.status == 200 and page.headers["Content-Type"].startswith(
+            "text/plain; version=0.0.4"
+        )
         lines = page.read().decode().splitlines()
     label = r'[a-z_]+="(?:[^"\\]|\\.)*"'
     figures = {}
@@ -439,7 +498,10 @@ def test_a_running_node_answers_its_operator_and_prometheus(trial):
     assert figures["decor_steps", own] == 200 and figures["decor_step", own] >= STEP
     assert 0 < figures["decor_epsilon_spent", own] <= EPSILON and figures["decor_paused", own] == 0
     assert figures["decor_neighbour_here", own + ',neighbour="ulm"'] == 1
-    with pytest.raises(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/else", timeout=60):
+    with (
+        pytest.raises(OSError),
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/else", timeout=60),
+    ):
         pass
     for name in one.names:
         one.signal(name, signal.SIGTERM)

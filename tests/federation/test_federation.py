@@ -1,4 +1,6 @@
-"""The federation's file: what it says, what it refuses, and what two who differ can tell each other."""
+"""The federation's file: what it says, what it refuses, and what two who differ can tell each
+other.
+"""
 
 import hashlib
 import math
@@ -57,19 +59,32 @@ def users(names=TOWNS, records=None, addressless=()):
 
 
 TEXT = HEAD + PRIVACY + TRAINING + MODEL + NETWORK + users()
-EXAMPLE = TEXT.replace('"curious"', '"curious"\nunit = "example"').replace("steps = 200", "steps = 200\nbatch_size = 20")
+EXAMPLE = TEXT.replace('"curious"', '"curious"\nunit = "example"').replace(
+    "steps = 200", "steps = 200\nbatch_size = 20"
+)
 EXAMPLE = EXAMPLE.replace(users(), users(records=120))
 
 
 def test_a_file_says_what_its_federation_is():
     federation = Federation.parse(TEXT)
     assert federation.name == "heart" and [m.name for m in federation.members] == list(TOWNS)
-    assert federation.budget == decor.Budget(3.0, 1e-5) and federation.adversary == decor.Adversary.curious()
+    assert (
+        federation.budget == decor.Budget(3.0, 1e-5)
+        and federation.adversary == decor.Adversary.curious()
+    )
     assert federation.exposure == decor.Exposure(1.0, 200)
-    assert federation.topology.labels == TOWNS and federation.topology.edges.tolist() == decor.ring(4).edges.tolist()
+    assert (
+        federation.topology.labels == TOWNS
+        and federation.topology.edges.tolist() == decor.ring(4).edges.tolist()
+    )
     assert federation.members[1] == Member("ulm", "ulm.example.org:7400", bytes([2]) * 32)
     assert federation.members[1].key == KEYS[1] and federation.number_of(bytes([3]) * 32) == 2
-    assert (federation.learning_rate, federation.dtype, federation.timeout, federation.quorum) == (0.5, "float32", 30.0, 0.5)
+    assert (federation.learning_rate, federation.dtype, federation.timeout, federation.quorum) == (
+        0.5,
+        "float32",
+        30.0,
+        0.5,
+    )
     assert federation.parameters == 31 and federation.model_bytes == 124
     with pytest.raises(InputError, match="belongs to no user of 'heart'"):
         federation.number_of(bytes(32))
@@ -84,7 +99,10 @@ def test_a_program_makes_the_same_federation_from_its_parts():
         training=Training(steps=200, clip=1, learning_rate=0.5),
         model=Model(kind="logistic", features=30),
         network=Network(topology="ring"),
-        members=[Member(name, f"{name}.example.org:7400", bytes([k + 1]) * 32) for k, name in enumerate(TOWNS)],
+        members=[
+            Member(name, f"{name}.example.org:7400", bytes([k + 1]) * 32)
+            for k, name in enumerate(TOWNS)
+        ],
     )
     assert made == Federation.parse(TEXT) and made.digest == Federation.parse(TEXT).digest
 
@@ -109,12 +127,24 @@ for _count in (121, 57, 300, 41):
 
 BEFORE = [
     (TEXT, 23.8403, 93.5487, "422a68832327bf8249ef24b2108dad468ea1c9b09962baa216bcb919859791bd"),
-    (EXAMPLE, 0.104213, 0.408929, "0793d8189bd6c4f354b20d12b87ccf6befad91574f98e807161695b880b034fa"),
-    (UNEVEN, 0.300076, 0.939065, "99a04aa8deea99e27d87c6971a0a7dac51f04af4ee35893a438ed948503ae8a0"),
+    (
+        EXAMPLE,
+        0.104213,
+        0.408929,
+        "0793d8189bd6c4f354b20d12b87ccf6befad91574f98e807161695b880b034fa",
+    ),
+    (
+        UNEVEN,
+        0.300076,
+        0.939065,
+        "99a04aa8deea99e27d87c6971a0a7dac51f04af4ee35893a438ed948503ae8a0",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("text", "cdp", "cor", "digest"), BEFORE, ids=["user", "example", "uneven shards"])
+@pytest.mark.parametrize(
+    ("text", "cdp", "cor", "digest"), BEFORE, ids=["user", "example", "uneven shards"]
+)
 def test_files_of_before_derive_the_noise_and_the_digest_that_they_derived(text, cdp, cor, digest):
     """What commit c1e7804 derived: parties who upgrade one after the other can still meet."""
     federation = Federation.parse(text)
@@ -134,20 +164,30 @@ def test_records_of_a_file_belong_to_the_users_who_have_them():
 
 
 def test_a_delta_too_large_for_its_users_is_refused_when_the_file_is_read():
-    for text, delta, said in ((TEXT, "0.1", "for 4 users: at most 0.001"), (UNEVEN, "0.002", "for 519 records: at most 0.001")):
+    for text, delta, said in (
+        (TEXT, "0.1", "for 4 users: at most 0.001"),
+        (UNEVEN, "0.002", "for 519 records: at most 0.001"),
+    ):
         large = text.replace("delta = 1e-5", f"delta = {delta}")
-        with pytest.raises(InputError, match=f"privacy.delta: delta {delta} is too large {said}.*any_delta = true in"):
+        with pytest.raises(
+            InputError,
+            match=f"privacy.delta: delta {delta} is too large {said}.*any_delta = true in",
+        ):
             Federation.parse(large)
         allowed = Federation.parse(large.replace("[privacy]", "[privacy]\nany_delta = true"))
         assert allowed.guarantee().epsilon <= 3.0 and Federation.parse(allowed.to_toml()) == allowed
         assert "privacy.any_delta" in dict(allowed.digests)
-    with pytest.raises(InputError, match='privacy.any_delta must be true or false, not "yes"|not .yes.'):
+    with pytest.raises(
+        InputError, match='privacy.any_delta must be true or false, not "yes"|not .yes.'
+    ):
         Federation.parse(TEXT.replace("[privacy]", '[privacy]\nany_delta = "yes"'))
 
 
 def test_gossip_and_ratio_choose_the_couple_as_calibrate_does():
     training = "steps = 200\ngossip_rounds = 3\naccelerate = 'designed'"
-    designed = Federation.parse(TEXT.replace("steps = 200", training).replace('"ring"', '"complete"'))
+    designed = Federation.parse(
+        TEXT.replace("steps = 200", training).replace('"ring"', '"complete"')
+    )
     args = designed.topology, designed.exposure, designed.adversary, decor.Budget(3.0, 1e-5)
     assert designed.plan.sigma_cor == pytest.approx(
         decor.calibrate(*args, gossip_rounds=3, accelerate="designed").sigma_cor, rel=1e-5
@@ -166,19 +206,32 @@ def test_a_graph_on_which_somebody_can_be_isolated_is_local_dp_and_says_so():
 def test_example_level_counts_everybodys_records():
     federation = Federation.parse(EXAMPLE)
     exposure = federation.exposure
-    assert (exposure.unit, exposure.batch_size, exposure.records) == ("example", 20, dict.fromkeys(TOWNS, 120))
+    assert (exposure.unit, exposure.batch_size, exposure.records) == (
+        "example",
+        20,
+        dict.fromkeys(TOWNS, 120),
+    )
     assert (exposure.sampling, exposure.relation) == ("poisson", "add-remove")
     assert federation.recipe.batch_size is None and federation.guarantee().epsilon <= 3.0
 
 
 def test_the_recipe_is_the_files():
-    more = 'steps = 200\nschedule = "cosine"\nfinal = 0.1\nmomentum = 0.5\nbatch_size = 8\ngossip_rounds = 2\n'
+    more = (
+        'steps = 200\nschedule = "cosine"\nfinal = 0.1\nmomentum = 0.5\nbatch_size = '
+        "8\ngossip_rounds = 2\n"
+    )
     more += 'accelerate = "chebyshev"\nfinal_gossip_rounds = 5'
     recipe = Federation.parse(TEXT.replace("steps = 200", more)).recipe
-    assert recipe.schedule == decor.schedule.Cosine(0.1) and recipe.momentum == 0.5 and recipe.batch_size == 8
+    assert (
+        recipe.schedule == decor.schedule.Cosine(0.1)
+        and recipe.momentum == 0.5
+        and recipe.batch_size == 8
+    )
     assert (recipe.gossip.rounds, recipe.gossip.accelerate) == (2, True)
     assert (recipe.final_gossip.rounds, recipe.final_gossip.accelerate) == (5, True)
-    inverse = Federation.parse(TEXT.replace("steps = 200", 'steps = 200\nschedule = "inverse-time"\nhorizon = 50'))
+    inverse = Federation.parse(
+        TEXT.replace("steps = 200", 'steps = 200\nschedule = "inverse-time"\nhorizon = 50')
+    )
     assert inverse.recipe.schedule == decor.schedule.InverseTime(50.0)
     assert Federation.parse(TEXT).recipe.schedule == decor.schedule.Constant()
 
@@ -189,7 +242,8 @@ DEFAULTS = [
     ('"curious"', '"colluding:1"'),
     (
         "learning_rate = 0.5",
-        'learning_rate = 0.5\nschedule = "constant"\nmomentum = -0.0\nweight_decay = 0\ngossip_rounds = 1\n'
+        'learning_rate = 0.5\nschedule = "constant"\nmomentum = -0.0\nweight_decay = '
+        "0\ngossip_rounds = 1\n"
         'accelerate = "no"\nfinal_gossip_rounds = 0\ndtype = "float32"',
     ),
     ("features = 30", "features = 30\nclasses = 2"),
@@ -206,20 +260,40 @@ def test_a_file_that_spells_out_a_default_is_the_same_federation(short, long):
 def test_edges_may_come_in_any_order_and_direction():
     edges = 'edges = [["bonn", "ulm"], ["ulm", "kiel"], ["kiel", "jena"], ["jena", "bonn"]]'
     other = 'edges = [["jena", "kiel"], ["bonn", "jena"], ["kiel", "ulm"], ["ulm", "bonn"]]'
-    one, two = (Federation.parse(TEXT.replace('topology = "ring"', text)) for text in (edges, other))
+    one, two = (
+        Federation.parse(TEXT.replace('topology = "ring"', text)) for text in (edges, other)
+    )
     assert one == two and one.digest == two.digest
-    assert one.plan.sigma_cor == Federation.parse(TEXT).plan.sigma_cor and one.digest != Federation.parse(TEXT).digest
+    assert (
+        one.plan.sigma_cor == Federation.parse(TEXT).plan.sigma_cor
+        and one.digest != Federation.parse(TEXT).digest
+    )
 
 
-GRAPHS = [("path", 4), ("star", 4), ("complete", 4), ("hypercube", 4), ("grid", 4), ("torus", 4), ("torus", 9), ("path", 2)]
+GRAPHS = [
+    ("path", 4),
+    ("star", 4),
+    ("complete", 4),
+    ("hypercube", 4),
+    ("grid", 4),
+    ("torus", 4),
+    ("torus", 9),
+    ("path", 2),
+]
 
 
 @pytest.mark.parametrize(("name", "count"), GRAPHS)
 def test_every_family_is_found_by_its_name(name, count):
-    text = TEXT.replace('"ring"', f'"{name}"').replace(users(), users([f"u{k}" for k in range(count)]))
+    text = TEXT.replace('"ring"', f'"{name}"').replace(
+        users(), users([f"u{k}" for k in range(count)])
+    )
     federation = Federation.parse(text.replace('"curious"', '"eavesdropper"'))
     side = {4: 2, 9: 3, 2: 1}[count]
-    sizes = {"torus": (side, side), "grid": (side, side), "hypercube": (count.bit_length() - 1,)}.get(name, (count,))
+    sizes = {
+        "torus": (side, side),
+        "grid": (side, side),
+        "hypercube": (count.bit_length() - 1,),
+    }.get(name, (count,))
     assert federation.topology.edges.tolist() == getattr(decor, name)(*sizes).edges.tolist()
     assert Federation.parse(federation.to_toml()) == federation
 
@@ -249,7 +323,10 @@ CHANGES = {
     "users.key": lambda f: _member(f, 0, public=bytes([9]) * 32),
 }
 ELSEWHERE = {  # which base, and the change
-    "training.schedule": ("cosine", lambda f: replace(f, training=replace(f.training, schedule="constant", final=None))),
+    "training.schedule": (
+        "cosine",
+        lambda f: replace(f, training=replace(f.training, schedule="constant", final=None)),
+    ),
     "training.final": ("cosine", lambda f: _with(f, "training", final=0.5)),
     "training.horizon": ("inverse", lambda f: _with(f, "training", horizon=51)),
     "training.accelerate": ("rounds", lambda f: _with(f, "training", accelerate="designed")),
@@ -278,7 +355,10 @@ BASES = {
     "mlp": TEXT.replace('kind = "logistic"', MLP),
     "code": TEXT.replace('kind = "logistic"', 'code = "own:model"').replace("features = 30\n", ""),
     "grid": TEXT.replace('"ring"', '"grid"'),
-    "edges": TEXT.replace('topology = "ring"', 'edges = [["bonn", "ulm"], ["ulm", "kiel"], ["kiel", "jena"], ["bonn", "jena"]]'),
+    "edges": TEXT.replace(
+        'topology = "ring"',
+        'edges = [["bonn", "ulm"], ["ulm", "kiel"], ["kiel", "jena"], ["bonn", "jena"]]',
+    ),
 }
 
 
@@ -311,7 +391,13 @@ def test_every_field_changed_in_one_place_changes_its_own_digest_and_the_federat
     companions = {"training.schedule": {"training.final"}}.get(name, set())
     assert _differ(before, after) - {"derived.noise"} == {name} | companions
     assert before.digest != after.digest
-    unmoved = {"training.learning_rate", "network.timeout", "users.name", "model.features", "training.dtype"}
+    unmoved = {
+        "training.learning_rate",
+        "network.timeout",
+        "users.name",
+        "model.features",
+        "training.dtype",
+    }
     assert name not in unmoved or "derived.noise" not in _differ(before, after)
 
 
@@ -323,7 +409,11 @@ def test_digests_fit_in_a_hello():
     digests = Federation.parse(EXAMPLE).digests
     assert len(digests) <= 64 and all(len(digest) == 8 for _, digest in digests)
     names = [name for name, _ in digests]
-    assert names == sorted(names) and all(name.isascii() and len(name) <= 64 for name in names) and "derived.noise" in names
+    assert (
+        names == sorted(names)
+        and all(name.isascii() and len(name) <= 64 for name in names)
+        and "derived.noise" in names
+    )
     assert len(Federation.parse(TEXT).digest) == 32
 
 
@@ -333,8 +423,13 @@ def test_digests_are_the_same_in_every_process_and_version():
     assert held["privacy.delta"] == hashlib.sha256(b"1e-05").digest()[:8]
     assert held["users.name"] == hashlib.sha256(b'["bonn","ulm","kiel","jena"]').digest()[:8]
     assert held["users.records"] == hashlib.sha256(b"[null,null,null,null]").digest()[:8]
-    code = f"from decor.federation.federation import Federation; print(Federation.parse({TEXT!r}).digest.hex())"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    code = (
+        "from decor.federation.federation import Federation; "
+        f"print(Federation.parse({TEXT!r}).digest.hex())"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
     assert found == Federation.parse(TEXT).digest.hex()
 
 
@@ -357,18 +452,28 @@ def test_other_noise_at_another_machine_is_another_federation():
     st.text("abcXYZ019._-", min_size=1, max_size=20).filter(lambda text: text[0] not in "._-"),
     st.integers(0, 2**63 - 1),
 )
-def test_what_is_written_is_read_again(epsilon, delta, steps, rate, momentum, dtype, hidden, name, seed):
+def test_what_is_written_is_read_again(
+    epsilon, delta, steps, rate, momentum, dtype, hidden, name, seed
+):
     federation = Federation(
         name=name,
-        privacy=Privacy(epsilon=epsilon, delta=delta, adversary="everyone", unit="example", sampling="fixed"),
-        training=Training(steps=steps, clip=rate, learning_rate=rate, momentum=momentum, dtype=dtype, batch_size=3),
+        privacy=Privacy(
+            epsilon=epsilon, delta=delta, adversary="everyone", unit="example", sampling="fixed"
+        ),
+        training=Training(
+            steps=steps, clip=rate, learning_rate=rate, momentum=momentum, dtype=dtype, batch_size=3
+        ),
         model=Model(kind="mlp", features=5, classes=3, hidden=hidden, seed=seed),
         network=Network(edges=[("a", "b"), ("c", "b")], quorum=1),
         members=[Member(n, "", bytes([k]) * 32, 9 + k) for k, n in enumerate("ac")]
         + [Member("b", "[::1]:7400", bytes(32 * [7]), 5)],
     )
     again = Federation.parse(federation.to_toml())
-    assert again == federation and again.fields() == federation.fields() and again.to_toml() == federation.to_toml()
+    assert (
+        again == federation
+        and again.fields() == federation.fields()
+        and again.to_toml() == federation.to_toml()
+    )
 
 
 REFUSED = [
@@ -377,80 +482,184 @@ REFUSED = [
     (('name = "heart"\n', ""), "name is missing; give a name of letters"),
     (
         ('"heart"', '"my heart"'),
-        "name must be a name of letters, digits, dots, dashes and underlines, 64 at most, not 'my heart'",
+        "name must be a name of letters, digits, dots, dashes and underlines, 64 at most, not 'my "
+        "heart'",
     ),
     (('"heart"', "3"), "name must be .* not 3"),
-    (("steps =", "stepz ="), "training.stepz is no field of a federation's file; did you mean steps"),
+    (
+        ("steps =", "stepz ="),
+        "training.stepz is no field of a federation's file; did you mean steps",
+    ),
     (("[model]", "[modell]"), "modell is no field of a federation's file; did you mean model"),
-    (("[model]", "[privacy.model]"), "privacy.model is no field of a federation's file; there are epsilon"),
-    (("epsilon = 3.0\n", ""), "privacy.epsilon is missing; give a positive number of at most 1e9, such as 3.0"),
+    (
+        ("[model]", "[privacy.model]"),
+        "privacy.model is no field of a federation's file; there are epsilon",
+    ),
+    (
+        ("epsilon = 3.0\n", ""),
+        "privacy.epsilon is missing; give a positive number of at most 1e9, such as 3.0",
+    ),
     ((PRIVACY, ""), r"the section \[privacy\] is missing"),
-    (("epsilon = 3.0", "epsilon = 0"), "privacy.epsilon must be a positive number of at most 1e9, such as 3.0, not 0"),
+    (
+        ("epsilon = 3.0", "epsilon = 0"),
+        "privacy.epsilon must be a positive number of at most 1e9, such as 3.0, not 0",
+    ),
     (("epsilon = 3.0", 'epsilon = "3"'), "privacy.epsilon must be .* not '3'"),
     (("epsilon = 3.0", "epsilon = true"), "privacy.epsilon must be .* not True"),
     (("epsilon = 3.0", "epsilon = nan"), "privacy.epsilon must be .* not nan"),
     (("epsilon = 3.0", "epsilon = inf"), "privacy.epsilon must be .* not inf"),
     (("1e-5", "1"), "privacy.delta must be a number between 0 and 1, such as 1e-5, not 1"),
-    (('"curious"', '"average-only"'), "privacy.adversary must be .* or \"everyone\", not 'average-only'"),
+    (
+        ('"curious"', '"average-only"'),
+        "privacy.adversary must be .* or \"everyone\", not 'average-only'",
+    ),
     (('"curious"', '"nobody"'), "privacy.adversary must be .* not 'nobody'"),
-    (('"curious"', '"colluding:4"'), "privacy.adversary: 4 colluding users of 4 leave nobody to protect"),
-    (('"curious"', '"curious"\nunit = "group"'), 'privacy.unit must be "user" or "example", not \'group\''),
-    (('"curious"', '"curious"\nsampling = "poisson"'), 'privacy.sampling .* counts with privacy.unit = "example" only'),
-    (('"curious"', '"curious"\nrelation = "add-remove"'), 'privacy.relation .* counts with privacy.unit = "example" only'),
+    (
+        ('"curious"', '"colluding:4"'),
+        "privacy.adversary: 4 colluding users of 4 leave nobody to protect",
+    ),
+    (
+        ('"curious"', '"curious"\nunit = "group"'),
+        'privacy.unit must be "user" or "example", not \'group\'',
+    ),
+    (
+        ('"curious"', '"curious"\nsampling = "poisson"'),
+        'privacy.sampling .* counts with privacy.unit = "example" only',
+    ),
+    (
+        ('"curious"', '"curious"\nrelation = "add-remove"'),
+        'privacy.relation .* counts with privacy.unit = "example" only',
+    ),
     (('"curious"', '"curious"\nunit = "example"'), "training.batch_size is missing"),
     (("epsilon = 3.0", "sigma_cdp = 0.1\nepsilon = 3.0"), "privacy.sigma_cdp is no field"),
-    (("steps = 200", "steps = 0"), "training.steps must be a whole number from 1 to 4,294,967,295, not 0"),
+    (
+        ("steps = 200", "steps = 0"),
+        "training.steps must be a whole number from 1 to 4,294,967,295, not 0",
+    ),
     (("steps = 200", "steps = 4294967296"), "training.steps must be .* not 4294967296"),
     (("steps = 200", "steps = 200.0"), "training.steps must be a whole number .* not 200.0"),
-    (("clip = 1.0", "clip = -1.0"), "training.clip must be a positive number, such as 1.0, not -1.0"),
-    (("0.5", "0.5\nmomentum = 1"), "training.momentum must be a number from 0 to less than 1, not 1"),
-    (("0.5", '0.5\nschedule = "step"'), 'training.schedule must be "constant", "inverse-time" or "cosine", not \'step\''),
+    (
+        ("clip = 1.0", "clip = -1.0"),
+        "training.clip must be a positive number, such as 1.0, not -1.0",
+    ),
+    (
+        ("0.5", "0.5\nmomentum = 1"),
+        "training.momentum must be a number from 0 to less than 1, not 1",
+    ),
+    (
+        ("0.5", '0.5\nschedule = "step"'),
+        'training.schedule must be "constant", "inverse-time" or "cosine", not \'step\'',
+    ),
     (("0.5", '0.5\nschedule = "inverse-time"'), "needs training.horizon"),
     (("0.5", "0.5\nfinal = 0.5"), 'training.final counts with training.schedule = "cosine" only'),
-    (("0.5", "0.5\ngossip_rounds = 0"), "training.gossip_rounds must be a whole number from 1 to 10,000, not 0"),
-    (("0.5", '0.5\naccelerate = "designed"'), 'training.accelerate "designed" changes nothing about one gossip round'),
+    (
+        ("0.5", "0.5\ngossip_rounds = 0"),
+        "training.gossip_rounds must be a whole number from 1 to 10,000, not 0",
+    ),
+    (
+        ("0.5", '0.5\naccelerate = "designed"'),
+        'training.accelerate "designed" changes nothing about one gossip round',
+    ),
     (("0.5", '0.5\ndtype = "float16"'), 'training.dtype must be "float32" or "float64"'),
-    (('kind = "logistic"', 'kind = "forest"'), 'model.kind must be "logistic", "multinomial", "mlp" or "linear", not \'forest\''),
+    (
+        ('kind = "logistic"', 'kind = "forest"'),
+        'model.kind must be "logistic", "multinomial", "mlp" or "linear", not \'forest\'',
+    ),
     (('kind = "logistic"', 'kind = "logistic"\ncode = "a:b"'), "give either model.kind"),
     (('kind = "logistic"\n', ""), "give either model.kind"),
     (('kind = "logistic"', 'code = "rm -rf"'), 'model.code must be "package.module:function"'),
-    (('kind = "logistic"', 'code = "a:b"'), "model.features 30 does not apply to model 'code'; drop it"),
+    (
+        ('kind = "logistic"', 'code = "a:b"'),
+        "model.features 30 does not apply to model 'code'; drop it",
+    ),
     (("features = 30\n", ""), "model.features is missing: model 'logistic' needs a whole number"),
-    (("features = 30", "features = 30\nhidden = [3]"), r"model.hidden \(3,\) does not apply to model 'logistic'"),
-    (("features = 30", "features = 30\nclasses = 3"), 'model.classes must be 2 for "logistic", not 3'),
-    (('"logistic"', '"mlp"\nclasses = 2\nhidden = []'), r"model.hidden must be a list of layers' sizes, such as \[128\]"),
-    (('"logistic"', '"mlp"\nclasses = 2\nhidden = [99999, 99999]'), "more than the 4 GB that a message holds"),
+    (
+        ("features = 30", "features = 30\nhidden = [3]"),
+        r"model.hidden \(3,\) does not apply to "
+        r"model 'logistic'",
+    ),
+    (
+        ("features = 30", "features = 30\nclasses = 3"),
+        'model.classes must be 2 for "logistic", not 3',
+    ),
+    (
+        ('"logistic"', '"mlp"\nclasses = 2\nhidden = []'),
+        r"model.hidden must be a list of layers' "
+        r"sizes, such as \[128\]",
+    ),
+    (
+        ('"logistic"', '"mlp"\nclasses = 2\nhidden = [99999, 99999]'),
+        "more than the 4 GB that a message holds",
+    ),
     (('topology = "ring"\n', ""), "give either network.topology"),
     (('"ring"', '"moebius"'), 'network.topology must be "ring", .* or "grid", not \'moebius\''),
-    (('"ring"', '"random-regular"'), "is drawn, and might be another on another machine; write its edges"),
+    (
+        ('"ring"', '"random-regular"'),
+        "is drawn, and might be another on another machine; write its edges",
+    ),
     (('"ring"', '"ring"\nrows = 2'), "network.rows 2 counts for torus and grid only"),
     (('"ring"', '"torus"\nrows = 3'), "network.rows 3 does not divide 4 users"),
-    (('topology = "ring"', 'edges = ["bonn"]'), r"network.edges must be pairs of users, such as \[\[\"bonn\", \"ulm\"\]\]"),
-    (('topology = "ring"', 'edges = [["bonn", "rome"]]'), "network.edges names 'rome', who is no user"),
-    (('topology = "ring"', 'edges = [["bonn", "bonn"]]'), "network.edges: edge bonn-bonn joins user bonn to itself"),
-    (('topology = "ring"', 'edges = [["bonn", "ulm"], ["ulm", "bonn"]]'), "network.edges: edge bonn-ulm is given twice"),
-    (('topology = "ring"', 'edges = [["bonn", "ulm"]]'), "network.edges: the graph has 3 parts that never hear of each other"),
+    (
+        ('topology = "ring"', 'edges = ["bonn"]'),
+        r"network.edges must be pairs of users, such as "
+        r"\[\[\"bonn\", \"ulm\"\]\]",
+    ),
+    (
+        ('topology = "ring"', 'edges = [["bonn", "rome"]]'),
+        "network.edges names 'rome', who is no user",
+    ),
+    (
+        ('topology = "ring"', 'edges = [["bonn", "bonn"]]'),
+        "network.edges: edge bonn-bonn joins user bonn to itself",
+    ),
+    (
+        ('topology = "ring"', 'edges = [["bonn", "ulm"], ["ulm", "bonn"]]'),
+        "network.edges: edge bonn-ulm is given twice",
+    ),
+    (
+        ('topology = "ring"', 'edges = [["bonn", "ulm"]]'),
+        "network.edges: the graph has 3 parts that never hear of each other",
+    ),
     (('"ring"', '"ring"\nquorum = 0'), "network.quorum must be a share above 0 and up to 1, not 0"),
-    (('"ring"', '"ring"\nquorum = 1.5'), "network.quorum must be a share above 0 and up to 1, not 1.5"),
+    (
+        ('"ring"', '"ring"\nquorum = 1.5'),
+        "network.quorum must be a share above 0 and up to 1, not 1.5",
+    ),
     (('"ring"', '"ring"\ntimeout = 0.0'), "network.timeout must be a positive number of seconds"),
     ((users(), ""), "users are missing"),
     ((users(), users(["bonn"])), "users: there is 1; a federation has two users or more"),
     ((users(), users(["bonn", "ulm"])), 'network.topology "ring" does not fit 2 users'),
     ((users(), users(["bonn", "ulm", "bonn"])), "users.name 'bonn' is there twice"),
     ((KEYS[1], KEYS[0]), "users.key 'decor-ed25519 .* is there twice; give every user its own"),
-    (("ulm.example.org", "bonn.example.org"), "users.address 'bonn.example.org:7400' is there twice"),
+    (
+        ("ulm.example.org", "bonn.example.org"),
+        "users.address 'bonn.example.org:7400' is there twice",
+    ),
     (
         ("ulm.example.org:7400", "ulm.example.org"),
         r"users.address of 'ulm': 'ulm.example.org' is no address; .* \(user 1 \(ulm\)\)",
     ),
-    (("ulm.example.org:7400", "ulm example:7400"), 'users.address must be "host:port", or "" .* not \'ulm example:7400\''),
+    (
+        ("ulm.example.org:7400", "ulm example:7400"),
+        'users.address must be "host:port", or "" .* not \'ulm example:7400\'',
+    ),
     (('name = "ulm"', 'name = "../ulm"'), r"users.name must be a name of letters.* \(user 1\)"),
     (('name = "ulm"\n', ""), "users.name of user 1 is missing"),
     ((f'key = "{KEYS[1]}"\n', ""), r"users.key of user 1 \(ulm\) is missing"),
-    ((KEYS[1], "ssh-ed25519 AAAA"), r"users.key of user 1 \(ulm\): 'ssh-ed25519 AAAA' is no public key"),
+    (
+        (KEYS[1], "ssh-ed25519 AAAA"),
+        r"users.key of user 1 \(ulm\): 'ssh-ed25519 AAAA' is no "
+        r"public key",
+    ),
     (('name = "ulm"', 'nom = "ulm"\nname = "ulm"'), r"users \(user 1 \(ulm\)\): nom is no field"),
-    (('name = "ulm"', 'records = 5\nname = "ulm"'), "users.records of 'ulm' counts with privacy.unit = \"example\" only"),
-    ((users(), users(addressless=("bonn", "ulm"))), "users.address is empty for 'bonn' and 'ulm', who are neighbours"),
+    (
+        ('name = "ulm"', 'records = 5\nname = "ulm"'),
+        "users.records of 'ulm' counts with privacy.unit = \"example\" only",
+    ),
+    (
+        (users(), users(addressless=("bonn", "ulm"))),
+        "users.address is empty for 'bonn' and 'ulm', who are neighbours",
+    ),
     (("name = ", "name "), "this is no TOML"),
 ]
 
@@ -464,7 +673,10 @@ def test_what_cannot_be_meant_is_refused_with_its_field(change, said):
 
 REFUSED_EXAMPLES = [
     (("records = 120\n", ""), "users.records of 'bonn' is missing"),
-    (("records = 120", "records = 19"), "training.batch_size 20 is larger than users.records of 'bonn', 19"),
+    (
+        ("records = 120", "records = 19"),
+        "training.batch_size 20 is larger than users.records of 'bonn', 19",
+    ),
     (("records = 120", "records = 0"), "users.records must be a whole number from 1"),
     (
         ('unit = "example"', 'unit = "example"\nsampling = "fixed"\nrelation = "add-remove"'),
@@ -484,8 +696,14 @@ def test_a_plan_that_misses_the_budget_is_refused(monkeypatch):
     import decor.federation.federation as room
 
     honest = room.calibrate
-    monkeypatch.setattr(room, "calibrate", lambda *a, **k: replace(honest(*a, **k).scaled(0.9), budget=a[3]))
-    with pytest.raises(InputError, match=r"privacy.epsilon 3 cannot be met: the derived noise gives 3\.\d"):
+    monkeypatch.setattr(
+        room, "calibrate", lambda *a, **k: replace(honest(*a, **k).scaled(0.9), budget=a[3])
+    )
+    with pytest.raises(
+        InputError,
+        match=r"privacy.epsilon 3 cannot be met: the derived noise "
+        r"gives 3\.\d",
+    ):
         _ = Federation.parse(TEXT).plan
 
 
@@ -498,7 +716,9 @@ def test_two_lines_of_one_key_are_one_key():
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(InputError, match="the federation '.*nowhere.toml' cannot be read: No such file"):
+    with pytest.raises(
+        InputError, match="the federation '.*nowhere.toml' cannot be read: No such file"
+    ):
         Federation.read(tmp_path / "nowhere.toml")
     (tmp_path / "raw").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="is not a text file"):
@@ -514,12 +734,19 @@ MODELS = [
     ('kind = "logistic"\nfeatures = 6', 7, decor.losses.logistic, 2),
     ('kind = "multinomial"\nfeatures = 6\nclasses = 3', 21, decor.losses.cross_entropy, 3),
     ('kind = "linear"\nfeatures = 6', 6, decor.losses.squared, 5),
-    ('kind = "mlp"\nfeatures = 6\nclasses = 3\nhidden = [5, 4]', 35 + 24 + 15, decor.losses.cross_entropy, 3),
+    (
+        'kind = "mlp"\nfeatures = 6\nclasses = 3\nhidden = [5, 4]',
+        35 + 24 + 15,
+        decor.losses.cross_entropy,
+        3,
+    ),
 ]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("model", "count", "loss", "classes"), MODELS, ids=lambda value: str(value)[:20])
+@pytest.mark.parametrize(
+    ("model", "count", "loss", "classes"), MODELS, ids=lambda value: str(value)[:20]
+)
 def test_a_users_task_has_the_files_model(model, count, loss, classes, dtype):
     text = TEXT.replace(MODEL, f"\n[model]\n{model}\n").replace("clip", f'dtype = "{dtype}"\nclip')
     federation = Federation.parse(text)
@@ -532,7 +759,10 @@ def test_a_users_task_has_the_files_model(model, count, loss, classes, dtype):
         task.shards[0][0].dtype
     ) == f"torch.{dtype}"
     again = federation.task((X, y))
-    assert all((a == b).all() for a, b in zip(task.model.parameters(), again.model.parameters(), strict=True))
+    assert all(
+        (a == b).all()
+        for a, b in zip(task.model.parameters(), again.model.parameters(), strict=True)
+    )
 
 
 def test_a_model_may_be_public_code_whose_randomness_follows_the_seed(monkeypatch):
@@ -549,13 +779,23 @@ def test_a_model_may_be_public_code_whose_randomness_follows_the_seed(monkeypatc
     torch.manual_seed(0)
     one = federation.task((np.ones((4, 6), np.float32), np.array([0, 1, 2, 0])))
     assert torch.rand(1) == drawn, "torch's own state is left alone"
-    other = _with(federation, "model", seed=1).task((np.ones((4, 6), np.float32), np.array([0, 1, 2, 0])))
+    other = _with(federation, "model", seed=1).task(
+        (np.ones((4, 6), np.float32), np.array([0, 1, 2, 0]))
+    )
     assert not (one.model.weight == other.model.weight).all()
-    with pytest.raises(InputError, match=r"model.code 'own:wrong' must give \(torch.nn.Module, loss\), not Linear"):
+    with pytest.raises(
+        InputError,
+        match=r"model.code 'own:wrong' must give \(torch.nn.Module, "
+        r"loss\), not Linear",
+    ):
         _ = _with(federation, "model", code="own:wrong").parameters
-    with pytest.raises(InputError, match="model.code 'own:nothing': the module has no function 'nothing'"):
+    with pytest.raises(
+        InputError, match="model.code 'own:nothing': the module has no function 'nothing'"
+    ):
         _ = _with(federation, "model", code="own:nothing").parameters
-    with pytest.raises(InputError, match="model.code 'nowhere:model': the module cannot be imported"):
+    with pytest.raises(
+        InputError, match="model.code 'nowhere:model': the module cannot be imported"
+    ):
         _ = _with(federation, "model", code="nowhere:model").parameters
 
 
@@ -564,7 +804,11 @@ def test_data_that_does_not_fit_is_refused_without_a_word_of_what_it_holds():
     X, y = np.full((4, 30), 77.125, np.float32), np.array([0, 1, 0, 1])
     for shard, said in (
         ((X[:, :29], y), r"the data has records of shape \(29,\), and model.features is 30"),
-        ((X, np.array([0, 1, 77, 1])), r"the data has a label at record 2 \(counted from 0\) that is no class from 0 to 1"),
+        (
+            (X, np.array([0, 1, 77, 1])),
+            r"the data has a label at record 2 \(counted from 0\) that "
+            r"is no class from 0 to 1",
+        ),
         ((X, np.array([0, 1, 0.5, 1])), "label at record 2 .* that is no class"),
         ((X, np.array([0, 1, np.nan, 1])), "label at record 2 .* that is no class"),
         ((X, y[:, None]), "has a label that is no class"),
@@ -581,29 +825,47 @@ def test_example_level_refuses_another_number_of_records():
     federation = Federation.parse(EXAMPLE)
     X, y = np.zeros((120, 30), np.float32), np.arange(120) % 2
     assert federation.task((X, y), user=1).records == (120,)
-    with pytest.raises(InputError, match="the data has 119 records, and users.records says 120: the epsilon would not be true"):
+    with pytest.raises(
+        InputError,
+        match="the data has 119 records, and users.records says 120: the epsilon would not be true",
+    ):
         federation.task((X[1:], y[1:]), user=1)
 
 
 def test_hints_are_true():
     federation = Federation.parse(TEXT.replace('"curious"', '"eavesdropper"'))
     said = hints(federation, most=9)
-    assert 'privacy.adversary = "curious" holds that to 3' in said[0] and "ulm and jena together can isolate bonn" in said[1]
+    assert ('privacy.adversary = "curious" holds that to 3') in said[
+        0
+    ] and "ulm and jena together can isolate bonn" in said[1]
     assert "With the edges bonn-kiel, ulm-jena as well" in said[1]
-    better = Federation.parse(TEXT.replace('"curious"', '"eavesdropper"').replace('"ring"', '"complete"'))
+    better = Federation.parse(
+        TEXT.replace('"curious"', '"eavesdropper"').replace('"ring"', '"complete"')
+    )
     q = decor.Adversary.colluding(2)
     assert (
-        better.guarantee(q).epsilon < federation.guarantee(q).epsilon == federation.guarantee(decor.Adversary.everyone()).epsilon
+        better.guarantee(q).epsilon
+        < federation.guarantee(q).epsilon
+        == federation.guarantee(decor.Adversary.everyone()).epsilon
     )
-    assert "Half the steps (100)" in said[-2] and "Half the budget" in said[-1] and len(hints(federation)) == 3
+    assert (
+        "Half the steps (100)" in said[-2]
+        and "Half the budget" in said[-1]
+        and len(hints(federation)) == 3
+    )
 
 
 def test_a_complete_graph_gets_no_hint_about_edges_and_a_small_ratio_none_about_absence():
-    complete = Federation.parse(TEXT.replace('"ring"', '"complete"').replace("epsilon", "ratio = 100\nepsilon"))
+    complete = Federation.parse(
+        TEXT.replace('"ring"', '"complete"').replace("epsilon", "ratio = 100\nepsilon")
+    )
     assert all("isolate" not in hint and "away" not in hint for hint in hints(complete, most=9))
     large = Federation.parse(TEXT.replace("epsilon", "ratio = 1e6\nepsilon"))
     said = next(hint for hint in hints(large, most=9) if "away" in hint)
-    assert "the independent noise of 250,000 steps" in said and "privacy.ratio = 200 makes that 50 steps" in said
+    assert (
+        "the independent noise of 250,000 steps" in said
+        and "privacy.ratio = 200 makes that 50 steps" in said
+    )
     assert steady_ratio(4, 200) == 200
 
 
@@ -622,7 +884,10 @@ def test_edges_are_added_where_somebody_can_call():
 
 
 def test_a_file_is_checked_without_torch():
-    code = f"import sys; from decor.federation.federation import Federation; Federation.parse({TEXT!r}).digest; "
+    code = (
+        "import sys; from decor.federation.federation import Federation; "
+        f"Federation.parse({TEXT!r}).digest; "
+    )
     code += "sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
@@ -639,17 +904,25 @@ def test_an_epsilon_that_the_tables_of_the_noise_cannot_carry_is_refused_when_th
         bold.guarantee()
 
 
-@pytest.mark.parametrize(("epsilon", "parameters"), [(29.0, 10**6), (24.5, 10**7), (30.0, 611), (20.0, 139_267)])
+@pytest.mark.parametrize(
+    ("epsilon", "parameters"), [(29.0, 10**6), (24.5, 10**7), (30.0, 611), (20.0, 139_267)]
+)
 def test_a_plan_of_calibrate_can_be_drawn_from_tables(epsilon, parameters):
-    """16 users on a ring, 1,000 steps: these were refused, since nothing of delta was left for the tables."""
+    """16 users on a ring, 1,000 steps: these were refused, since nothing of delta was left for the
+    tables.
+    """
     exposure, curious = decor.Exposure(clip=1.0, steps=1000), decor.Adversary.curious()
     plan = decor.calibrate(decor.ring(16), exposure, curious, decor.Budget(epsilon, 1e-5))
     grid = grid_of(plan, parameters)
-    assert plan.guarantee(1e-5 - grid.slack(epsilon)).epsilon <= epsilon, "all of it together is within delta"
+    assert plan.guarantee(1e-5 - grid.slack(epsilon)).epsilon <= epsilon, (
+        "all of it together is within delta"
+    )
 
 
 def test_a_plan_of_before_that_left_nothing_for_the_tables_says_its_epsilon_with_them():
-    """Version 0.1 calibrated for all of delta: with a thousandth for the tables such a plan is a little above its budget."""
+    """Version 0.1 calibrated for all of delta: with a thousandth for the tables such a plan is a
+    little above its budget.
+    """
     exposure, curious = decor.Exposure(clip=1.0, steps=1000), decor.Adversary.curious()
     more = decor.calibrate(decor.ring(16), exposure, curious, decor.Budget(29.0, 1e-5 / 0.999))
     before = replace(more, budget=decor.Budget(29.0, 1e-5))
@@ -658,7 +931,9 @@ def test_a_plan_of_before_that_left_nothing_for_the_tables_says_its_epsilon_with
 
 
 def test_against_an_adversary_for_whom_the_tables_are_too_coarse_nothing_is_promised():
-    """Alone against everybody a user's epsilon is far larger, and what tables take of delta grows with its exponential."""
+    """Alone against everybody a user's epsilon is far larger, and what tables take of delta grows
+    with its exponential.
+    """
     federation = spending(epsilon=30.0, adversary="eavesdropper", ratio=400.0)
     assert federation.guarantee().epsilon <= 30
     everyone = federation.plan.guarantee(adversary=decor.Adversary.everyone()).epsilon

@@ -1,4 +1,6 @@
-"""A whole federation on one machine: the command `decor up`, and the engine that runs it from a program."""
+"""A whole federation on one machine: the command `decor up`, and the engine that runs it from a
+program.
+"""
 
 import json
 import os
@@ -25,7 +27,13 @@ from decor.training.engine import Setting
 
 
 def run(*words, cwd, code=0):
-    done = subprocess.run([sys.executable, "-m", "decor", *words], cwd=cwd, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-m", "decor", *words],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
     return done
 
@@ -34,7 +42,18 @@ def run(*words, cwd, code=0):
 def trial(tmp_path_factory):
     """A federation of four that has been trained, one of its users killed on the way."""
     folder = tmp_path_factory.mktemp("trial")
-    new = ("federation", "new", "--task", "breast-cancer", "--users", "4", "--epsilon", "10", "--steps", "40")
+    new = (
+        "federation",
+        "new",
+        "--task",
+        "breast-cancer",
+        "--users",
+        "4",
+        "--epsilon",
+        "10",
+        "--steps",
+        "40",
+    )
     run(*new, "--output", "trial", cwd=folder)
     done = run("up", "trial/federation.toml", "--crash", "ulm@12", "--json", cwd=folder)
     return folder, json.loads(done.stdout), done.stderr
@@ -55,16 +74,41 @@ def test_every_user_leaves_a_run_a_ledger_and_a_log(trial):
     models = []
     for user in said["users"]:
         left = decor.Run.load(folder / "trial" / "run" / user["name"])
-        assert left.stopped is None and left.steps_taken == user["messages"] and "loss" not in left.history
+        assert (
+            left.stopped is None
+            and left.steps_taken == user["messages"]
+            and "loss" not in left.history
+        )
         assert left.guarantee.epsilon <= 10
         models.append(left.models["weight"].numpy())
     assert np.abs(models[0] - models[1]).max() < 0.2 * np.abs(models[0]).max()
     log = (folder / "trial" / "run" / "ulm.log").read_text()
-    assert re.search(r"event=resumed step=\d+", log) and len(re.findall(r"event=connected .* epoch=2 ", log)) == 2
-    assert all(re.match(r"\d{4}-\d\d-\d\dT[\d:.]+Z user=ulm event=", line) for line in log.splitlines())
+    assert (
+        re.search(r"event=resumed step=\d+", log)
+        and len(
+            re.findall(
+                r"event=connected .* "
+                r"epoch=2 ",
+                log,
+            )
+        )
+        == 2
+    )
+    assert all(
+        re.match(
+            r"\d{4}-\d\d-\d\dT[\d:.]+Z user=ulm "
+            r"event=",
+            line,
+        )
+        for line in log.splitlines()
+    )
     shown = run("ledger", "trial/run/ulm.ledger", "--json", cwd=folder)
     (entry,) = json.loads(shown.stdout)["runs"]
-    assert entry["name"] == "breast-cancer" and entry["why"] == "finished" and 9 < entry["epsilon"] <= 10
+    assert (
+        entry["name"] == "breast-cancer"
+        and entry["why"] == "finished"
+        and 9 < entry["epsilon"] <= 10
+    )
 
 
 def test_the_status_of_a_finished_run_says_so_and_where_the_models_are(trial):
@@ -77,10 +121,20 @@ def test_the_status_of_a_finished_run_says_so_and_where_the_models_are(trial):
         assert f"{user['messages']} messages, {user['missed']} steps missed" in lines[at + 1]
         assert lines[at + 2] == f"  its model and run: trial/run/{name}"
     assert lines[-1] == "Finished: all 4 users are done, and nothing is running."
-    (told,) = json.loads(run("status", "trial/run/ulm.ledger", "--json", cwd=folder).stdout)["nodes"]
-    assert told["finished"] and not told["running"] and told["result"] == "trial/run/ulm" and told["steps"] == 40
+    (told,) = json.loads(run("status", "trial/run/ulm.ledger", "--json", cwd=folder).stdout)[
+        "nodes"
+    ]
+    assert (
+        told["finished"]
+        and not told["running"]
+        and told["result"] == "trial/run/ulm"
+        and told["steps"] == 40
+    )
     assert 9 < told["epsilon"] <= 10 and told["delta"] == 1e-5
-    assert "Finished: this user is done" in run("status", "trial/run/ulm.ledger.socket", cwd=folder).stdout
+    assert (
+        "Finished: this user is done"
+        in run("status", "trial/run/ulm.ledger.socket", cwd=folder).stdout
+    )
     assert "name the folder 'trial/run'" in run("status", "trial", cwd=folder, code=2).stderr
     assert "start one with decor" in run("status", "trial/keys", cwd=folder, code=2).stderr
 
@@ -96,8 +150,14 @@ def test_the_status_of_a_user_who_did_not_finish_is_no_success(trial, tmp_path):
     said = run("status", ".", cwd=tmp_path, code=2).stderr
     assert "ulm stopped at step 12 of 40" in said and "bonn" not in said and "to go on" in said
     with Ledger(tmp_path / "ulm.ledger"):
-        assert "ulm does not answer: it is starting or ending" in run("status", ".", cwd=tmp_path, code=2).stderr
-    assert "in the folder that decor node was given" in run("status", "bonn.ledger", cwd=tmp_path).stdout
+        assert (
+            "ulm does not answer: it is starting or ending"
+            in run("status", ".", cwd=tmp_path, code=2).stderr
+        )
+    assert (
+        "in the folder that decor node was given"
+        in run("status", "bonn.ledger", cwd=tmp_path).stdout
+    )
     (tmp_path / "ulm.ledger").write_bytes(b"not a ledger" * 1000)
     assert "cannot be read as a ledger" in run("status", "ulm.ledger", cwd=tmp_path, code=2).stderr
     assert "no node is running behind" in run("status", "rome.ledger", cwd=tmp_path, code=2).stderr
@@ -105,9 +165,17 @@ def test_the_status_of_a_user_who_did_not_finish_is_no_success(trial, tmp_path):
 
 @pytest.fixture
 def up(tmp_path, monkeypatch, capsys):
-    """`decor up` of a federation of three, within this process: what is patched here is so in those that it forks."""
+    """`decor up` of a federation of three, within this process: what is patched here is so in those
+    that it forks.
+    """
     monkeypatch.chdir(tmp_path)
-    assert main("federation new --task breast-cancer --users 3 --epsilon 10 --steps 5 --output trial".split()) == 0
+    assert (
+        main(
+            "federation new --task breast-cancer --users 3 --epsilon 10 --steps 5 --output "
+            "trial".split()
+        )
+        == 0
+    )
     capsys.readouterr()
 
     def run_up(*words, code=0):
@@ -135,31 +203,44 @@ def late(monkeypatch):
 
 def test_a_failure_after_the_last_work_is_told_and_is_none_of_the_run(late, up):
     done = up()
-    assert "ulm had finished its work when its process ended with code 2; see trial/run/ulm.log" in done.err
     assert (
-        "The average of all models is right on" in done.out and 'why="the disk is full"' in Path("trial/run/ulm.log").read_text()
+        "ulm had finished its work when its process ended with code 2; see trial/run/ulm.log"
+    ) in done.err
+    assert (
+        "The average of all models is right on" in done.out
+        and 'why="the disk is full"' in Path("trial/run/ulm.log").read_text()
     )
-    assert "budget is spent" in up(code=2).err, "what an earlier run has left is no success of this one"
+    assert "budget is spent" in up(code=2).err, (
+        "what an earlier run has left is no success of this one"
+    )
 
 
-def test_who_fails_before_its_end_fails_the_run_and_who_has_finished_is_named(tmp_path, monkeypatch):
+def test_who_fails_before_its_end_fails_the_run_and_who_has_finished_is_named(
+    tmp_path, monkeypatch
+):
     from decor.federation.node import Node
 
     ends = Node.outcome
 
     def broken(self):
         if self.number == 2 and self.step > self.steps:
-            while not all((tmp_path / name / "manifest.json").exists() for name in ("user-0", "user-1")):
+            while not all(
+                (tmp_path / name / "manifest.json").exists() for name in ("user-0", "user-1")
+            ):
                 time.sleep(0.01)
             raise decor.DecorError("the model cannot be measured")
         return ends(self)
 
     monkeypatch.setattr(Node, "outcome", broken)
     with pytest.raises(
-        decor.DecorError, match="user-2 stopped early: .*cannot be measured.*; finished all the same: user-0, user-1;"
+        decor.DecorError,
+        match="user-2 stopped early: .*cannot be measured.*; finished all the "
+        "same: user-0, user-1;",
     ):
         task = decor.tasks.breast_cancer(users=3, seed=0)
-        decor.train(task, planned(), learning_rate=1.0, engine=decor.Peers(folder=tmp_path, timeout=5.0))
+        decor.train(
+            task, planned(), learning_rate=1.0, engine=decor.Peers(folder=tmp_path, timeout=5.0)
+        )
 
 
 def test_an_average_that_cannot_be_measured_does_not_undo_the_training(up, monkeypatch):
@@ -170,7 +251,9 @@ def test_an_average_that_cannot_be_measured_does_not_undo_the_training(up, monke
 
     monkeypatch.setattr(peers, "joined", broken)
     done = up("--json")
-    assert "everybody has finished, but the average of all models could not be measured: out of memory" in done.err
+    assert (
+        "everybody has finished, but the average of all models could not be measured: out of memory"
+    ) in done.err
     said = json.loads(done.out)
     assert said["metrics"] == {} and said["epsilon"] <= 10 and len(said["users"]) == 3
 
@@ -186,7 +269,9 @@ def test_a_user_to_be_killed_who_has_finished_is_not_started_again(tmp_path):
     (tmp_path / "user-1" / "manifest.json").write_text(json.dumps(manifest))
     together.pids[1] = os.posix_spawnp("sleep", ["sleep", "60"], os.environ)
     together._crashed(1, 5)
-    assert together.pids == {} and told[-1] == "user-1 had finished its work, and is not started again"
+    assert together.pids == {} and told[-1] == (
+        "user-1 had finished its work, and is not started again"
+    )
 
 
 def test_a_spent_budget_is_refused_to_the_whole_federation(trial):
@@ -196,16 +281,32 @@ def test_a_spent_budget_is_refused_to_the_whole_federation(trial):
 
 @pytest.mark.parametrize("crash", ["ulm", "ulm@", "ulm@0", "ulm@40", "rome@3", "ulm@x"])
 def test_a_crash_that_cannot_be_is_refused(trial, crash):
-    assert "--crash" in run("up", "trial/federation.toml", "--crash", crash, cwd=trial[0], code=2).stderr
+    assert (
+        "--crash"
+        in run("up", "trial/federation.toml", "--crash", crash, cwd=trial[0], code=2).stderr
+    )
 
 
 def test_the_engine_trains_what_the_simulator_trains(tmp_path):
     task = decor.tasks.breast_cancer(users=3, seed=0)
     plan = decor.calibrate(
-        decor.complete(3), decor.Exposure(clip=0.1, steps=15), decor.Adversary.eavesdropper(), decor.Budget(20.0, 1e-5)
+        decor.complete(3),
+        decor.Exposure(clip=0.1, steps=15),
+        decor.Adversary.eavesdropper(),
+        decor.Budget(20.0, 1e-5),
     )
-    run_ = decor.train(task, plan, learning_rate=2.0, engine=decor.Peers(folder=tmp_path, timeout=60.0), final_gossip_rounds=2)
-    assert run_.steps_taken == 15 and run_.models["weight"].shape == (3, 1, 30) and run_.metrics["accuracy"] > 0.8
+    run_ = decor.train(
+        task,
+        plan,
+        learning_rate=2.0,
+        engine=decor.Peers(folder=tmp_path, timeout=60.0),
+        final_gossip_rounds=2,
+    )
+    assert (
+        run_.steps_taken == 15
+        and run_.models["weight"].shape == (3, 1, 30)
+        and run_.metrics["accuracy"] > 0.8
+    )
     assert run_.metrics["consensus"] < 1e-6  # rounds on a complete graph agree
     assert run_.guarantee.epsilon == plan.guarantee(0.999e-5).epsilon and not run_.simulated
     run_.save(tmp_path / "kept")
@@ -231,7 +332,9 @@ if __name__ == "__main__":
 
 
 def test_on_a_machine_with_a_card_users_can_still_differentiate(tmp_path):
-    """Where torch sees a card, differentiating starts threads; who parted from a process that had them could not do it."""
+    """Where torch sees a card, differentiating starts threads; who parted from a process that had
+    them could not do it.
+    """
     script = tmp_path / "card.py"
     script.write_text(CARD)
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
@@ -247,10 +350,14 @@ def test_the_engine_refuses_what_peers_cannot_do():
         decor.train(task, plan, learning_rate=1.0, engine=decor.Peers(), evaluate_every=2)
     with pytest.raises(decor.InputError, match="round of gossip"):
         decor.train(task, plan, learning_rate=1.0, engine=decor.Peers(), gossip_rounds=0)
-    by_hand = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 5), decor.Adversary.eavesdropper(), 1.0, 1.0)
+    by_hand = decor.NoisePlan(
+        decor.ring(3), decor.Exposure(1.0, 5), decor.Adversary.eavesdropper(), 1.0, 1.0
+    )
     with pytest.raises(decor.InputError, match="make the plan for a budget"):
         decor.train(task, by_hand, learning_rate=1.0, engine=decor.Peers())
-    central = decor.baselines.central(decor.ring(3), decor.Exposure(1.0, 5), decor.Budget(5.0, 1e-5))
+    central = decor.baselines.central(
+        decor.ring(3), decor.Exposure(1.0, 5), decor.Budget(5.0, 1e-5)
+    )
     with pytest.raises(decor.InputError, match="no server"):
         decor.train(task, central, learning_rate=1.0, engine=decor.Peers())
     for wrong in ({"dtype": "float16"}, {"timeout": 0}, {"quorum": 0}, {"quorum": 1.5}):
@@ -263,13 +370,22 @@ def test_a_user_who_cannot_go_on_is_named(tmp_path):
     plan = planned()
     before = children()
     (tmp_path / "user-1.ledger").write_bytes(b"not a ledger" * 1000)
-    with pytest.raises(decor.DecorError, match=r"user-1 stopped early: .*(no ledger|not a database)"):
+    with pytest.raises(
+        decor.DecorError,
+        match=r"user-1 stopped early: .*(no ledger|not a "
+        r"database)",
+    ):
         decor.train(task, plan, learning_rate=1.0, engine=decor.Peers(folder=tmp_path, timeout=5.0))
     assert children() <= before
 
 
 def planned():
-    return decor.calibrate(decor.ring(3), decor.Exposure(1.0, 5), decor.Adversary.eavesdropper(), decor.Budget(10.0, 1e-5))
+    return decor.calibrate(
+        decor.ring(3),
+        decor.Exposure(1.0, 5),
+        decor.Adversary.eavesdropper(),
+        decor.Budget(10.0, 1e-5),
+    )
 
 
 def children():

@@ -19,7 +19,10 @@ TASK = decor.Task(decor.models.logistic(2), decor.losses.logistic, [([[0.0, 1.0]
 
 def terms(epsilon=10.0, steps=20):
     plan = decor.calibrate(
-        decor.ring(3), decor.Exposure(1.0, steps), decor.Adversary.eavesdropper(), decor.Budget(epsilon, 0.999e-5)
+        decor.ring(3),
+        decor.Exposure(1.0, steps),
+        decor.Adversary.eavesdropper(),
+        decor.Budget(epsilon, 0.999e-5),
     )
     return agreed(TASK, plan, Recipe(), [Identity.new() for _ in range(3)])
 
@@ -38,7 +41,9 @@ def sent(ledger, run, steps):
 def test_a_run_costs_what_its_messages_cost_and_no_more(ledger):
     one = terms()
     run, new = run_of(ledger, one, None)
-    assert new and paid(ledger.entries()[0]).epsilon == 0 and name_of(ledger.entries()[0]) == "party"
+    assert (
+        new and paid(ledger.entries()[0]).epsilon == 0 and name_of(ledger.entries()[0]) == "party"
+    )
     sent(ledger, run, 5)
     after = paid(ledger.entries()[0])
     assert after.epsilon == one.spent(5).epsilon < one.spent(20).epsilon <= 10.0

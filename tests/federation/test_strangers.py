@@ -1,4 +1,6 @@
-"""Strangers, scanners and neighbours who misbehave, against real nodes: they are refused by name, and everybody else goes on."""
+"""Strangers, scanners and neighbours who misbehave, against real nodes: they are refused by name,
+and everybody else goes on.
+"""
 
 import datetime
 import re
@@ -37,7 +39,15 @@ def nursery():
 @pytest.fixture(scope="module")
 def running(tmp_path_factory, nursery):
     """bonn and ulm at work, on a ring of three; who is kiel, their third, a test decides."""
-    with Trial(tmp_path_factory.mktemp("trial"), nursery, 3, steps=STEPS, timeout=1.0, patience=0.0, pace=0.02) as trial:
+    with Trial(
+        tmp_path_factory.mktemp("trial"),
+        nursery,
+        3,
+        steps=STEPS,
+        timeout=1.0,
+        patience=0.0,
+        pace=0.02,
+    ) as trial:
         trial.start("bonn", "ulm", calls={"STRANGERS_SECONDS": 0.0, "OPENING_SECONDS": 4.0})
         trial.reached("bonn", 1)
         yield trial
@@ -59,7 +69,13 @@ class Rogue:
         self.line = tls.wrap_socket(plain)
         federation = trial.federation
         ends = Ends(
-            keys["kiel"].key, "bonn", keys["bonn"].public, False, federation.digest, federation.digests, federation.model_bytes
+            keys["kiel"].key,
+            "bonn",
+            keys["bonn"].public,
+            False,
+            federation.digest,
+            federation.digests,
+            federation.model_bytes,
         )
         self.session = Session(ends, 1, 0)
 
@@ -82,10 +98,14 @@ class Rogue:
         return self.trial.status("bonn")["step"]
 
     def say(self, *what):
-        self.line.sendall(b"".join(each if isinstance(each, bytes) else encoded(each) for each in what))
+        self.line.sendall(
+            b"".join(each if isinstance(each, bytes) else encoded(each) for each in what)
+        )
 
     def refused(self, pattern):
-        """Waits until bonn has refused it, by its name, and has gone on; gives the line of the log."""
+        """Waits until bonn has refused it, by its name, and has gone on; gives the line of
+        the log.
+        """
         said = self.trial.logged("bonn", f"neighbour=kiel why=.*({pattern})", after=self.mark)
         with suppress(OSError):
             while self.line.recv(1 << 16):  # bonn has hung up
@@ -101,17 +121,44 @@ def model(step, values=None, round_=0, count=5):
 
 DEEDS = {
     "garbage": (lambda r: r.say(b"\xde\xad\xbe\xef" * 50), "sent a frame of an unknown kind"),
-    "too much": (lambda r: r.say(HEADER.pack(Model.kind, 2**32 - 1)), "sent a Model of 4,294,967,295 bytes"),
+    "too much": (
+        lambda r: r.say(HEADER.pack(Model.kind, 2**32 - 1)),
+        "sent a Model of 4,294,967,295 bytes",
+    ),
     "a second hello": (lambda r: r.say(Hello(bytes(32), (), 1, 0)), "sent a Hello while"),
-    "another shape": (lambda r: r.say(model(r.step(), count=4)), "sent a model of 16 bytes instead of 20"),
-    "not a number": (lambda r: r.say(model(r.step(), np.full(5, np.nan, np.float32).tobytes())), "not finite"),
-    "infinity": (lambda r: r.say(model(r.step(), np.full(5, -np.inf, np.float32).tobytes())), "not finite"),
-    "a step twice": (lambda r: r.say(model(r.step()), model(r.step() - 1)), "an old one, or one twice"),
-    "a step beyond the run": (lambda r: r.say(model(STEPS + 1)), f"of step {STEPS + 1}, round 0, which this run does not have"),
-    "a round too many": (lambda r: r.say(model(r.step(), round_=7)), "round 7, which this run does not have"),
+    "another shape": (
+        lambda r: r.say(model(r.step(), count=4)),
+        "sent a model of 16 bytes instead of 20",
+    ),
+    "not a number": (
+        lambda r: r.say(model(r.step(), np.full(5, np.nan, np.float32).tobytes())),
+        "not finite",
+    ),
+    "infinity": (
+        lambda r: r.say(model(r.step(), np.full(5, -np.inf, np.float32).tobytes())),
+        "not finite",
+    ),
+    "a step twice": (
+        lambda r: r.say(model(r.step()), model(r.step() - 1)),
+        "an old one, or one twice",
+    ),
+    "a step beyond the run": (
+        lambda r: r.say(model(STEPS + 1)),
+        f"of step {STEPS + 1}, round 0, which this run does not have",
+    ),
+    "a round too many": (
+        lambda r: r.say(model(r.step(), round_=7)),
+        "round 7, which this run does not have",
+    ),
     "nothing": (lambda r: None, "was silent for 1 s"),
-    "goodbye": (lambda r: (r.session.close("tired"), r.say(r.session.outgoing())), "said goodbye: tired"),
-    "half a message": (lambda r: (r.say(encoded(model(r.step()))[:-7]), r.line.close()), "hung up|reset"),
+    "goodbye": (
+        lambda r: (r.session.close("tired"), r.say(r.session.outgoing())),
+        "said goodbye: tired",
+    ),
+    "half a message": (
+        lambda r: (r.say(encoded(model(r.step()))[:-7]), r.line.close()),
+        "hung up|reset",
+    ),
 }
 
 
@@ -149,8 +196,16 @@ def test_a_neighbour_that_goes_on_misbehaving_cannot_stop_the_others(running):
 def certificate(identity, first, last):
     """A neighbour's own certificate, with the right key in it."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kiel")])
-    made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(identity.key.public_key()).serial_number(1)
-    made = made.not_valid_before(datetime.datetime(first, 1, 1)).not_valid_after(datetime.datetime(last, 1, 1))
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(identity.key.public_key())
+        .serial_number(1)
+    )
+    made = made.not_valid_before(datetime.datetime(first, 1, 1)).not_valid_after(
+        datetime.datetime(last, 1, 1)
+    )
     key = identity.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     return made.sign(identity.key, None).public_bytes(Encoding.PEM) + key
 
@@ -161,22 +216,34 @@ def test_whoever_shows_no_certificate_of_a_neighbour_is_a_stranger(running, who)
     shown = Identity.new() if who == "stranger" else keys["kiel"]
     tls = transport.context(shown, [keys["bonn"].public], server=False)
     if who in ("expired", "own"):
-        transport._load(tls, certificate(keys["kiel"], *((2000, 2001) if who == "expired" else (2000, 2100))))
+        transport._load(
+            tls, certificate(keys["kiel"], *((2000, 2001) if who == "expired" else (2000, 2100)))
+        )
     if who == "nobody":
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-    with suppress(OSError), Rogue(running, tls) as rogue:  # TLS 1.3 tells the caller with its first answer
+    # TLS 1.3 tells the caller with its first answer
+    with suppress(OSError), Rogue(running, tls) as rogue:
         rogue.line.sendall(rogue.session.outgoing())
         assert rogue.line.recv(1 << 16) == b""
     said = running.logged("bonn", 'event="stranger refused"', after=mark)
-    assert re.search("peer did not return a certificate" if who == "nobody" else "certificate is not the one", said)
+    assert re.search(
+        "peer did not return a certificate" if who == "nobody" else "certificate is not the one",
+        said,
+    )
     running.moving("bonn", "ulm")
 
 
 def test_scanners_are_refused_without_a_trace_in_the_others_work(running):
     mark = len(running.log("bonn"))
     port = running.ports["bonn"]
-    for said in (b"", b"GET / HTTP/1.1\r\nHost: bonn\r\n\r\n", b"\x16\x03\x01" + bytes(500), b"SSH-2.0-scan\r\n", None):
+    for said in (
+        b"",
+        b"GET / HTTP/1.1\r\nHost: bonn\r\n\r\n",
+        b"\x16\x03\x01" + bytes(500),
+        b"SSH-2.0-scan\r\n",
+        None,
+    ):
         with socket.create_connection(("127.0.0.1", port), timeout=60) as line:
             if said is None:  # a reset, as half-open scans leave
                 line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -197,7 +264,9 @@ def memory(pid):
 
 
 def test_hundreds_of_idle_connections_keep_no_neighbour_out(running):
-    """As many as come back as soon as they are hung up on; a neighbour is connected in a moment all the same."""
+    """As many as come back as soon as they are hung up on; a neighbour is connected in a moment all
+    the same.
+    """
     before = memory(running.pids["bonn"])
     where = ("127.0.0.1", running.ports["bonn"])
     with ExitStack() as stack:
@@ -212,13 +281,16 @@ def test_hundreds_of_idle_connections_keep_no_neighbour_out(running):
                     running.logged("bonn", "event=connected neighbour=kiel", after=mark)
                     rogue.session.close("done")
                     break
-            except (OSError, RemoteProtocolError):  # hung up on: a neighbour tries again, and so do they
+            # hung up on: a neighbour tries again, and so do they
+            except (OSError, RemoteProtocolError):
                 for k, line in enumerate(idle):
                     line.setblocking(False)
                     with suppress(BlockingIOError, ConnectionError):
                         if line.recv(1) == b"":
                             line.close()
-                            idle[k] = stack.enter_context(socket.create_connection(where, timeout=60))
+                            idle[k] = stack.enter_context(
+                                socket.create_connection(where, timeout=60)
+                            )
         else:
             raise AssertionError("no neighbour gets in")
         assert time.monotonic() - began < 8  # far less than an idle handshake is waited for
@@ -237,7 +309,9 @@ def test_a_neighbour_that_completes_tls_and_says_nothing_is_hung_up_on(running):
 
 def test_nodes_with_different_files_name_the_field_to_each_other(tmp_path_factory, nursery):
     fields = {"ulm": "training.steps", "kiel": "privacy.epsilon", "jena": "network.timeout"}
-    with Trial(tmp_path_factory.mktemp("trial"), nursery, 4, topology="complete", patience=0.0) as trial:
+    with Trial(
+        tmp_path_factory.mktemp("trial"), nursery, 4, topology="complete", patience=0.0
+    ) as trial:
         trial.start("bonn")
         for name, (old, new) in {
             "ulm": ("steps = 30", "steps = 31"),
@@ -249,8 +323,14 @@ def test_nodes_with_different_files_name_the_field_to_each_other(tmp_path_factor
             file.write_text(trial.file.read_text().replace(old, new))
             trial.start(name, file=file)
         for name, field in fields.items():
-            trial.logged("bonn", f"neighbour={name} why=.has another federation file: fields that differ: .*{field}")
-            trial.logged(name, f"neighbour=bonn why=.has another federation file: fields that differ: .*{field}")
+            trial.logged(
+                "bonn",
+                f"neighbour={name} why=.has another federation file: fields that differ: .*{field}",
+            )
+            trial.logged(
+                name,
+                f"neighbour=bonn why=.has another federation file: fields that differ: .*{field}",
+            )
             for other in set(fields) - {name}:
                 line = trial.logged(name, f"neighbour={other} why=.has another federation file")
                 assert field in line and fields[other] in line
@@ -263,15 +343,29 @@ def test_nodes_with_different_files_name_the_field_to_each_other(tmp_path_factor
 
 
 def test_a_wrong_key_is_refused_before_anything_is_done(tmp_path_factory, nursery):
-    with Trial(tmp_path_factory.mktemp("trial"), nursery, 3, patience=0.0, timeout=1.0, steps=STEPS, proxied=False) as trial:
+    with Trial(
+        tmp_path_factory.mktemp("trial"),
+        nursery,
+        3,
+        patience=0.0,
+        timeout=1.0,
+        steps=STEPS,
+        proxied=False,
+    ) as trial:
         other = trial.folder / "other.key"
         Identity.new().save(other)
         trial.start("kiel", more=["--identity", str(other)])
         assert trial.ended("kiel") == 2
-        assert "this key belongs to no user of 'trial'" in trial.errors("kiel") and not trial.path("kiel", "ledger").exists()
-        # whoever takes another's file with its own key in kiel's place: the others know kiel by another
+        assert (
+            "this key belongs to no user of 'trial'" in trial.errors("kiel")
+            and not trial.path("kiel", "ledger").exists()
+        )
+        # whoever takes another's file with its own key in kiel's place: the others know kiel by
+        # another
         file = trial.folder / "forged.toml"
-        file.write_text(trial.file.read_text().replace(trial.identities["kiel"].line, Identity.load(other).line))
+        file.write_text(
+            trial.file.read_text().replace(trial.identities["kiel"].line, Identity.load(other).line)
+        )
         trial.start("bonn", "ulm")
         trial.start("kiel", file=file, more=["--identity", str(other)])
         trial.logged("kiel", "neighbour=bonn why=")
@@ -291,11 +385,19 @@ def test_every_field_changed_in_one_place_is_refused_with_its_name_by_both(name)
     two = Federation.parse(TEXT) if name == "privacy.unit" else change(one)
     keys = Identity.new(), Identity.new()
     sessions = [
-        Session(Ends(keys[k].key, f"user-{1 - k}", keys[1 - k].public, k == 0, f.digest, f.digests, 4), 1, 0)
+        Session(
+            Ends(keys[k].key, f"user-{1 - k}", keys[1 - k].public, k == 0, f.digest, f.digests, 4),
+            1,
+            0,
+        )
         for k, f in enumerate((one, two))
     ]
     hellos = [session.outgoing() for session in sessions]
     for session, hello in zip(sessions, reversed(hellos), strict=True):
-        with pytest.raises(RemoteProtocolError, match=rf"another federation file: fields that differ: .*\b{re.escape(name)}\b"):
+        with pytest.raises(
+            RemoteProtocolError,
+            match=r"another federation file: fields that "
+            rf"differ: .*\b{re.escape(name)}\b",
+        ):
             session.receive(hello)
         assert session.is_over

@@ -25,12 +25,16 @@ USERS, STEPS, WIDE, RATE = 4, 250, 60, 0.5
 
 @pytest.fixture(scope="module")
 def transcript(tmp_path_factory):
-    """[steps, users, parameters] as recorded between users 0 - 1 - 2 - 3, whose data give no gradient; and their terms."""
+    """[steps, users, parameters] as recorded between users 0 - 1 - 2 - 3, whose data give no
+    gradient; and their terms.
+    """
     folder = tmp_path_factory.mktemp("wire")
     shards = [(np.zeros((3, WIDE)), np.zeros(3)) for _ in range(USERS)]
     task = decor.Task(decor.models.linear(WIDE).double(), decor.losses.squared, shards)
     exposure = decor.Exposure(clip=1.0, steps=STEPS)
-    plan = decor.NoisePlan(decor.path(USERS), exposure, decor.Adversary.eavesdropper(), sigma_cdp=1.0, sigma_cor=2.0)
+    plan = decor.NoisePlan(
+        decor.path(USERS), exposure, decor.Adversary.eavesdropper(), sigma_cdp=1.0, sigma_cor=2.0
+    )
     identities, ports = [Identity.new() for _ in range(USERS)], free_ports(USERS)
     terms = agreed(task, plan, Recipe(), identities, rate=RATE)
 
@@ -51,14 +55,22 @@ def transcript(tmp_path_factory):
             names = (f"user-{i + 1}", f"user-{i}")
             size = 8 * task.parameters
             proxies.append(
-                stack.enter_context(Proxy(identities[i + 1], identities[i], f"127.0.0.1:{ports[i]}", size, names, port))
+                stack.enter_context(
+                    Proxy(
+                        identities[i + 1], identities[i], f"127.0.0.1:{ports[i]}", size, names, port
+                    )
+                )
             )
         asyncio.run(together())
         records = [record for proxy in proxies for record in proxy.messages()]
     assert not second_messages(records)
     seen = np.full((STEPS, USERS, WIDE), np.nan)
     for record in records:
-        if isinstance(record.message, Model) and record.message.round == 0 and record.message.step < STEPS:
+        if (
+            isinstance(record.message, Model)
+            and record.message.round == 0
+            and record.message.step < STEPS
+        ):
             user = int(record.sender.removeprefix("user-"))
             seen[record.message.step, user] = np.frombuffer(record.message.values, "<f8")
     assert np.isfinite(seen).all()
@@ -74,7 +86,9 @@ def noise(transcript):
     return (before - seen) / RATE
 
 
-def test_the_noise_on_the_wire_has_the_plans_covariance_and_not_two_thirds_or_three_halves_of_it(noise, transcript):
+def test_the_noise_on_the_wire_has_the_plans_covariance_and_not_two_thirds_or_three_halves_of_it(
+    noise, transcript
+):
     plan = transcript[1].plan
     ends = plan.topology.edges
     K = np.zeros((USERS, len(ends)))
@@ -88,7 +102,8 @@ def test_the_noise_on_the_wire_has_the_plans_covariance_and_not_two_thirds_or_th
     for wrong in (4 / 9, 9 / 4):
         assert (abs(found - wrong * Sigma).diagonal() > error.diagonal()).all()
     total = flat.sum(1)
-    assert total.var() == pytest.approx(USERS * plan.sigma_cdp**2, rel=0.05)  # the edges' noise is gone from the sum
+    # the edges' noise is gone from the sum
+    assert total.var() == pytest.approx(USERS * plan.sigma_cdp**2, rel=0.05)
 
 
 def test_the_noise_on_the_wire_has_no_memory(noise):
@@ -102,7 +117,8 @@ def test_the_noise_on_the_wire_is_whole_steps_of_the_grid(noise, transcript):
     """Nothing of a gradient's low bits is left, and edges' noise cancels exactly."""
     grid = transcript[1].grid
     steps = noise / grid.unit
-    # sums of float64 in messages of this size carry some 1e-13 of rounding; a step of the grid is 1.5e-6
+    # sums of float64 in messages of this size carry some 1e-13 of rounding; a step of the grid is
+    # 1.5e-6
     assert abs(steps - np.rint(steps)).max() < 1e-3
     own = np.rint(steps).sum(1)  # over users: whole numbers in which no edge is left
     assert own.std() == pytest.approx(np.sqrt(USERS) * OWN_SIGMA, rel=0.05)
@@ -110,10 +126,18 @@ def test_the_noise_on_the_wire_is_whole_steps_of_the_grid(noise, transcript):
 
 
 def test_the_noise_of_an_absent_neighbours_edge_is_added_all_the_same(tmp_path):
-    """Users 0 - 1, and a user 2 who never comes: user 1 has no secret with it, and draws that edge's noise by itself."""
+    """Users 0 - 1, and a user 2 who never comes: user 1 has no secret with it, and draws that
+    edge's noise by itself.
+    """
     steps = 60
-    task = decor.Task(decor.models.linear(WIDE).double(), decor.losses.squared, [(np.zeros((3, WIDE)), np.zeros(3))] * 3)
-    plan = decor.NoisePlan(decor.path(3), decor.Exposure(1.0, steps), decor.Adversary.eavesdropper(), 1.0, 2.0)
+    task = decor.Task(
+        decor.models.linear(WIDE).double(),
+        decor.losses.squared,
+        [(np.zeros((3, WIDE)), np.zeros(3))] * 3,
+    )
+    plan = decor.NoisePlan(
+        decor.path(3), decor.Exposure(1.0, steps), decor.Adversary.eavesdropper(), 1.0, 2.0
+    )
     identities = [Identity.new() for _ in range(3)]
     terms = agreed(task, plan, Recipe(), identities, rate=RATE, patience=1.0, timeout=3.0)
 
@@ -121,7 +145,9 @@ def test_the_noise_of_an_absent_neighbours_edge_is_added_all_the_same(tmp_path):
         nodes = []
         for i in (0, 1):
             ledger = Ledger(tmp_path / f"{i}.ledger")
-            nodes.append(Node(terms, i, identities[i], alone(task, i), ledger, Events(), witness=Ears()))
+            nodes.append(
+                Node(terms, i, identities[i], alone(task, i), ledger, Events(), witness=Ears())
+            )
         await asyncio.gather(*(node.trained() for node in nodes))
         for node in nodes:
             node.ledger.close()
@@ -176,7 +202,9 @@ def test_no_secret_is_on_disk_or_in_a_log(tmp_path, monkeypatch):
     rng = np.random.default_rng(5)
     shards = [(rng.normal(size=(20, 5)), rng.integers(0, 2, 20)) for _ in range(3)]
     task = decor.Task(decor.models.logistic(5).double(), decor.losses.logistic, shards)
-    plan = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 8), decor.Adversary.eavesdropper(), 1.0, 3.0)
+    plan = decor.NoisePlan(
+        decor.ring(3), decor.Exposure(1.0, 8), decor.Adversary.eavesdropper(), 1.0, 3.0
+    )
     own = []
 
     def noted_random(_):
@@ -194,10 +222,18 @@ def test_no_secret_is_on_disk_or_in_a_log(tmp_path, monkeypatch):
         secrets.add(node.identity.key.private_bytes_raw())
     assert len(secrets) > 3 * 8
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
-    written += [repr(node.log.lines).encode() for node in nodes] + [repr(vars(node)).encode() for node in nodes]
+    written += [repr(node.log.lines).encode() for node in nodes] + [
+        repr(vars(node)).encode() for node in nodes
+    ]
     data = [X.tobytes()[:40] for X, _ in shards]
-    assert any(runs[0].manifest["federation"].encode() in held for held in written)  # the search finds what is there
+    # the search finds what is there
+    assert any(runs[0].manifest["federation"].encode() in held for held in written)
     for held in written:
         for secret in secrets | set(data):
-            for form in (secret, secret.hex().encode(), base64.b64encode(secret)[:40], repr(secret)[2:-1].encode()):
+            for form in (
+                secret,
+                secret.hex().encode(),
+                base64.b64encode(secret)[:40],
+                repr(secret)[2:-1].encode(),
+            ):
                 assert form not in held

@@ -13,15 +13,25 @@ from decor.graph import design
 from decor.graph.gossip import Gossip
 from decor.graph.modes import modes_of
 
-NEEDED = [(decor.ring(16), 8), (decor.ring(9), 4), (decor.torus(4, 4), 4), (decor.hypercube(5), 5), (decor.star(9), 2)]
+NEEDED = [
+    (decor.ring(16), 8),
+    (decor.ring(9), 4),
+    (decor.torus(4, 4), 4),
+    (decor.hypercube(5), 5),
+    (decor.star(9), 2),
+]
 
 
 @pytest.mark.parametrize("topology, needed", NEEDED, ids=lambda x: repr(x))
 def test_as_many_rounds_as_eigenvalues_are_the_average_and_one_less_is_not(topology, needed):
     average = np.full((topology.users, topology.users), 1 / topology.users)
     for more in (0, 1, 5):
-        assert np.allclose(Gossip(needed + more, "designed").matrix(topology), average, rtol=0, atol=1e-13)
-    assert not np.allclose(Gossip(needed - 1, "designed").matrix(topology), average, rtol=0, atol=1e-3)
+        assert np.allclose(
+            Gossip(needed + more, "designed").matrix(topology), average, rtol=0, atol=1e-13
+        )
+    assert not np.allclose(
+        Gossip(needed - 1, "designed").matrix(topology), average, rtol=0, atol=1e-3
+    )
     assert not np.allclose(Gossip(needed, True).matrix(topology), average, rtol=0, atol=1e-3)
 
 
@@ -31,12 +41,17 @@ def test_designed_rounds_leave_no_more_noise_than_plain_or_chebyshevs(topology, 
     ours = Gossip(rounds, "designed").left_of(topology, 1.0, steps)
     assert ours >= 0
     for other in (False, True):
-        assert ours <= 1.02 * Gossip(rounds, other).left_of(topology, 1.0, steps) + 1e-9 * topology.users
+        assert (
+            ours
+            <= 1.02 * Gossip(rounds, other).left_of(topology, 1.0, steps) + 1e-9 * topology.users
+        )
     assert Gossip(rounds, "designed").shrinkage(topology) < 1
 
 
 @pytest.mark.parametrize(
-    "topology", [decor.ring(32), decor.torus(5, 6), decor.path(12), decor.erdos_renyi(20, 0.25, seed=3)], ids=repr
+    "topology",
+    [decor.ring(32), decor.torus(5, 6), decor.path(12), decor.erdos_renyi(20, 0.25, seed=3)],
+    ids=repr,
 )
 @pytest.mark.parametrize("rounds", [2, 3])
 def test_no_polynomial_found_by_search_leaves_less(topology, rounds):
@@ -47,26 +62,41 @@ def test_no_polynomial_found_by_search_leaves_less(topology, rounds):
         return min(design._left(design._squared(roots, modes.eigenvalues), noise), 1e6)
 
     starts = np.random.default_rng(0).uniform(-0.5, 0.95, (20, rounds))
-    found = min(minimize(left, start, method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-9}).fun for start in starts)
+    found = min(
+        minimize(left, start, method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-9}).fun
+        for start in starts
+    )
     assert left(np.array(design.designed_roots(topology, rounds))) <= 1.01 * found
 
 
-LONG = [(decor.ring(100), 8, 0.786), (decor.ring(256), 8, 3.67), (decor.ring(256), 31, 0.155), (decor.path(100), 31, 0.046)]
+LONG = [
+    (decor.ring(100), 8, 0.786),
+    (decor.ring(256), 8, 3.67),
+    (decor.ring(256), 31, 0.155),
+    (decor.path(100), 31, 0.046),
+]
 
 
 @pytest.mark.parametrize(("topology", "rounds", "reached"), LONG, ids=repr)
 def test_long_graphs_are_designed_for_too(topology, rounds, reached):
-    """Where a whole step of the iteration overshoots, and plain rounds leave five times as much or more."""
+    """Where a whole step of the iteration overshoots, and plain rounds leave five times as much or
+    more.
+    """
     modes = modes_of(topology)
     left = [Gossip(rounds, how).left_of(topology, 1.0, 10**6) for how in ("designed", False)]
     noise = modes.edges + design._OWN_NOISE * modes.users
     roots = np.array(design.designed_roots(topology, rounds))
-    assert design._left(design._squared(roots, modes.eigenvalues), noise) <= reached and left[0] < left[1] / 4
+    assert (
+        design._left(design._squared(roots, modes.eigenvalues), noise) <= reached
+        and left[0] < left[1] / 4
+    )
 
 
 @pytest.mark.parametrize("users", [64, 128, 500])
 def test_many_rounds_in_a_row_do_not_lose_digits(users):
-    """Some modes grow on the way; in the order taken, by no more than the rounds can lose in single precision either."""
+    """Some modes grow on the way; in the order taken, by no more than the rounds can lose in single
+    precision either.
+    """
     P = Gossip(users // 2, "designed").matrix(decor.ring(users))
     assert np.allclose(P, 1 / users, rtol=0, atol=1e-11)
 

@@ -24,14 +24,22 @@ FAMILIES = [
 ]
 
 
-@pytest.mark.parametrize(("topology", "expected"), FAMILIES, ids=lambda x: repr(x) if isinstance(x, decor.Topology) else "")
+@pytest.mark.parametrize(
+    ("topology", "expected"),
+    FAMILIES,
+    ids=lambda x: repr(x) if isinstance(x, decor.Topology) else "",
+)
 def test_every_family_is_the_graph_of_that_name(topology, expected):
     assert nx.is_isomorphic(topology.to_networkx(), expected)
-    assert topology == decor.from_edges(topology.users, topology.edges), "the edges a family writes are sorted and unique"
+    assert topology == decor.from_edges(topology.users, topology.edges), (
+        "the edges a family writes are sorted and unique"
+    )
     assert topology.is_connected
 
 
-@pytest.mark.parametrize("topology", [t for t, _ in FAMILIES if t.vertex_transitive and t.users <= 16], ids=repr)
+@pytest.mark.parametrize(
+    "topology", [t for t, _ in FAMILIES if t.vertex_transitive and t.users <= 16], ids=repr
+)
 def test_a_family_called_vertex_transitive_is(topology):
     graph = topology.to_networkx()
     for user in range(1, topology.users):
@@ -45,7 +53,11 @@ def test_random_graphs_are_what_they_say_and_follow_their_seed():
     regular = decor.random_regular(20, degree=4, seed=3)
     assert set(regular.degrees.tolist()) == {4}
     assert regular == decor.random_regular(20, 4, seed=3) != decor.random_regular(20, 4, seed=4)
-    assert decor.erdos_renyi(30, 0.2, seed=1) == decor.erdos_renyi(30, 0.2, seed=1) != decor.erdos_renyi(30, 0.2, seed=2)
+    assert (
+        decor.erdos_renyi(30, 0.2, seed=1)
+        == decor.erdos_renyi(30, 0.2, seed=1)
+        != decor.erdos_renyi(30, 0.2, seed=2)
+    )
     assert decor.erdos_renyi(6, 1.0) == decor.from_edges(6, decor.complete(6).edges)
     assert decor.erdos_renyi(6, 0).edge_count == 0
 
@@ -77,8 +89,12 @@ def test_networkx_graphs_come_in_and_go_out_unchanged():
     topology = decor.from_networkx(graph)
     assert topology.labels is not None and "Medici" in topology.labels
     back = topology.to_networkx()
-    assert set(back.nodes) == set(graph.nodes) and {frozenset(e) for e in back.edges} == {frozenset(e) for e in graph.edges}
-    assert decor.from_networkx(nx.relabel_nodes(nx.path_graph(3), {0: 2, 2: 0})) == decor.from_edges(3, [(0, 1), (1, 2)])
+    assert set(back.nodes) == set(graph.nodes) and {frozenset(e) for e in back.edges} == {
+        frozenset(e) for e in graph.edges
+    }
+    assert decor.from_networkx(
+        nx.relabel_nodes(nx.path_graph(3), {0: 2, 2: 0})
+    ) == decor.from_edges(3, [(0, 1), (1, 2)])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ def test_a_graph_written_and_read_is_the_same(tmp_path, ending):
         path = tmp_path / f"graph.{ending}"
         decor.write(topology, path)
         again = decor.read(path)
-        assert again.users == topology.users and nx.utils.graphs_equal(again.to_networkx(), topology.to_networkx())
+        assert again.users == topology.users and nx.utils.graphs_equal(
+            again.to_networkx(), topology.to_networkx()
+        )
 
 
 @given(graphs())
@@ -28,7 +30,10 @@ def test_an_edge_list_may_have_comments_commas_weights_and_lonely_users(tmp_path
     path = tmp_path / "hospitals.csv"
     path.write_text("# who talks to whom\nBasel, Bern\nBern,Geneva 0.5  # weight\n\nZug\n")
     topology = decor.read(path)
-    assert topology.labels == ("Basel", "Bern", "Geneva", "Zug") and topology.edges.tolist() == [[0, 1], [1, 2]]
+    assert topology.labels == ("Basel", "Bern", "Geneva", "Zug") and topology.edges.tolist() == [
+        [0, 1],
+        [1, 2],
+    ]
     assert not topology.is_connected
 
 
@@ -82,7 +87,9 @@ def test_a_name_that_an_edge_list_cannot_hold_is_refused(tmp_path):
 
 
 def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path):
-    """Found by review: it made one user two, and everybody looked better protected than they were."""
+    """Found by review: it made one user two, and everybody looked better protected than
+    they were.
+    """
     path = tmp_path / "bom.txt"
     path.write_bytes(b"\xef\xbb\xbf0 1\n1 2\n0 2\n")
     assert decor.read(path) == decor.from_edges(3, [(0, 1), (1, 2), (0, 2)])
@@ -90,7 +97,10 @@ def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path):
 
 def test_users_whose_names_look_alike_are_not_merged(tmp_path):
     path = tmp_path / "alike.gml"
-    path.write_text('graph [ node [ id 0 label 1 ] node [ id 1 label "1" ] node [ id 2 label 2 ] edge [ source 0 target 2 ] ]')
+    path.write_text(
+        'graph [ node [ id 0 label 1 ] node [ id 1 label "1" ] node [ id 2 label 2 ] '
+        "edge [ source 0 target 2 ] ]"
+    )
     with pytest.raises(GraphError, match="two users are called '1'"):
         decor.read(path)
 

@@ -16,7 +16,9 @@ def test_metropolis_weights_are_symmetric_and_doubly_stochastic_on_every_graph(t
     assert (W[away == 1] == 0).all(), "weight only where there is an edge"
 
 
-@pytest.mark.parametrize("topology", [decor.ring(16), decor.torus(4, 4), decor.complete(5), decor.hypercube(3)], ids=repr)
+@pytest.mark.parametrize(
+    "topology", [decor.ring(16), decor.torus(4, 4), decor.complete(5), decor.hypercube(3)], ids=repr
+)
 def test_on_regular_graphs_the_weights_are_the_papers(topology):
     degree = topology.degrees[0]
     expected = (topology.adjacency.toarray() + np.eye(topology.users)) / (degree + 1)
@@ -32,7 +34,9 @@ def test_consensus_rate_is_one_minus_the_second_eigenvalue_of_ww(topology):
 
 
 @pytest.mark.parametrize(
-    "topology", [decor.ring(17), decor.torus(4, 6), decor.torus(2, 5), decor.complete(6), decor.hypercube(4)], ids=repr
+    "topology",
+    [decor.ring(17), decor.torus(4, 6), decor.torus(2, 5), decor.complete(6), decor.hypercube(4)],
+    ids=repr,
 )
 def test_closed_form_consensus_rates_equal_the_general_ones(topology):
     plain = decor.from_edges(topology.users, topology.edges)
@@ -54,12 +58,16 @@ def test_large_graphs_agree_with_dense_ones(monkeypatch):
 @given(graphs(least=2))
 def test_heterogeneity_and_distance_are_the_papers_definitions(topology):
     W = topology.mixing.toarray()
-    both = [(i, j) for i, j in topology.edges.tolist()] + [(j, i) for i, j in topology.edges.tolist()]
+    both = [(i, j) for i, j in topology.edges.tolist()] + [
+        (j, i) for i, j in topology.edges.tolist()
+    ]
     expected = sum(((W[i] - W[j]) ** 2).sum() for i, j in both) / (2 * len(both)) if both else 0.0
     assert mixing.heterogeneity(topology) == pytest.approx(expected, abs=1e-12)
     J = (topology.components[:, None] == topology.components[None, :]).astype(float)
     J /= J.sum(axis=1, keepdims=True)
-    assert mixing.distance_to_average(topology) == pytest.approx(np.linalg.norm(W - J) ** 2, abs=1e-9)
+    assert mixing.distance_to_average(topology) == pytest.approx(
+        np.linalg.norm(W - J) ** 2, abs=1e-9
+    )
 
 
 def test_one_round_of_gossip_leaves_what_lemma_noisereduce_says():

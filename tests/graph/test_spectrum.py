@@ -42,7 +42,10 @@ def test_small_eigenvalues_of_a_large_ring_keep_their_digits():
     values = spectrum.laplacian_spectrum(decor.ring(1_000_000))
     with mp.workdps(40):
         for k in (1, 2, 1000):
-            assert abs(mpf(float(values[k])) / (4 * sin(pi * ((k + 1) // 2) / 1_000_000) ** 2) - 1) < 1e-14
+            assert (
+                abs(mpf(float(values[k])) / (4 * sin(pi * ((k + 1) // 2) / 1_000_000) ** 2) - 1)
+                < 1e-14
+            )
 
 
 @given(graphs(least=2, most=7))
@@ -58,7 +61,9 @@ def test_vertex_connectivity_of_families_agrees_with_networkx(topology):
     assert spectrum.vertex_connectivity(topology) == nx.node_connectivity(topology.to_networkx())
 
 
-@pytest.mark.parametrize("topology", [decor.ring(7), decor.star(6), decor.erdos_renyi(8, 0.5, seed=1)], ids=repr)
+@pytest.mark.parametrize(
+    "topology", [decor.ring(7), decor.star(6), decor.erdos_renyi(8, 0.5, seed=1)], ids=repr
+)
 @pytest.mark.parametrize("deletions", [1, 2, 3])
 def test_a_q_is_the_minimum_over_all_deletions(topology, deletions):
     graph = topology.to_networkx()

@@ -99,6 +99,8 @@ def test_different_graphs_differ_in_digest():
 
 def test_a_ring_of_a_million_users_is_an_ordinary_object():
     topology = decor.ring(1_000_000)
-    assert topology.edge_count == 1_000_000 and topology.degrees.min() == 2 == topology.degrees.max()
+    assert (
+        topology.edge_count == 1_000_000 and topology.degrees.min() == 2 == topology.degrees.max()
+    )
     assert topology.neighbours(0).tolist() == [1, 999_999]
     assert topology == decor.ring(1_000_000)

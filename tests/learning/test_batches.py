@@ -64,7 +64,11 @@ def test_fixed_batches_have_their_size_and_no_record_twice():
     starts = np.concatenate([[0], np.cumsum(records)])
     for step in range(200):
         batch = batches.draw(step)
-        assert batch.rows.shape == (8, 3) and batch.rows.dtype == torch.int64 and batch.weights == 1 / 3
+        assert (
+            batch.rows.shape == (8, 3)
+            and batch.rows.dtype == torch.int64
+            and batch.weights == 1 / 3
+        )
         for k, row in enumerate(batch.rows.tolist()):
             assert len(set(row)) == 3 and all(starts[k // 2] <= r < starts[k // 2 + 1] for r in row)
 
@@ -72,7 +76,9 @@ def test_fixed_batches_have_their_size_and_no_record_twice():
 @pytest.mark.parametrize(("m", "b"), [(5, 2), (4, 3), (6, 1), (7, 3)])
 def test_every_subset_is_equally_likely(m, b):
     taken = (
-        own(drawn((2, m), b, "fixed", seeds=(1, 2)), (2, m))[1] if b <= 2 else own(drawn((m, m), b, "fixed", (1, 2)), (m, m))[1]
+        own(drawn((2, m), b, "fixed", seeds=(1, 2)), (2, m))[1]
+        if b <= 2
+        else own(drawn((m, m), b, "fixed", (1, 2)), (m, m))[1]
     )
     code = (taken.reshape(-1, m) * 2 ** np.arange(m)).sum(1)
     subsets = [sum(2**k for k in chosen) for chosen in combinations(range(m), b)]
@@ -91,7 +97,10 @@ def test_the_order_within_a_fixed_batch_is_chance_too():
 def test_a_fixed_batch_of_everything_is_everything():
     batches = Batches((4, 4), 4, "fixed", [0])
     for step in range(20):
-        assert [sorted(row) for row in batches.draw(step).rows.tolist()] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        assert [sorted(row) for row in batches.draw(step).rows.tolist()] == [
+            [0, 1, 2, 3],
+            [4, 5, 6, 7],
+        ]
 
 
 RECORDS, SIZE = (8, 16, 40), 4
@@ -107,8 +116,14 @@ def test_every_record_is_taken_at_its_users_rate(poisson):
         q = SIZE / m
         together = taken.reshape(-1, m)
         assert set(np.unique(together)) == {0, 1}, "no record twice"
-        assert rate_fits(together, q) and not rate_fits(together, q * 2 / 3) and not rate_fits(together, min(1, q * 3 / 2))
-        assert flatly(together.sum(0), np.full(m, together.sum() / m)), "no place in the shard is favoured"
+        assert (
+            rate_fits(together, q)
+            and not rate_fits(together, q * 2 / 3)
+            and not rate_fits(together, min(1, q * 3 / 2))
+        )
+        assert flatly(together.sum(0), np.full(m, together.sum() / m)), (
+            "no place in the shard is favoured"
+        )
 
 
 def test_the_size_of_a_poisson_batch_is_binomial(poisson):
@@ -117,28 +132,41 @@ def test_the_size_of_a_poisson_batch_is_binomial(poisson):
         counts = np.bincount(sizes, minlength=m + 1)
         law = stats.binom(m, SIZE / m).pmf(np.arange(m + 1))
         assert flatly(counts, law * len(sizes))
-        assert not flatly(counts, stats.poisson(SIZE).pmf(np.arange(m + 1)) * len(sizes)), "nor a Poisson number of records"
+        assert not flatly(counts, stats.poisson(SIZE).pmf(np.arange(m + 1)) * len(sizes)), (
+            "nor a Poisson number of records"
+        )
 
 
 def test_records_are_taken_independently(poisson):
     for m, taken in zip(RECORDS, poisson, strict=True):
         together = taken.reshape(-1, m).astype(float)
         correlation = np.corrcoef(together.T)[np.triu_indices(m, 1)] * np.sqrt(len(together))
-        assert abs(correlation).max() < 5.2 and abs((correlation**2).mean() - 1) < 6 / np.sqrt(len(correlation))
+        assert abs(correlation).max() < 5.2 and abs((correlation**2).mean() - 1) < 6 / np.sqrt(
+            len(correlation)
+        )
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 def test_users_seeds_and_steps_draw_independently(sampling):
     records = (6, 6, 6)
-    taken = np.stack(own(drawn(records, 2, sampling, seeds=(0, 1, 2**62)), records), 1).astype(float)  # step, user, seed, record
+    # step, user, seed, record
+    taken = np.stack(own(drawn(records, 2, sampling, seeds=(0, 1, 2**62)), records), 1).astype(
+        float
+    )
     bound = 5 / np.sqrt(len(taken))
 
     def related(a, b):
         table = (a - a.mean(0)).T @ (b - b.mean(0)) / len(a) / (a.std() * b.std())
         return abs(table).max()
 
-    assert related(taken[:, 0, 0], taken[:, 1, 0]) < bound and related(taken[:, 1, 0], taken[:, 2, 0]) < bound
-    assert related(taken[:, 0, 0], taken[:, 0, 1]) < bound and related(taken[:, 0, 1], taken[:, 0, 2]) < bound
+    assert (
+        related(taken[:, 0, 0], taken[:, 1, 0]) < bound
+        and related(taken[:, 1, 0], taken[:, 2, 0]) < bound
+    )
+    assert (
+        related(taken[:, 0, 0], taken[:, 0, 1]) < bound
+        and related(taken[:, 0, 1], taken[:, 0, 2]) < bound
+    )
     for lag in (1, 2, 7):
         assert related(taken[:-lag, 0, 0], taken[lag:, 0, 0]) < bound
         assert related(taken[:-lag, 0, 0], taken[lag:, 1, 0]) < bound
@@ -169,14 +197,18 @@ def test_weights_are_one_over_the_expected_size_and_padding_weighs_nothing():
         assert (batch.weights[null] == 0).all() and (batch.weights[~null] == 1 / 5).all()
         count = (~null).sum(1)
         assert batch.rows.shape[1] == max(1, int(count.max())), "no wider than the largest batch"
-        assert all(not row[:k].any() and row[k:].all() for row, k in zip(null, count.tolist(), strict=True)), "padding comes last"
+        assert all(
+            not row[:k].any() and row[k:].all() for row, k in zip(null, count.tolist(), strict=True)
+        ), "padding comes last"
         sizes |= set(count.tolist())
     assert len(sizes) > 6, "realised sizes differ, the weight does not"
 
 
 def test_an_empty_batch_is_a_batch():
     batches = Batches((200,), 1, "poisson", [0])
-    empty = [batch for batch in (batches.draw(step) for step in range(30)) if not batch.weights.any()]
+    empty = [
+        batch for batch in (batches.draw(step) for step in range(30)) if not batch.weights.any()
+    ]
     assert empty, "with one record expected, a third of the batches are empty"
     assert all(batch.rows.shape[1] >= 1 for batch in empty)
 
@@ -192,7 +224,11 @@ def test_a_batch_is_a_function_of_seed_step_and_user(sampling):
     alone = Batches((9, 20, 9), 4, sampling, [3])
     for step in (5, 0, 1000, 5, 2**40):
         for user in range(3):
-            assert taken(several, step, 2 * user + 1) == taken(alone, step, user) == taken(again, step, 2 * user + 1)
+            assert (
+                taken(several, step, 2 * user + 1)
+                == taken(alone, step, user)
+                == taken(again, step, 2 * user + 1)
+            )
     fewer = Batches((9, 20), 4, sampling, [3])
     assert taken(fewer, 12, 0) == taken(alone, 12, 0) and taken(fewer, 12, 1) == taken(alone, 12, 1)
     np.random.seed(0), torch.manual_seed(0)
@@ -202,7 +238,9 @@ def test_a_batch_is_a_function_of_seed_step_and_user(sampling):
 
 
 def test_a_batch_that_does_not_fit_is_drawn_again_with_room():
-    """Rarer than once in 10^30 steps, so it is made to happen: leaving a record out would change the law."""
+    """Rarer than once in 10^30 steps, so it is made to happen: leaving a record out would change
+    the law.
+    """
     tight, wide = (Batches((30, 50), 10, "poisson", [1, 2]) for _ in range(2))
     tight._rows = np.empty((4, 1), dtype=np.int64)
     for step in range(20):
@@ -219,14 +257,18 @@ def test_room_for_a_poisson_batch_does_not_grow_with_the_shard():
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 def test_a_batch_larger_than_a_shard_names_the_user_and_the_way_out(sampling):
     with pytest.raises(
-        InputError, match=r"batch_size 6 is larger than the shard of user 1, 5 records; lower it, or leave it out"
+        InputError,
+        match=r"batch_size 6 is larger than the shard of user 1, 5 records; lower it, "
+        r"or leave it out",
     ):
         Batches((8, 5, 4), 6, sampling, [0])
     Batches((8, 5, 4), 4, sampling, [0]).draw(0)
 
 
 def secret_batches(records, size, sampling, draws=STEPS):
-    """[draws, records]: what a real user takes, by bytes of its own; every weight is looked at on the way."""
+    """[draws, records]: what a real user takes, by bytes of its own; every weight is looked at on
+    the way.
+    """
     random = np.random.default_rng(7).bytes
     taken = np.zeros((draws, records), dtype=np.int64)
     for k in range(draws):
@@ -244,7 +286,13 @@ def test_a_real_users_poisson_batches_take_every_record_at_its_rate_independentl
     taken = secret_batches(40, 3, "poisson")
     assert taken.max() == 1 and rate_fits(taken, 3 / 40)
     sizes = taken.sum(1)
-    assert flatly(np.bincount(sizes, minlength=12)[:12], STEPS * stats.binom.pmf(np.arange(12), 40, 3 / 40)) and sizes.min() == 0
+    assert (
+        flatly(
+            np.bincount(sizes, minlength=12)[:12],
+            STEPS * stats.binom.pmf(np.arange(12), 40, 3 / 40),
+        )
+        and sizes.min() == 0
+    )
     assert abs(np.corrcoef(taken[1:].ravel(), taken[:-1].ravel())[0, 1]) < 5 / np.sqrt(taken.size)
 
 
@@ -258,18 +306,29 @@ def test_a_real_users_fixed_batches_have_their_size_and_every_record_alike():
 
 
 def private(records, size, sampling, steps=STEPS):
-    """[steps, records of all] and the batches: what the users of a private run take, by words of the cipher."""
-    words = lambda step, count: np.random.default_rng([8, step]).integers(0, 2**32, count, np.uint32)  # noqa: E731
+    """[steps, records of all] and the batches: what the users of a private run take, by words of
+    the cipher.
+    """
+
+    def words(step, count):
+        return np.random.default_rng([8, step]).integers(0, 2**32, count, np.uint32)
+
     batches = Batches(records, size, sampling, [0], words=words)
     taken = np.zeros((steps, sum(records) + 1), dtype=np.int64)
     for step in range(steps):
         batch = batches.draw(step)
         rows, weights = batch.rows.numpy(), batch.weights
-        assert weights == 1 / size if isinstance(weights, float) else set(weights.unique().tolist()) <= {0.0, 1 / size}
+        assert (
+            weights == 1 / size
+            if isinstance(weights, float)
+            else set(weights.unique().tolist()) <= {0.0, 1 / size}
+        )
         for user, row in enumerate(rows):
             mine = row[row < sum(records)]
             first = sum(records[:user])
-            assert ((mine >= first) & (mine < first + records[user])).all(), "a user takes its own records only"
+            assert ((mine >= first) & (mine < first + records[user])).all(), (
+                "a user takes its own records only"
+            )
         np.add.at(taken[step], rows.ravel(), 1)
     return taken[:, :-1]
 
@@ -282,7 +341,8 @@ def test_a_private_runs_poisson_batches_take_every_record_at_its_users_rate_inde
         sizes = taken[:, first:last].sum(1)
         law = stats.binom.pmf(np.arange(12), last - first, 3 / (last - first))
         assert flatly(np.bincount(sizes, minlength=12)[:12], STEPS * law)
-    joint = np.corrcoef(taken[:, 0:40].sum(1), taken[:, 40:52].sum(1))[0, 1]  # users draw from words of their own
+    # users draw from words of their own
+    joint = np.corrcoef(taken[:, 0:40].sum(1), taken[:, 40:52].sum(1))[0, 1]
     assert abs(joint) < 5 / np.sqrt(STEPS)
 
 
@@ -299,11 +359,14 @@ def test_a_private_runs_fixed_batches_are_every_subset_alike_for_every_user():
 
 
 def test_words_that_would_favour_some_records_are_rejected():
-    """2^64 mod 5 is 1, mod 4 is 0, mod 3 is 1: the word 0 is rejected for the first place and the third alone."""
+    """2^64 mod 5 is 1, mod 4 is 0, mod 3 is 1: the word 0 is rejected for the first place and the
+    third alone.
+    """
     words = np.array([0, 2**64 - 1, 0, 0, 7], np.uint64).view(np.uint32)
     taken, scratch = np.empty(3, np.int64), np.arange(5)
     choose(words, 5, scratch, taken)
-    # 2^64 - 1 mod 5 is 0; then 0 mod 4; then 0 is rejected, and 7 mod 3 is 1: the second of those left
+    # 2^64 - 1 mod 5 is 0; then 0 mod 4; then 0 is rejected, and 7 mod 3 is 1: the second of those
+    # left
     assert taken.tolist() == [0, 1, 3] and scratch.tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(DecorError, match="ran out"):
         choose(np.zeros(10, np.uint32), 5, scratch, taken)

@@ -26,17 +26,27 @@ SMALL = {"a9a": b"-1 3:1 123:1 \n+1 1:1 \n", "a9a.t": b"+1 2:1 122:1 \n"}
 
 def needs(name):
     there = all(
-        any((folder / name / (file.name + ending)).is_file() for folder in files.folders() for ending in file.endings)
+        any(
+            (folder / name / (file.name + ending)).is_file()
+            for folder in files.folders()
+            for ending in file.endings
+        )
         for file in files.SOURCES[name].files
     )
-    return pytest.mark.skipif(not there, reason=f"the files of {name} are not in DECOR_DATA or ~/.cache/decor")
+    return pytest.mark.skipif(
+        not there, reason=f"the files of {name} are not in DECOR_DATA or ~/.cache/decor"
+    )
 
 
 @pytest.fixture
 def small(monkeypatch, tmp_path):
-    """A dataset of the shape of a9a with few rows, and an empty home: no test reads or writes the real one."""
+    """A dataset of the shape of a9a with few rows, and an empty home: no test reads or writes the
+    real one.
+    """
     of = files.SOURCES["a9a"]
-    shrunk = tuple(files.File(f.name, hashlib.md5(SMALL[f.name]).hexdigest(), f.endings) for f in of.files)
+    shrunk = tuple(
+        files.File(f.name, hashlib.md5(SMALL[f.name]).hexdigest(), f.endings) for f in of.files
+    )
     monkeypatch.setitem(files.SOURCES, "a9a", files.Source("a9a", of.home, shrunk))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DECOR_DATA", str(tmp_path / "data"))
@@ -67,13 +77,20 @@ class TestFiles:
         monkeypatch.delenv("DECOR_DATA")
         assert files.read("a9a", "a9a")[1] == small / "home/.cache/decor/a9a/a9a"
         monkeypatch.setenv("DECOR_DATA", "")
-        assert files.folders() == (small / "home/.cache/decor",), "an empty variable is not the current folder"
+        assert files.folders() == (small / "home/.cache/decor",), (
+            "an empty variable is not the current folder"
+        )
 
     def test_a_missing_file_says_which_one_and_how_to_get_it(self, small):
         with pytest.raises(InputError) as problem:
             a9a.load()
         said = str(problem.value)
-        for part in ("the file a9a of a9a", "decor.tasks.download('a9a')", "https://www.csie.ntu.edu.tw", "a9a, a9a.t"):
+        for part in (
+            "the file a9a of a9a",
+            "decor.tasks.download('a9a')",
+            "https://www.csie.ntu.edu.tw",
+            "a9a, a9a.t",
+        ):
             assert part in said
         assert str(small / "data" / "a9a") in said and str(small / "home/.cache/decor/a9a") in said
         put(small / "data").unlink()
@@ -90,7 +107,12 @@ class TestFiles:
         path = put(small / "data", a9a=other)
         with pytest.raises(InputError) as problem:
             a9a.load()
-        for part in (str(path), hashlib.md5(other).hexdigest(), hashlib.md5(SMALL["a9a"]).hexdigest(), "download"):
+        for part in (
+            str(path),
+            hashlib.md5(other).hexdigest(),
+            hashlib.md5(SMALL["a9a"]).hexdigest(),
+            "download",
+        ):
             assert part in str(problem.value)
 
     def test_a_broken_copy_is_never_passed_over_for_a_good_one(self, small):
@@ -100,7 +122,10 @@ class TestFiles:
             a9a.load()
 
     @pytest.mark.parametrize("ending", [".xz", ".bz2"])
-    @pytest.mark.parametrize("damage", [lambda c: c[:-9], lambda c: c[: len(c) // 2], lambda c: b"", lambda c: b"garbage" * 9])
+    @pytest.mark.parametrize(
+        "damage",
+        [lambda c: c[:-9], lambda c: c[: len(c) // 2], lambda c: b"", lambda c: b"garbage" * 9],
+    )
     def test_damaged_packing_is_an_error_that_names_the_file(self, small, ending, damage):
         path = put(small / "data", ending, a9a=damage(PACK[ending](SMALL["a9a"])))
         with pytest.raises(InputError, match=f"{path}"):
@@ -162,7 +187,11 @@ class Answer(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(
-            content[:5] if way in ("cut", "untold") else content.replace(b"2:", b"3:") if way == "changed" else content
+            content[:5]
+            if way in ("cut", "untold")
+            else content.replace(b"2:", b"3:")
+            if way == "changed"
+            else content
         )
 
 
@@ -204,8 +233,12 @@ class TestDownload:
         server.ways["a9a.t"] = way
         with pytest.raises(InputError, match=said) as problem:
             download.download("a9a", base=server.base)
-        assert f"{server.base}/a9a.t" in str(problem.value) and str(small / "home/.cache/decor/a9a/a9a.t") in str(problem.value)
-        assert os.listdir(small / "home/.cache/decor/a9a") == ["a9a"], "the good file stays, of the other not even a part"
+        assert f"{server.base}/a9a.t" in str(problem.value) and str(
+            small / "home/.cache/decor/a9a/a9a.t"
+        ) in str(problem.value)
+        assert os.listdir(small / "home/.cache/decor/a9a") == ["a9a"], (
+            "the good file stays, of the other not even a part"
+        )
         server.ways.clear()
         monkeypatch.setattr(download, "PATIENCE_S", 5)
         download.download("a9a", base=server.base)
@@ -248,7 +281,11 @@ class TestDownload:
 rows = st.lists(
     st.tuples(
         st.sampled_from(["-1", "+1", "1"]),
-        st.dictionaries(st.integers(1, 123), st.floats(-1e6, 1e6, width=32).map(lambda v: f"{v:.9g}"), max_size=8),
+        st.dictionaries(
+            st.integers(1, 123),
+            st.floats(-1e6, 1e6, width=32).map(lambda v: f"{v:.9g}"),
+            max_size=8,
+        ),
     ),
     min_size=1,
     max_size=12,
@@ -258,15 +295,22 @@ rows = st.lists(
 class TestA9a:
     @given(rows, st.sampled_from(["\n", " \n", "\r\n", "\n\n", "\t\n"]))
     def test_rows_are_read_as_scikit_learn_reads_them(self, table, end):
-        text = "".join(label + "".join(f" {i}:{v}" for i, v in sorted(row.items())) + end for label, row in table).encode()
+        text = "".join(
+            label + "".join(f" {i}:{v}" for i, v in sorted(row.items())) + end
+            for label, row in table
+        ).encode()
         X, y = a9a.parse(text, "file")
-        expected, labels = load_svmlight_file(io.BytesIO(text), n_features=123, dtype=np.float64, zero_based=False)
+        expected, labels = load_svmlight_file(
+            io.BytesIO(text), n_features=123, dtype=np.float64, zero_based=False
+        )
         assert X.dtype == np.float32 and np.array_equal(X, expected.toarray().astype(np.float32))
         assert y.dtype == np.int64 and np.array_equal(y, labels > 0)
 
     def test_the_end_of_the_last_line_may_be_missing(self):
         X, y = a9a.parse(b"\n+1 1:1\n-1 2:0.5", "file")
-        assert np.argwhere(X).tolist() == [[0, 0], [1, 1]] and X[1, 1] == 0.5 and y.tolist() == [1, 0]
+        assert (
+            np.argwhere(X).tolist() == [[0, 0], [1, 1]] and X[1, 1] == 0.5 and y.tolist() == [1, 0]
+        )
 
     @pytest.mark.parametrize(
         ("text", "said"),
@@ -308,17 +352,23 @@ class TestA9a:
     def test_the_published_files_are_read_as_scikit_learn_reads_them(self):
         loaded = a9a.load()
         for (X, y), name, count in zip(loaded, ("a9a", "a9a.t"), (32_561, 16_281), strict=True):
-            expected, labels = load_svmlight_file(io.BytesIO(files.read("a9a", name)[0]), n_features=123)
+            expected, labels = load_svmlight_file(
+                io.BytesIO(files.read("a9a", name)[0]), n_features=123
+            )
             assert X.shape == (count, 123) and X.dtype == np.float32
             assert np.array_equal(X, expected.toarray()) and np.array_equal(y, labels > 0)
         (X, y), (test_X, test_y) = loaded
-        assert X[:, -1].any() and not test_X[:, -1].any() and test_X[:, -2].any(), "the test rows lack the last feature"
+        assert X[:, -1].any() and not test_X[:, -1].any() and test_X[:, -2].any(), (
+            "the test rows lack the last feature"
+        )
         assert (y.sum(), test_y.sum()) == (7_841, 3_846)
 
 
 def images(count=2, side=28, magic=2051, pixels=None):
     body = bytes(range(256)) * 8
-    return struct.pack(">IIII", magic, count, side, side) + (body[: count * side * side] if pixels is None else pixels)
+    return struct.pack(">IIII", magic, count, side, side) + (
+        body[: count * side * side] if pixels is None else pixels
+    )
 
 
 class TestMnist:
@@ -342,9 +392,17 @@ class TestMnist:
             (mnist.parse_images, images(magic=2049), "starts with 2049, not with the 2051"),
             (mnist.parse_images, images(side=27), "27x27 pixels"),
             (mnist.parse_images, images(count=0), "holds 0 bytes"),
-            (mnist.parse_images, images(count=2**32 - 1, pixels=b"abc"), "header tells 3,367,254,359,280"),
+            (
+                mnist.parse_images,
+                images(count=2**32 - 1, pixels=b"abc"),
+                "header tells 3,367,254,359,280",
+            ),
             (mnist.parse_labels, struct.pack(">II", 2051, 1) + b"\1", "starts with 2051"),
-            (mnist.parse_labels, struct.pack(">II", 2049, 2) + b"\1", "1 bytes of data where its header tells 2"),
+            (
+                mnist.parse_labels,
+                struct.pack(">II", 2049, 2) + b"\1",
+                "1 bytes of data where its header tells 2",
+            ),
             (mnist.parse_labels, struct.pack(">II", 2049, 1) + b"\x0a", "label 10"),
         ],
     )
@@ -359,8 +417,12 @@ class TestMnist:
             with pytest.raises(InputError):
                 parse(content, "file")
 
-    @pytest.mark.parametrize("kept", [None, -9, 20, 0], ids=["other text", "cut at the end", "cut early", "empty"])
-    def test_files_that_are_no_gzip_are_refused_also_with_the_right_checksum(self, small, monkeypatch, kept):
+    @pytest.mark.parametrize(
+        "kept", [None, -9, 20, 0], ids=["other text", "cut at the end", "cut early", "empty"]
+    )
+    def test_files_that_are_no_gzip_are_refused_also_with_the_right_checksum(
+        self, small, monkeypatch, kept
+    ):
         """Behind the checksum there is still a reader that does not trust its input."""
         content = b"no gzip" if kept is None else gzip.compress(images(), mtime=0)[:kept]
         of = files.SOURCES["mnist"]
@@ -374,7 +436,9 @@ class TestMnist:
 
     def test_missing_files_say_how_to_get_them(self, small):
         with pytest.raises(
-            InputError, match=r"train-images-idx3-ubyte.gz of mnist is missing: run decor.tasks.download\('mnist'\)"
+            InputError,
+            match=r"train-images-idx3-ubyte.gz of mnist is missing: run "
+            r"decor.tasks.download\('mnist'\)",
         ):
             mnist.load()
 
@@ -382,16 +446,42 @@ class TestMnist:
     def test_the_published_files_hold_what_they_are_known_to_hold(self):
         (X, y), (test_X, test_y) = mnist.load()
         assert X.shape == (60_000, 784) and test_X.shape == (10_000, 784)
-        assert np.bincount(y).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
-        assert np.bincount(test_y).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
-        assert abs(X.mean(dtype=np.float64)) < 2e-4 and abs(X.std(dtype=np.float64) - 1) < 2e-4, "normalised by its own pixels"
+        assert np.bincount(y).tolist() == [
+            5923,
+            6742,
+            5958,
+            6131,
+            5842,
+            5421,
+            5918,
+            6265,
+            5851,
+            5949,
+        ]
+        assert np.bincount(test_y).tolist() == [
+            980,
+            1135,
+            1032,
+            1010,
+            982,
+            892,
+            958,
+            1028,
+            974,
+            1009,
+        ]
+        assert abs(X.mean(dtype=np.float64)) < 2e-4 and abs(X.std(dtype=np.float64) - 1) < 2e-4, (
+            "normalised by its own pixels"
+        )
         assert y[:5].tolist() == [5, 0, 4, 1, 9] and test_y[:3].tolist() == [7, 2, 1]
 
 
 class TestEmbedded:
     def test_they_hold_what_they_are_known_to_hold(self):
         X, y = embedded.breast_cancer()
-        assert X.shape == (569, 30) and np.bincount(y).tolist() == [212, 357], "212 malignant, 357 benign"
+        assert X.shape == (569, 30) and np.bincount(y).tolist() == [212, 357], (
+            "212 malignant, 357 benign"
+        )
         X, y = embedded.digits()
         assert X.shape == (1797, 64) and X.min() == 0 and X.max() == 1 and set(y) == set(range(10))
 

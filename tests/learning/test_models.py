@@ -22,27 +22,41 @@ from decor.learning import models
 )
 def test_every_model_is_plain_float32_torch_of_the_size_it_says(model, inputs, outputs, parameters):
     assert sum(p.numel() for p in model.parameters()) == parameters
-    assert all(p.dtype == torch.float32 and p.requires_grad and p.device.type == "cpu" for p in model.parameters())
+    assert all(
+        p.dtype == torch.float32 and p.requires_grad and p.device.type == "cpu"
+        for p in model.parameters()
+    )
     assert model(torch.zeros(7, inputs)).shape == (7, outputs)
     assert type(model) in (nn.Linear, nn.Sequential), "the fast path knows these"
 
 
 def test_linear_models_start_where_they_say():
-    assert all((p == 0).all() for p in [*models.logistic(4).parameters(), *models.multinomial(4, 3).parameters()])
+    assert all(
+        (p == 0).all()
+        for p in [*models.logistic(4).parameters(), *models.multinomial(4, 3).parameters()]
+    )
     assert (models.linear(4).weight == 1).all() and models.linear(4).bias is None
 
 
 def test_layers_alternate_with_the_activation_and_end_without():
     assert [type(layer) for layer in models.mlp(4, 3, 2)] == [nn.Linear, nn.ReLU, nn.Linear]
-    assert [type(layer) for layer in models.mlp(4, 3, 3, 2, activation="tanh")][1::2] == [nn.Tanh, nn.Tanh]
+    assert [type(layer) for layer in models.mlp(4, 3, 3, 2, activation="tanh")][1::2] == [
+        nn.Tanh,
+        nn.Tanh,
+    ]
     assert [type(layer) for layer in models.mlp(4, 2)] == [nn.Linear]
 
 
 @pytest.mark.parametrize("layer", [0, 2])
 def test_first_weights_follow_the_law_of_torch(layer):
-    """Uniform within 1/sqrt(inputs): accepted, while 2/3 and 3/2 of it are not; torch's own layers pass the same test."""
+    """Uniform within 1/sqrt(inputs): accepted, while 2/3 and 3/2 of it are not; torch's own layers
+    pass the same test.
+    """
     torch.manual_seed(0)
-    ours, theirs = models.mlp(40, 900, 900, seed=1)[layer], nn.Linear(40 if layer == 0 else 900, 900)
+    ours, theirs = (
+        models.mlp(40, 900, 900, seed=1)[layer],
+        nn.Linear(40 if layer == 0 else 900, 900),
+    )
     bound = 1 / math.sqrt(ours.in_features)
     for mine in (ours, theirs):
         for values in (mine.weight, mine.bias):
@@ -74,7 +88,10 @@ def test_a_default_type_set_elsewhere_changes_nothing():
         model = models.mlp(3, 2, 2)
     finally:
         torch.set_default_dtype(torch.float32)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), models.mlp(3, 2, 2).parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(model.parameters(), models.mlp(3, 2, 2).parameters(), strict=True)
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""A user's own data: read as it is, refused where it is not data, and never repeated in an error."""
+"""A user's own data: read as it is, refused where it is not data, and never repeated in an
+error.
+"""
 
 import sys
 from types import ModuleType
@@ -35,7 +37,13 @@ def test_the_label_may_be_any_column_by_name_or_number(write, label):
 
 
 @pytest.mark.parametrize(
-    "text", ["a;b;c\n1;2;3\n4;5;6\n", "1\t2\t3\n4\t5\t6\n", "\ufeffa,b,c\r\n1, 2, 3\r\n\r\n4,5,6", '"1","2","3"\n4,5,6\n\n']
+    "text",
+    [
+        "a;b;c\n1;2;3\n4;5;6\n",
+        "1\t2\t3\n4\t5\t6\n",
+        "\ufeffa,b,c\r\n1, 2, 3\r\n\r\n4,5,6",
+        '"1","2","3"\n4,5,6\n\n',
+    ],
 )
 def test_files_come_in_many_dialects(write, text):
     X, y = own_data.read(write(text))
@@ -56,18 +64,27 @@ def test_labels_that_are_not_whole_are_float32(write):
 
 @settings(max_examples=25, deadline=None)
 @given(
-    st.lists(st.tuples(st.floats(width=32, allow_nan=False, allow_infinity=False), st.integers(0, 9)), min_size=1, max_size=20)
+    st.lists(
+        st.tuples(st.floats(width=32, allow_nan=False, allow_infinity=False), st.integers(0, 9)),
+        min_size=1,
+        max_size=20,
+    )
 )
 def test_nothing_is_done_to_the_numbers(tmp_path_factory, records):
     path = tmp_path_factory.mktemp("data") / "own.csv"
     path.write_text("".join(f"{x!r},{y}\n" for x, y in records))
     X, y = own_data.read(path)
-    assert X[:, 0].tolist() == [x for x, _ in records] and y.tolist() == [label for _, label in records]
+    assert X[:, 0].tolist() == [x for x, _ in records] and y.tolist() == [
+        label for _, label in records
+    ]
 
 
 SECRET = "77123"
 REFUSED = [
-    (f"1,{SECRET},0\n1,x{SECRET},0\n", "line 2, column 2 of '.*' is no number; fill it in, or drop the record"),
+    (
+        f"1,{SECRET},0\n1,x{SECRET},0\n",
+        "line 2, column 2 of '.*' is no number; fill it in, or drop the record",
+    ),
     (f"{SECRET},2,0\n1,,0\n", "line 2, column 2 of '.*' is empty"),
     (f"{SECRET},2,0\n1,nan,0\n", "line 2, column 2 of '.*' is not finite"),
     (f"{SECRET},2,0\n1,2,-inf\n", "line 2, column 3 of '.*' is not finite"),
@@ -77,7 +94,10 @@ REFUSED = [
     (f"{SECRET},2,0\n1,٣,0\n", "line 2, column 2 of '.*' is no number"),
     (f"{SECRET},2,0\n1,2\n", "line 2 of '.*' has 2 columns, and the lines before have 3"),
     (f"a,b,c\n\n{SECRET},2,0\n1,b,0\n", "line 4, column 2 of '.*' is no number"),
-    (f"{SECRET},NA,0\n1,2,3\n", "line 1 of '.*' is neither a header nor a record: column 2 is no number"),
+    (
+        f"{SECRET},NA,0\n1,2,3\n",
+        "line 1 of '.*' is neither a header nor a record: column 2 is no number",
+    ),
     (f"{SECRET}\n1\n", "has one column; a record has features and a label"),
     ("a,b\n", "holds no record"),
     ("", "holds no record"),
@@ -92,7 +112,11 @@ def test_errors_say_where_and_never_what(write, text, said):
     with pytest.raises(InputError, match=said) as caught:
         own_data.read(write(text))
     assert SECRET not in str(caught.value)
-    assert caught.value.__cause__ is None and caught.value.__suppress_context__ or caught.value.__context__ is None
+    assert (
+        caught.value.__cause__ is None
+        and caught.value.__suppress_context__
+        or caught.value.__context__ is None
+    )
 
 
 def test_a_label_that_is_not_there_is_refused_without_naming_what_is(write):
@@ -123,7 +147,12 @@ def test_numpy_files_hold_x_and_y(tmp_path):
     path = tmp_path / "own.npz"
     np.savez(path, X=np.arange(6.0).reshape(3, 2), y=np.array([True, False, True]))
     X, y = own_data.read(path, features=2)
-    assert X.dtype == np.float32 and y.dtype == np.int64 and X.shape == (3, 2) and y.tolist() == [1, 0, 1]
+    assert (
+        X.dtype == np.float32
+        and y.dtype == np.int64
+        and X.shape == (3, 2)
+        and y.tolist() == [1, 0, 1]
+    )
     with pytest.raises(InputError, match="holds its labels as y; drop it"):
         own_data.read(path, label="y")
 
@@ -133,11 +162,21 @@ BROKEN = [
     ({"X": np.ones((2, 2)), "y": np.ones(3)}, r"X has shape \(2, 2\) and y \(3,\)"),
     ({"X": np.ones(2), "y": np.ones(2)}, "give X as .records, features."),
     ({"X": np.ones((0, 2)), "y": np.ones(0)}, "give X as"),
-    ({"X": np.array([[1.0, np.nan]]), "y": np.ones(1)}, r"the record 0 \(counted from 0\) .* is not finite"),
-    ({"X": np.ones((2, 1)), "y": np.array([1.0, np.inf])}, "the label of record 1 .* is not finite"),
+    (
+        {"X": np.array([[1.0, np.nan]]), "y": np.ones(1)},
+        r"the record 0 \(counted from 0\) .* is "
+        r"not finite",
+    ),
+    (
+        {"X": np.ones((2, 1)), "y": np.array([1.0, np.inf])},
+        "the label of record 1 .* is not finite",
+    ),
     ({"X": np.array([["a"], ["b"]]), "y": np.ones(2)}, "other things than"),
     ({"X": np.ones((2, 1)) * 1j, "y": np.ones(2)}, "other things than"),
-    ({"X": np.array([[{}]], dtype=object), "y": np.ones(1)}, "is damaged, or holds other things than numbers"),
+    (
+        {"X": np.array([[{}]], dtype=object), "y": np.ones(1)},
+        "is damaged, or holds other things than numbers",
+    ),
     ({"X": np.ones((1, 2)), "y": np.array([1.5e300])}, "too large"),
 ]
 

@@ -1,4 +1,6 @@
-"""One recipe for every way to train: the same fields, defaults and checks in library, commands and federation file."""
+"""One recipe for every way to train: the same fields, defaults and checks in library, commands and
+federation file.
+"""
 
 from dataclasses import MISSING, fields
 
@@ -19,7 +21,11 @@ def test_every_field_has_a_default_a_help_text_and_stands_in_the_docstring():
 
 @pytest.mark.parametrize("command", ["train", "compare"])
 def test_commands_have_an_option_for_every_field_which_is_the_recipes_default_unless_given(command):
-    needed = ["--task", "digits", "--learning-rate", "0.1", "--output", "x"] if command == "train" else []
+    needed = (
+        ["--task", "digits", "--learning-rate", "0.1", "--output", "x"]
+        if command == "train"
+        else []
+    )
     options = vars(parser().parse_args([command, *needed]))
     for each in fields(Recipe):
         assert not options[each.name], f"--{each.name} is not given, and must not say anything"
@@ -28,16 +34,23 @@ def test_commands_have_an_option_for_every_field_which_is_the_recipes_default_un
 def test_the_federations_file_has_the_recipes_defaults():
     shared = {each.name: each for each in fields(Training)}
     for each in fields(Recipe):
-        if each.name in shared and each.name not in ("schedule", "accelerate"):  # which have names there
+        # which have names there
+        if each.name in shared and each.name not in ("schedule", "accelerate"):
             assert shared[each.name].default == each.default, each.name
     assert shared["schedule"].default == "constant" and shared["accelerate"].default == "no"
 
 
 def test_fields_by_name_are_short_for_a_recipe():
-    assert recipe_with(None, {}) == Recipe() and recipe_with(None, {"momentum": 0.5}) == Recipe(momentum=0.5)
-    assert recipe_with(Recipe(weight_decay=0.1), {"momentum": 0.5}) == Recipe(weight_decay=0.1, momentum=0.5)
+    assert recipe_with(None, {}) == Recipe() and recipe_with(None, {"momentum": 0.5}) == Recipe(
+        momentum=0.5
+    )
+    assert recipe_with(Recipe(weight_decay=0.1), {"momentum": 0.5}) == Recipe(
+        weight_decay=0.1, momentum=0.5
+    )
     task = decor.tasks.breast_cancer(users=3)
-    plan = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 4), decor.Adversary.curious(), 0.1, 0.1)
+    plan = decor.NoisePlan(
+        decor.ring(3), decor.Exposure(1.0, 4), decor.Adversary.curious(), 0.1, 0.1
+    )
     short = decor.train(task, plan, learning_rate=0.1, momentum=0.5, gossip_rounds=2)
     whole = decor.train(task, plan, decor.Recipe(momentum=0.5, gossip_rounds=2), learning_rate=0.1)
     assert short.metrics == whole.metrics and short.manifest["recipe"] == whole.manifest["recipe"]
@@ -46,7 +59,9 @@ def test_fields_by_name_are_short_for_a_recipe():
 
 
 def test_the_manifest_says_what_version_0_1_said():
-    assert Recipe(gossip_rounds=3, accelerate="chebyshev", schedule=decor.schedule.Cosine(0.1)).described() == {
+    assert Recipe(
+        gossip_rounds=3, accelerate="chebyshev", schedule=decor.schedule.Cosine(0.1)
+    ).described() == {
         "schedule": {"name": "Cosine", "final": 0.1},
         "momentum": 0.0,
         "weight_decay": 0.0,

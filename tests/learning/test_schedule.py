@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from decor.errors import InputError
-from decor.learning.schedule import Constant, Cosine, InverseTime, PolyakLojasiewicz, non_convex_rate
+from decor.learning.schedule import (
+    Constant,
+    Cosine,
+    InverseTime,
+    PolyakLojasiewicz,
+    non_convex_rate,
+)
 
 
 def test_schedules_are_their_formulas():
@@ -12,15 +18,23 @@ def test_schedules_are_their_formulas():
     assert InverseTime(5000).rates(2.0, 3).tolist() == [2.0, 2 / (1 + 1 / 5000), 2 / (1 + 2 / 5000)]
     for T in (2, 7, 100):
         found = Cosine(0.1).rates(0.5, T)
-        assert found == pytest.approx([0.5 * (0.1 + 0.9 * (1 + math.cos(math.pi * t / (T - 1))) / 2) for t in range(T)])
+        assert found == pytest.approx(
+            [0.5 * (0.1 + 0.9 * (1 + math.cos(math.pi * t / (T - 1))) / 2) for t in range(T)]
+        )
         assert found[0] == 0.5 and found[-1] == pytest.approx(0.05) and (np.diff(found) < 0).all()
     assert Cosine().rates(1.0, 3) == pytest.approx([1, 0.5, 0])
     mu, L, p, c = 0.5, 3.0, 0.2, 2.0
     found = PolyakLojasiewicz(mu, L, p, c).rates(math.inf, 50)
-    assert found == pytest.approx([16 / (mu * (t + 16 * c * L / (mu * p))) for t in range(50)], rel=1e-14)
+    assert found == pytest.approx(
+        [16 / (mu * (t + 16 * c * L / (mu * p))) for t in range(50)], rel=1e-14
+    )
 
 
-@pytest.mark.parametrize("schedule", [Constant(), InverseTime(10), Cosine(), Cosine(0.5), PolyakLojasiewicz(1, 2, 0.5)], ids=repr)
+@pytest.mark.parametrize(
+    "schedule",
+    [Constant(), InverseTime(10), Cosine(), Cosine(0.5), PolyakLojasiewicz(1, 2, 0.5)],
+    ids=repr,
+)
 def test_schedules_have_a_positive_rate_for_every_step_and_never_rise(schedule):
     for steps in (0, 1, 2, 33):
         found = schedule.rates(0.7, steps)
@@ -34,11 +48,17 @@ def test_the_pl_schedule_starts_at_p_over_cl_and_is_capped_by_the_learning_rate(
         free = PolyakLojasiewicz(0.1, L, p, c).rates(math.inf, 1000)
         assert free[0] == pytest.approx(p / (c * L), rel=1e-14)
         capped = PolyakLojasiewicz(0.1, L, p, c).rates(free[0] / 3, 1000)
-        assert capped[0] == free[0] / 3 and (capped <= free).all() and capped[-1] == min(free[0] / 3, free[-1])
+        assert (
+            capped[0] == free[0] / 3
+            and (capped <= free).all()
+            and capped[-1] == min(free[0] / 3, free[-1])
+        )
 
 
 def descent(rates, curvatures):
-    """Losses of gradient descent on sum h x^2 / 2 from ones, without noise and with one model (p = 1)."""
+    """Losses of gradient descent on sum h x^2 / 2 from ones, without noise and with one model (p =
+    1).
+    """
     x, h = np.ones(len(curvatures)), np.asarray(curvatures)
     losses = [float((h * x * x).sum() / 2)]
     for rate in rates:
@@ -48,8 +68,13 @@ def descent(rates, curvatures):
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5, 20, 200])
-def test_a_noiseless_quadratic_keeps_the_theorems_bound_with_the_corrected_factor_and_breaks_it_with_the_papers(steps):
-    """Condition number 2, p = 1, so c = 2 (Theorem summary: c >= 2 p). The proof needs a first step of at most 1 / (2 L)."""
+def test_a_noiseless_quadratic_keeps_the_theorems_bound_with_the_corrected_factor_and_breaks_it_with_the_papers(
+    steps,
+):
+    """Condition number 2, p = 1, so c = 2 (Theorem summary: c >= 2 p).
+
+    The proof needs a first step of at most 1 / (2 L).
+    """
     mu, L, p, c = 1.0, 2.0, 1.0, 2.0
     offset = c * L / (mu * p)
     corrected = PolyakLojasiewicz(mu, L, p, c).rates(math.inf, steps)
@@ -57,24 +82,46 @@ def test_a_noiseless_quadratic_keeps_the_theorems_bound_with_the_corrected_facto
     assert corrected[0] <= 1 / (2 * L) < papers[0] == pytest.approx(16 * corrected[0])
     falling = descent(corrected, [mu, L])
     assert (np.diff(falling) < 0).all()
-    # V_T <= (tau / (T + tau))^2 V_0, the proof's own bound without noise, tau being what is added to t
+    # V_T <= (tau / (T + tau))^2 V_0, the proof's own bound without noise, tau being what is added
+    # to t
     tau = 16 * offset
     assert falling[-1] <= (tau / (steps + tau)) ** 2 * falling[0]
     rising = descent(papers, [mu, L])
     assert rising[1] > 30 * rising[0], "the first step alone is far too long"
     if steps <= 20:
-        assert rising[-1] > (offset / (steps + offset)) ** 2 * rising[0], "the paper's bound is broken"
+        assert rising[-1] > (offset / (steps + offset)) ** 2 * rising[0], (
+            "the paper's bound is broken"
+        )
 
 
 def test_the_non_convex_rate_is_the_theorems():
-    assert non_convex_rate(2.0, 0.5, 1.0, 16, 100, 1e-9, 3.0) == 0.5 / (2 * 3.0 * 2.0), "little noise: p / (2 c L)"
+    assert non_convex_rate(2.0, 0.5, 1.0, 16, 100, 1e-9, 3.0) == 0.5 / (2 * 3.0 * 2.0), (
+        "little noise: p / (2 c L)"
+    )
     found = non_convex_rate(2.0, 0.5, 1.5, 16, 100, 40.0)
-    assert found == pytest.approx(2 * math.sqrt(1.5 * 16 / (2.0 * 100 * 40.0)), rel=1e-14) and found < 0.125
+    assert (
+        found == pytest.approx(2 * math.sqrt(1.5 * 16 / (2.0 * 100 * 40.0)), rel=1e-14)
+        and found < 0.125
+    )
 
 
 def test_numbers_that_make_no_non_convex_rate_are_named():
-    given = {"smoothness": 1.0, "consensus_rate": 1.0, "gap": 1.0, "users": 4, "steps": 10, "variance": 5.0}
-    for name, value in (("users", 0), ("steps", 0), ("constant", 0.0), ("gap", -1.0), ("variance", 0), ("smoothness", math.nan)):
+    given = {
+        "smoothness": 1.0,
+        "consensus_rate": 1.0,
+        "gap": 1.0,
+        "users": 4,
+        "steps": 10,
+        "variance": 5.0,
+    }
+    for name, value in (
+        ("users", 0),
+        ("steps", 0),
+        ("constant", 0.0),
+        ("gap", -1.0),
+        ("variance", 0),
+        ("smoothness", math.nan),
+    ):
         with pytest.raises(InputError, match=name):
             non_convex_rate(**{**given, name: value})
 

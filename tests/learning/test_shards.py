@@ -18,7 +18,9 @@ def datasets(draw):
 
 def assert_dealt(parts, users, records):
     assert len(parts) == users
-    assert sorted(np.concatenate(parts).tolist()) == list(range(records)), "every record has one owner"
+    assert sorted(np.concatenate(parts).tolist()) == list(range(records)), (
+        "every record has one owner"
+    )
     assert all(part.dtype == np.int64 for part in parts)
 
 
@@ -43,7 +45,9 @@ def test_every_record_has_exactly_one_owner_and_nobody_too_few_by_dirichlet(case
         assert min(len(part) for part in parts) >= least
 
 
-@pytest.mark.parametrize("deal", [shards.iid, shards.by_label, lambda y, n, s: shards.dirichlet(y, n, 1.0, s)])
+@pytest.mark.parametrize(
+    "deal", [shards.iid, shards.by_label, lambda y, n, s: shards.dirichlet(y, n, 1.0, s)]
+)
 def test_shards_follow_their_seed(deal):
     def flat(seed):
         return [part.tolist() for part in deal(LABELS, 7, seed)]
@@ -57,19 +61,32 @@ def test_shards_follow_their_seed(deal):
 
 def test_iid_takes_a_number_of_records_and_gives_everybody_every_label():
     assert_dealt(shards.iid(10, 3), 3, 10)
-    assert [part.tolist() for part in shards.iid(1000, 4, 2)] == [part.tolist() for part in shards.iid(LABELS, 4, 2)]
-    chi2 = [stats.chisquare(np.bincount(LABELS[part], minlength=10)).pvalue for part in shards.iid(LABELS, 4)]
+    assert [part.tolist() for part in shards.iid(1000, 4, 2)] == [
+        part.tolist() for part in shards.iid(LABELS, 4, 2)
+    ]
+    chi2 = [
+        stats.chisquare(np.bincount(LABELS[part], minlength=10)).pvalue
+        for part in shards.iid(LABELS, 4)
+    ]
     assert min(chi2) > 1e-4, "labels are spread as by chance"
-    owners = [next(u for u, part in enumerate(shards.iid(8, 4, seed)) if 0 in part) for seed in range(800)]
-    assert stats.chisquare(np.bincount(owners, minlength=4)).pvalue > 1e-4, "record 0 is as likely to go to any user"
+    owners = [
+        next(u for u, part in enumerate(shards.iid(8, 4, seed)) if 0 in part) for seed in range(800)
+    ]
+    assert stats.chisquare(np.bincount(owners, minlength=4)).pvalue > 1e-4, (
+        "record 0 is as likely to go to any user"
+    )
 
 
 def test_by_label_gives_contiguous_pieces_of_the_sorted_labels():
     labels = np.random.default_rng(0).permutation(LABELS)
     parts = shards.by_label(labels, 16)
-    assert np.concatenate([np.sort(labels[part]) for part in parts]).tolist() == sorted(labels), "user after user, labels rise"
+    assert np.concatenate([np.sort(labels[part]) for part in parts]).tolist() == sorted(labels), (
+        "user after user, labels rise"
+    )
     assert max(len(np.unique(labels[part])) for part in parts) == 2
-    assert all(len(np.unique(labels[part])) == 1 for part in shards.by_label(labels, 10)), "ten users, ten labels: one each"
+    assert all(len(np.unique(labels[part])) == 1 for part in shards.by_label(labels, 10)), (
+        "ten users, ten labels: one each"
+    )
 
 
 def proportions(alpha, users=8, classes=300, each=2000):
@@ -86,7 +103,9 @@ def test_the_parts_of_a_label_follow_the_dirichlet_law(alpha):
     parts = proportions(alpha)
     one = parts[:, 2]
     assert np.allclose(parts.sum(axis=1), 1)
-    assert abs(parts.mean(axis=0) - 1 / n).max() < 4.5 * parts.std() / np.sqrt(len(parts)), "no user is favoured"
+    assert abs(parts.mean(axis=0) - 1 / n).max() < 4.5 * parts.std() / np.sqrt(len(parts)), (
+        "no user is favoured"
+    )
 
     def fits(a):
         variance = (1 / n) * (1 - 1 / n) / (n * a + 1)
@@ -116,7 +135,10 @@ def _owner_of_the_rare_record(seed):
 
 
 def test_which_records_of_a_label_a_user_gets_is_chance():
-    first = sum(np.isin(np.arange(20), shards.dirichlet(np.zeros(20, int), 2, 1e12, seed)[0]) for seed in range(400))
+    first = sum(
+        np.isin(np.arange(20), shards.dirichlet(np.zeros(20, int), 2, 1e12, seed)[0])
+        for seed in range(400)
+    )
     assert stats.chisquare(first).pvalue > 1e-4
 
 
@@ -140,7 +162,9 @@ def test_redraws_end_with_the_way_out():
     for seed in range(3):
         assert min(len(part) for part in shards.dirichlet(labels, 6, 0.5, seed, least=3)) >= 3
     with pytest.raises(
-        InputError, match=r"alpha=0.001\) over 10 users .* 1 of the 40 records.*larger alpha, fewer users, or iid"
+        InputError,
+        match=r"alpha=0.001\) over 10 users .* 1 of the 40 records.*larger alpha, "
+        r"fewer users, or iid",
     ):
         shards.dirichlet(labels, 10, 1e-3)
 
@@ -151,20 +175,30 @@ def test_holding_out_takes_the_fraction_of_every_label():
     assert np.bincount(LABELS[out]).tolist() == [20] * 10
     again, other = shards.hold_out(LABELS, 0.2, seed=1), shards.hold_out(LABELS, 0.2, seed=2)
     assert (again[1] == out).all() and not (other[1] == out).all()
-    chosen = sum(np.isin(np.arange(20), shards.hold_out(np.zeros(20, int), 0.5, seed)[1]) for seed in range(400))
+    chosen = sum(
+        np.isin(np.arange(20), shards.hold_out(np.zeros(20, int), 0.5, seed)[1])
+        for seed in range(400)
+    )
     assert stats.chisquare(chosen).pvalue > 1e-4, "any record may be held out"
 
 
 def test_many_users_are_dealt_out():
     labels = np.random.default_rng(0).integers(0, 10, 200_000)
-    for parts in (shards.iid(labels, 50_000), shards.by_label(labels, 50_000), shards.dirichlet(labels, 50_000, 10.0, least=0)):
+    for parts in (
+        shards.iid(labels, 50_000),
+        shards.by_label(labels, 50_000),
+        shards.dirichlet(labels, 50_000, 10.0, least=0),
+    ):
         assert len(parts) == 50_000
 
 
 @pytest.mark.parametrize(
     ("build", "said"),
     [
-        (lambda: shards.iid(3, 4), "3 records cannot give 4 users at least 1 each; take at most 3 users"),
+        (
+            lambda: shards.iid(3, 4),
+            "3 records cannot give 4 users at least 1 each; take at most 3 users",
+        ),
         (lambda: shards.by_label([0, 1], 3), "take at most 2 users"),
         (lambda: shards.dirichlet([0, 1, 1], 2, 10.0, least=2), "take at most 1 users"),
         (lambda: shards.iid([], 1), "0 records"),
@@ -181,9 +215,15 @@ def test_many_users_are_dealt_out():
         (lambda: shards.dirichlet(LABELS, 4, 10**400), "alpha must"),
         (lambda: shards.dirichlet(LABELS, 4, "10"), "not '10'"),
         (lambda: shards.dirichlet(LABELS, 4, 1.0, least=-1), "least"),
-        (lambda: shards.split("random", LABELS, 4), "one of iid, dirichlet, by-label, not 'random'"),
+        (
+            lambda: shards.split("random", LABELS, 4),
+            "one of iid, dirichlet, by-label, not 'random'",
+        ),
         (lambda: shards.split("dirichlet", LABELS, 4), "alpha must be a number .* not None"),
-        (lambda: shards.split("iid", LABELS, 4, alpha=10.0), "alpha=10.0 changes nothing for iid shards"),
+        (
+            lambda: shards.split("iid", LABELS, 4, alpha=10.0),
+            "alpha=10.0 changes nothing for iid shards",
+        ),
         (lambda: shards.hold_out(LABELS, 1.5), "between 0 and 1, not 1.5"),
     ],
 )
@@ -198,4 +238,6 @@ def test_ways_by_name_are_the_functions():
 
     assert lists(shards.split("iid", LABELS, 4, 1)) == lists(shards.iid(LABELS, 4, 1))
     assert lists(shards.split("by-label", LABELS, 4, 1)) == lists(shards.by_label(LABELS, 4, 1))
-    assert lists(shards.split("dirichlet", LABELS, 4, 1, 2)) == lists(shards.dirichlet(LABELS, 4, 2.0, 1))
+    assert lists(shards.split("dirichlet", LABELS, 4, 1, 2)) == lists(
+        shards.dirichlet(LABELS, 4, 2.0, 1)
+    )

@@ -1,4 +1,7 @@
-"""What people give by mistake: a typed error, who it is about, and the way out. And an installation without torch."""
+"""What people give by mistake: a typed error, who it is about, and the way out.
+
+And an installation without torch.
+"""
 
 import os
 import subprocess
@@ -27,12 +30,21 @@ PLANS = {
 
 
 def made(model=None, loss=losses.logistic, shards=None, **more):
-    return Task(models.logistic(4) if model is None else model, loss, [(X, Y)] * 3 if shards is None else shards, **more)
+    return Task(
+        models.logistic(4) if model is None else model,
+        loss,
+        [(X, Y)] * 3 if shards is None else shards,
+        **more,
+    )
 
 
 def trained(task, path="auto", unit="user", **more):
-    plan = decor.NoisePlan(decor.ring(task.users), PLANS[unit], decor.Adversary.eavesdropper(), 0.1, 0.1)
-    return decor.train(task, plan, learning_rate=0.1, engine=decor.Vectorised(path=path, dtype="float64"), **more)
+    plan = decor.NoisePlan(
+        decor.ring(task.users), PLANS[unit], decor.Adversary.eavesdropper(), 0.1, 0.1
+    )
+    return decor.train(
+        task, plan, learning_rate=0.1, engine=decor.Vectorised(path=path, dtype="float64"), **more
+    )
 
 
 def changed(array, at, value):
@@ -46,15 +58,28 @@ def second(X2, y2):
 
 
 BAD = {
-    "fewer targets": (lambda: made(shards=second(X, Y[:4])), "user 1 has 6 records but 4 targets; give one target"),
+    "fewer targets": (
+        lambda: made(shards=second(X, Y[:4])),
+        "user 1 has 6 records but 4 targets; give one target",
+    ),
     "fewer records": (lambda: made(shards=second(X[:2], Y)), "user 1 has 2 records but 6 targets"),
-    "other features": (lambda: made(shards=second(X[:, :3], Y)), r"user 1 has records of shape \(3,\).*give everybody the same"),
+    "other features": (
+        lambda: made(shards=second(X[:, :3], Y)),
+        r"user 1 has records of shape "
+        r"\(3,\).*give everybody the same",
+    ),
     "other targets": (
         lambda: made(nn.Linear(4, 1), losses.squared, [(X, REAL), (X, np.hstack([REAL, REAL]))]),
         r"user 1 .* targets of shape \(2,\).*same",
     ),
-    "other type": (lambda: made(shards=second(X.astype("float64"), Y)), "user 1 has records of type .*float64.*one type"),
-    "empty shard": (lambda: made(shards=second(X[:0], Y[:0])), "user 1 has an empty shard; leave the user out"),
+    "other type": (
+        lambda: made(shards=second(X.astype("float64"), Y)),
+        "user 1 has records of type .*float64.*one type",
+    ),
+    "empty shard": (
+        lambda: made(shards=second(X[:0], Y[:0])),
+        "user 1 has an empty shard; leave the user out",
+    ),
     "NaN": (
         lambda: made(shards=second(changed(X, (3, 1), np.nan), Y)),
         "user 1 has a NaN .* records at record 3; fill in or drop",
@@ -64,7 +89,9 @@ BAD = {
         "user 1 has a NaN or an infinity in its records at record 0",
     ),
     "NaN in targets": (
-        lambda: made(nn.Linear(4, 1), losses.squared, [(X, REAL), (X, changed(REAL, (5, 0), np.nan))]),
+        lambda: made(
+            nn.Linear(4, 1), losses.squared, [(X, REAL), (X, changed(REAL, (5, 0), np.nan))]
+        ),
         "user 1 has a NaN .* targets at record 5",
     ),
     "label -1": (
@@ -72,8 +99,14 @@ BAD = {
         "user 1 has label -1 at record 0.*classes 0 to 1; number the labels from 0",
     ),
     "label 2": (lambda: made(shards=second(X, changed(Y, 4, 2))), "user 1 has label 2 at record 4"),
-    "label -1 as a float": (lambda: made(shards=[(X, REAL[:, 0]), (X, 2 * REAL[:, 0] - 1)]), "user 1 has label -1 at record 0"),
-    "half a label": (lambda: made(shards=[(X, REAL[:, 0]), (X, REAL[:, 0] / 2)]), "user 1 has label 0.5 at record 1"),
+    "label -1 as a float": (
+        lambda: made(shards=[(X, REAL[:, 0]), (X, 2 * REAL[:, 0] - 1)]),
+        "user 1 has label -1 at record 0",
+    ),
+    "half a label": (
+        lambda: made(shards=[(X, REAL[:, 0]), (X, REAL[:, 0] / 2)]),
+        "user 1 has label 0.5 at record 1",
+    ),
     "class beyond the model": (
         lambda: made(models.mlp(4, 3, 2), losses.cross_entropy, second(X, changed(Y, 2, 7))),
         "user 1 has label 7 at record 2, but the model knows classes 0 to 1",
@@ -83,45 +116,103 @@ BAD = {
         "user 1 has label -100 at record 5",
     ),
     "class beyond the model, loss object": (
-        lambda: trained(made(models.mlp(4, 3, 2), nn.CrossEntropyLoss(), second(X, changed(Y, 1, 2)))),
+        lambda: trained(
+            made(models.mlp(4, 3, 2), nn.CrossEntropyLoss(), second(X, changed(Y, 1, 2)))
+        ),
         "user 1.* label 2 at record 1",
     ),
-    "float classes": (lambda: trained(made(models.mlp(4, 3, 2), losses.cross_entropy, [(X, REAL[:, 0])] * 3)), "label|target"),
+    "float classes": (
+        lambda: trained(made(models.mlp(4, 3, 2), losses.cross_entropy, [(X, REAL[:, 0])] * 3)),
+        "label|target",
+    ),
     "float classes, generic": (
-        lambda: trained(made(models.mlp(4, 3, 2), losses.cross_entropy, [(X, REAL[:, 0])] * 3), "generic"),
+        lambda: trained(
+            made(models.mlp(4, 3, 2), losses.cross_entropy, [(X, REAL[:, 0])] * 3), "generic"
+        ),
         "label|target",
     ),
     "probabilities for another number of classes": (
-        lambda: trained(made(models.mlp(4, 3, 2), losses.cross_entropy, [(X, np.full((6, 3), 1 / 3, "float32"))] * 3)),
+        lambda: trained(
+            made(
+                models.mlp(4, 3, 2),
+                losses.cross_entropy,
+                [(X, np.full((6, 3), 1 / 3, "float32"))] * 3,
+            )
+        ),
         "target|class",
     ),
-    "labels of the test data": (lambda: made(test=(X, Y - 1)), "the test data has label -1 at record 0"),
-    "features of the test data": (lambda: made(test=(X[:, :2], Y)), "the test data has records of shape"),
-    "NaN in the test data": (lambda: made(test=(changed(X, (2, 2), np.nan), Y)), "the test data has a NaN .* at record 2"),
+    "labels of the test data": (
+        lambda: made(test=(X, Y - 1)),
+        "the test data has label -1 at record 0",
+    ),
+    "features of the test data": (
+        lambda: made(test=(X[:, :2], Y)),
+        "the test data has records of shape",
+    ),
+    "NaN in the test data": (
+        lambda: made(test=(changed(X, (2, 2), np.nan), Y)),
+        "the test data has a NaN .* at record 2",
+    ),
     "empty test data": (lambda: made(test=(X[:0], Y[:0])), "the test data has an empty shard"),
-    "no users": (lambda: made(shards=[]), r"list of \(X, y\), one for every user, or a mapping .* and not empty"),
+    "no users": (
+        lambda: made(shards=[]),
+        r"list of \(X, y\), one for every user, or a mapping .* "
+        r"and not empty",
+    ),
     "one array": (lambda: made(shards=X), "shards must be a list"),
     "one tensor": (lambda: made(shards=torch.zeros(3, 2)), "shards must be a list"),
-    "shards None": (lambda: Task(models.logistic(4), losses.logistic, None), "shards must be a list"),
+    "shards None": (
+        lambda: Task(models.logistic(4), losses.logistic, None),
+        "shards must be a list",
+    ),
     "shards a number": (lambda: made(shards=3), "shards must be a list"),
     "shards a generator": (lambda: made(shards=(s for s in [(X, Y)])), "shards must be a list"),
     "no names": (lambda: made(shards={}), "shards must be a list"),
     "a name twice": (lambda: made(shards={"1": (X, Y), 1: (X, Y)}), "shards names a user twice"),
-    "one named shard None": (lambda: made(shards={"bonn": (X, Y), "ulm": None}), r"shard of user ulm must be a pair \(X, y\)"),
-    "unlike by name": (lambda: made(shards={"bonn": (X, Y), "ulm": (X[:, :2], Y)}), r"user ulm has .* but user bonn has \(4,\)"),
-    "one shard None": (lambda: made(shards=[(X, Y), None]), r"shard of user 1 must be a pair \(X, y\)"),
+    "one named shard None": (
+        lambda: made(shards={"bonn": (X, Y), "ulm": None}),
+        r"shard of user ulm "
+        r"must be a pair \(X, y\)",
+    ),
+    "unlike by name": (
+        lambda: made(shards={"bonn": (X, Y), "ulm": (X[:, :2], Y)}),
+        r"user ulm has .* but "
+        r"user bonn has \(4,\)",
+    ),
+    "one shard None": (
+        lambda: made(shards=[(X, Y), None]),
+        r"shard of user 1 must be a pair \(X, "
+        r"y\)",
+    ),
     "three parts": (lambda: made(shards=[(X, Y), (X, Y, Y)]), "shard of user 1 must be a pair"),
-    "words": (lambda: made(shards=[(np.array(["a", "b"]), np.array([0, 1]))]), "shard of user 0 must be a pair"),
-    "ragged": (lambda: made(shards=[([[1.0, 2.0], [3.0]], [0, 1])]), "shard of user 0 must be a pair"),
-    "numbers without a first axis": (lambda: made(shards=[(np.float32(1), np.float32(1))]), "user 0 has 0 records"),
+    "words": (
+        lambda: made(shards=[(np.array(["a", "b"]), np.array([0, 1]))]),
+        "shard of user 0 must be a pair",
+    ),
+    "ragged": (
+        lambda: made(shards=[([[1.0, 2.0], [3.0]], [0, 1])]),
+        "shard of user 0 must be a pair",
+    ),
+    "numbers without a first axis": (
+        lambda: made(shards=[(np.float32(1), np.float32(1))]),
+        "user 0 has 0 records",
+    ),
     "complex": (lambda: trained(made(shards=[(X.astype("complex64"), Y)] * 3)), "user 0.*complex"),
-    "sparse": (lambda: made(shards=[(torch.eye(4).to_sparse(), torch.zeros(4))]), "user 0.*(sparse|dense)"),
+    "sparse": (
+        lambda: made(shards=[(torch.eye(4).to_sparse(), torch.zeros(4))]),
+        "user 0.*(sparse|dense)",
+    ),
     "model a class": (lambda: made(nn.Linear), "model must be a torch.nn.Module, not <class"),
     "model a function": (lambda: made(lambda x: x), "model must be a torch.nn.Module"),
-    "loss a name": (lambda: made(loss="cross_entropy"), "loss must be a function of .*not 'cross_entropy'"),
+    "loss a name": (
+        lambda: made(loss="cross_entropy"),
+        "loss must be a function of .*not 'cross_entropy'",
+    ),
     "loss None": (lambda: made(loss=None), "loss must be a function"),
     "optimum of another size": (
-        lambda: trained(made(models.linear(4), losses.squared, [(X, REAL)] * 3, optimum=torch.zeros(7))),
+        lambda: trained(
+            made(models.linear(4), losses.squared, [(X, REAL)] * 3, optimum=torch.zeros(7))
+        ),
         "optimum.* 7 .*4",
     ),
 }
@@ -141,7 +232,9 @@ UNFIT = {
     "classes": lambda: made(models.mlp(5, 3, 2), losses.cross_entropy),
     "loss object": lambda: made(models.mlp(5, 3, 2), nn.CrossEntropyLoss()),
     "pictures": lambda: made(nn.Conv2d(1, 2, 3), losses.cross_entropy),
-    "no features": lambda: made(nn.Sequential(nn.Flatten(), nn.Linear(1, 1)), losses.logistic, [(X[:, 0], Y)] * 3),
+    "no features": lambda: made(
+        nn.Sequential(nn.Flatten(), nn.Linear(1, 1)), losses.logistic, [(X[:, 0], Y)] * 3
+    ),
 }
 
 
@@ -154,9 +247,15 @@ def test_a_model_that_cannot_take_the_records_is_refused_with_their_shape(name, 
 
 MISFITS = {
     "logistic loss of two outputs": lambda: made(models.mlp(4, 2), losses.logistic),
-    "squared loss of flat targets": lambda: made(models.linear(4), losses.squared, [(X, REAL[:, 0])] * 3),
-    "squared loss of two outputs and one target": lambda: made(models.mlp(4, 3, 2), losses.squared, [(X, REAL[:, 0])] * 3),
-    "loss of every record": lambda: made(models.mlp(4, 3, 2), nn.CrossEntropyLoss(reduction="none")),
+    "squared loss of flat targets": lambda: made(
+        models.linear(4), losses.squared, [(X, REAL[:, 0])] * 3
+    ),
+    "squared loss of two outputs and one target": lambda: made(
+        models.mlp(4, 3, 2), losses.squared, [(X, REAL[:, 0])] * 3
+    ),
+    "loss of every record": lambda: made(
+        models.mlp(4, 3, 2), nn.CrossEntropyLoss(reduction="none")
+    ),
 }
 
 
@@ -169,7 +268,9 @@ def test_targets_that_do_not_fit_the_loss_are_refused_or_mean_the_same_on_both_p
             found.append(trained(MISFITS[name](), path, unit).metrics)
         except InputError:
             found.append("refused")
-    assert found[0] == (pytest.approx(found[1], rel=1e-9) if isinstance(found[1], dict) else found[1])
+    assert found[0] == (
+        pytest.approx(found[1], rel=1e-9) if isinstance(found[1], dict) else found[1]
+    )
 
 
 @pytest.mark.parametrize("unit", ["user", "example"])
@@ -181,18 +282,28 @@ def test_a_loss_that_sums_is_refused(path, unit):
 
 
 def test_a_loss_weighted_by_class_is_refused_wherever_the_classes_stand():
-    """Torch divides by the sum of the weights in the batch: no mean over records, which the first two alone may not show."""
+    """Torch divides by the sum of the weights in the batch: no mean over records, which the first
+    two alone may not show.
+    """
     loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0], dtype=torch.float64))
     for order in ([0, 1, 1, 0, 1, 0], [1, 1, 1, 0, 0, 0]):
         with pytest.raises(InputError, match="averages over records"):
-            trained(made(models.mlp(4, 3, 2).double(), loss, [(X.astype("float64"), np.array(order))] * 3))
+            trained(
+                made(
+                    models.mlp(4, 3, 2).double(), loss, [(X.astype("float64"), np.array(order))] * 3
+                )
+            )
 
 
-@pytest.mark.parametrize("loss", [losses.cross_entropy, nn.CrossEntropyLoss()], ids=["function", "object"])
+@pytest.mark.parametrize(
+    "loss", [losses.cross_entropy, nn.CrossEntropyLoss()], ids=["function", "object"]
+)
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm_is_refused_with_the_way_out(loss, training):
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)).train(training)
-    with pytest.raises(InputError, match="'1' is BatchNorm1d.*statistics.*use nn.GroupNorm or nn.LayerNorm"):
+    with pytest.raises(
+        InputError, match="'1' is BatchNorm1d.*statistics.*use nn.GroupNorm or nn.LayerNorm"
+    ):
         trained(made(model, loss))
 
 
@@ -210,7 +321,9 @@ class Counting(nn.Module):
 
 
 def test_a_task_leaves_the_model_as_it_was():
-    """A look at what the model says must not run private data through statistics that it keeps, nor draw random numbers."""
+    """A look at what the model says must not run private data through statistics that it keeps, nor
+    draw random numbers.
+    """
     model = Counting()
     random = torch.get_rng_state()
     made(model, losses.cross_entropy)
@@ -220,14 +333,23 @@ def test_a_task_leaves_the_model_as_it_was():
 
 
 def test_statistics_of_records_kept_by_any_norm_are_refused():
-    model = nn.Sequential(nn.Unflatten(1, (2, 2)), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten(), nn.Linear(4, 2))
+    model = nn.Sequential(
+        nn.Unflatten(1, (2, 2)),
+        nn.InstanceNorm1d(2, track_running_stats=True),
+        nn.Flatten(),
+        nn.Linear(4, 2),
+    )
     with pytest.raises(InputError, match="InstanceNorm1d.*statistics"):
         trained(made(model, losses.cross_entropy))
 
 
-@pytest.mark.parametrize("model", [nn.Flatten(), nn.Linear(4, 2).requires_grad_(False), nn.Sequential()], ids=repr)
+@pytest.mark.parametrize(
+    "model", [nn.Flatten(), nn.Linear(4, 2).requires_grad_(False), nn.Sequential()], ids=repr
+)
 def test_a_model_without_parameters_to_train_is_refused(model):
-    with pytest.raises(InputError, match="no parameter that requires a gradient, so there is nothing to train"):
+    with pytest.raises(
+        InputError, match="no parameter that requires a gradient, so there is nothing to train"
+    ):
         trained(made(model, losses.cross_entropy))
 
 
@@ -255,15 +377,31 @@ def test_arrays_of_any_number_type_are_taken(name, kind, path):
         "loss object": (models.mlp(4, 3, 2), nn.CrossEntropyLoss()),
     }[kind]
     task = made(model, loss, [(features, labels)] * 3)
-    assert task.users == 3 and task.records == (6, 6, 6) and task.parameters == sum(p.numel() for p in model.parameters())
-    plain = [(torch.as_tensor(np.asarray(features, dtype="float64")), torch.as_tensor(np.asarray(labels, dtype="int64")))] * 3
+    assert (
+        task.users == 3
+        and task.records == (6, 6, 6)
+        and task.parameters == sum(p.numel() for p in model.parameters())
+    )
+    plain = [
+        (
+            torch.as_tensor(np.asarray(features, dtype="float64")),
+            torch.as_tensor(np.asarray(labels, dtype="int64")),
+        )
+    ] * 3
     try:
         found = trained(task, path)
     except InputError as problem:
-        # a module may want whole numbers, as an embedding does, so only the caller can say that they stand for reals
-        assert name in ("whole numbers", "bytes") and "float" in str(problem).lower() and "convert" in str(problem)
+        # a module may want whole numbers, as an embedding does, so only the caller can say that
+        # they stand for reals
+        assert (
+            name in ("whole numbers", "bytes")
+            and "float" in str(problem).lower()
+            and "convert" in str(problem)
+        )
         return
-    assert found.metrics == pytest.approx(trained(made(model.double(), loss, plain), path).metrics, rel=1e-6)
+    assert found.metrics == pytest.approx(
+        trained(made(model.double(), loss, plain), path).metrics, rel=1e-6
+    )
 
 
 def test_labels_of_one_column_and_flat_ones_are_told_apart_alike_on_both_paths():
@@ -297,14 +435,19 @@ NULLED = "import sys; sys.modules['torch'] = None\n"
 
 def python(code):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120
+    )
 
 
-@pytest.mark.parametrize("block", [BLOCK.format(blocked=("torch", "safetensors")), NULLED], ids=["hook", "none"])
+@pytest.mark.parametrize(
+    "block", [BLOCK.format(blocked=("torch", "safetensors")), NULLED], ids=["hook", "none"]
+)
 def test_without_torch_training_names_what_to_install_and_the_rest_works(block):
     code = block + (
         "import decor\n"
-        "for name in ('train', 'Task', 'tasks', 'models', 'losses', 'Vectorised', 'sweep', 'tune'):\n"
+        "for name in ('train', 'Task', 'tasks', 'models', 'losses', 'Vectorised', 'sweep', "
+        "'tune'):\n"
         "    try:\n"
         "        getattr(decor, name)\n"
         "    except decor.MissingExtra as problem:\n"
@@ -312,21 +455,30 @@ def test_without_torch_training_names_what_to_install_and_the_rest_works(block):
         "        assert \"pip install '.[train]'\" in str(problem), problem\n"
         "    else:\n"
         "        raise SystemExit(f'{name} came without torch')\n"
-        "decor.calibrate(decor.ring(4), decor.Exposure(1.0, 5), decor.Adversary.eavesdropper(), decor.Budget(3.0, 1e-5))\n"
+        "decor.calibrate(decor.ring(4), decor.Exposure(1.0, 5), decor.Adversary.eavesdropper(), "
+        "decor.Budget(3.0, 1e-5))\n"
         "from decor.cli.main import main\n"
-        "sys.exit(main(['plan', '--topology', 'ring', '--users', '4', '--epsilon', '3', '--steps', '5']))\n"
+        "sys.exit(main(['plan', '--topology', 'ring', '--users', '4', '--epsilon', '3', "
+        "'--steps', '5']))\n"
     )
     found = python(code)
     assert found.returncode == 0, found.stderr
     assert "sigma_cdp" in found.stdout
 
 
-TRAIN = "train --task breast-cancer --users 4 --epsilon 3 --steps 2 --learning-rate 1 --output".split()
+TRAIN = (
+    "train --task breast-cancer --users 4 --epsilon 3 --steps 2 --learning-rate 1 --output"
+).split()
 
 
-@pytest.mark.parametrize("block", [BLOCK.format(blocked=("torch", "safetensors")), NULLED], ids=["hook", "none"])
+@pytest.mark.parametrize(
+    "block", [BLOCK.format(blocked=("torch", "safetensors")), NULLED], ids=["hook", "none"]
+)
 def test_without_torch_the_command_train_says_so_in_a_sentence(block, tmp_path):
-    found = python(block + f"from decor.cli.main import main\nsys.exit(main({[*TRAIN, str(tmp_path / 'run')]!r}))")
+    found = python(
+        block + "from decor.cli.main import "
+        f"main\nsys.exit(main({[*TRAIN, str(tmp_path / 'run')]!r}))"
+    )
     assert found.returncode == 2, found.stderr
     assert "pip install '.[train]'" in found.stderr and "Traceback" not in found.stderr
     assert len(found.stderr.strip().splitlines()) == 1
@@ -347,7 +499,8 @@ def test_without_safetensors_a_run_names_what_to_install():
 def test_a_broken_torch_is_not_said_to_be_missing():
     code = (
         BLOCK.format(blocked=("numba",))
-        + "import decor\ntry:\n    decor.train\nexcept decor.MissingExtra:\n    sys.exit(1)\nexcept ImportError:\n    pass\n"
+        + "import decor\ntry:\n    decor.train\nexcept decor.MissingExtra:\n    "
+        "sys.exit(1)\nexcept ImportError:\n    pass\n"
     )
     found = python(code)
     assert found.returncode == 0, found.stderr

@@ -12,10 +12,16 @@ from decor.learning.datasets import a9a, embedded, files, mnist
 
 def needs(name):
     there = all(
-        any((folder / name / (file.name + ending)).is_file() for folder in files.folders() for ending in file.endings)
+        any(
+            (folder / name / (file.name + ending)).is_file()
+            for folder in files.folders()
+            for ending in file.endings
+        )
         for file in files.SOURCES[name].files
     )
-    return pytest.mark.skipif(not there, reason=f"the files of {name} are not in DECOR_DATA or ~/.cache/decor")
+    return pytest.mark.skipif(
+        not there, reason=f"the files of {name} are not in DECOR_DATA or ~/.cache/decor"
+    )
 
 
 def together(task):
@@ -31,7 +37,11 @@ class TestLeastSquares:
         task = tasks.least_squares(users=5, dimension=3, seed=1)
         assert task.users == 5 and task.records == (1,) * 5 and task.parameters == 3
         for i, (X, y) in enumerate(task.shards, start=1):
-            assert X.shape == (1, 3, 3) and y.shape == (1, 3, 1) and X.dtype == y.dtype == torch.float32
+            assert (
+                X.shape == (1, 3, 3)
+                and y.shape == (1, 3, 1)
+                and X.dtype == y.dtype == torch.float32
+            )
             assert torch.allclose(X[0], i / 5**0.5 * torch.eye(3))
         assert (next(task.model.parameters()) == 1).all(), "starts at ones"
 
@@ -51,8 +61,16 @@ class TestLeastSquares:
         assert np.allclose(task.optimum.numpy(), expected, rtol=1e-12, atol=1e-14)
 
     def test_targets_follow_their_law(self):
-        """i b_i is standard normal for every user i: accepted, while deviations 2/3 and 3/2 are not."""
-        b = torch.cat([y.flatten()[None] for _, y in tasks.least_squares(users=40, dimension=500).shards]).double().numpy()
+        """i b_i is standard normal for every user i: accepted, while deviations 2/3 and 3/2 are
+        not.
+        """
+        b = (
+            torch.cat(
+                [y.flatten()[None] for _, y in tasks.least_squares(users=40, dimension=500).shards]
+            )
+            .double()
+            .numpy()
+        )
         z = b * np.arange(1, 41)[:, None]
         for values in (z.ravel(), z[0], z[-1]):
             for scale, fits in ((1, True), (2 / 3, False), (3 / 2, False)):
@@ -60,7 +78,9 @@ class TestLeastSquares:
         assert abs(np.corrcoef(z[0], z[1])[0, 1]) < 0.2, "users' targets are independent"
 
     def test_the_seed_draws_the_targets(self):
-        first, again, other = (torch.cat([y for _, y in tasks.least_squares(seed=s).shards]) for s in (1, 1, 2))
+        first, again, other = (
+            torch.cat([y for _, y in tasks.least_squares(seed=s).shards]) for s in (1, 1, 2)
+        )
         assert torch.equal(first, again) and not torch.equal(first, other)
 
 
@@ -69,9 +89,12 @@ class TestEmbedded:
         raw, labels = load_breast_cancer(return_X_y=True)
         task = tasks.breast_cancer(seed=2)
         (X, y), (test_X, test_y) = together(task), task.test
-        assert len(X) + len(test_X) == 569 and test_y.bincount().tolist() == [42, 71], "a fifth of 212 and of 357"
+        assert len(X) + len(test_X) == 569 and test_y.bincount().tolist() == [42, 71], (
+            "a fifth of 212 and of 357"
+        )
         assert X.mean(0).abs().max() < 1e-5 and (X.std(0, correction=0) - 1).abs().max() < 1e-5
-        # undo the standardisation: a row of each part tells its scale, and every raw record must come back once
+        # undo the standardisation: a row of each part tells its scale, and every raw record must
+        # come back once
         scale, shift = _affine(X, test_X, raw)
         back = torch.cat([X, test_X]).double().numpy() * scale + shift
         order, expected = np.lexsort(back.round(4).T[:3]), np.lexsort(raw.round(4).T[:3])
@@ -82,24 +105,37 @@ class TestEmbedded:
     def test_breast_cancer_can_be_learnt(self):
         task = tasks.breast_cancer()
         (X, y), (test_X, test_y) = together(task), task.test
-        assert LogisticRegression().fit(X.numpy(), y.numpy()).score(test_X.numpy(), test_y.numpy()) > 0.93
+        assert (
+            LogisticRegression().fit(X.numpy(), y.numpy()).score(test_X.numpy(), test_y.numpy())
+            > 0.93
+        )
         assert task.loss is losses.logistic and task.parameters == 31
-        assert torch.isclose(task.loss(task.model(X), y), torch.tensor(2.0).log()), "zeros: no opinion"
+        assert torch.isclose(task.loss(task.model(X), y), torch.tensor(2.0).log()), (
+            "zeros: no opinion"
+        )
 
     def test_digits_are_all_there_and_between_0_and_1(self):
         raw, labels = load_digits(return_X_y=True)
         task = tasks.digits(seed=2)
         (X, y), (test_X, test_y) = together(task), task.test
-        assert as_rows(torch.cat([X, test_X]), torch.cat([y, test_y])) == as_rows(torch.tensor(raw / 16), torch.tensor(labels))
+        assert as_rows(torch.cat([X, test_X]), torch.cat([y, test_y])) == as_rows(
+            torch.tensor(raw / 16), torch.tensor(labels)
+        )
         share = test_y.bincount() / torch.tensor(np.bincount(labels))
         assert share.min() > 0.19 and share.max() < 0.21
         assert task.parameters == 650 and tasks.digits(hidden=32).parameters == 64 * 32 + 32 + 330
 
     def test_the_seed_moves_the_test_part_the_shards_and_the_network(self):
         first, again, other = (tasks.digits(seed=s, hidden=4) for s in (1, 1, 2))
-        for part in (lambda t: t.test[0], lambda t: t.shards[0][0], lambda t: next(t.model.parameters())):
+        for part in (
+            lambda t: t.test[0],
+            lambda t: t.shards[0][0],
+            lambda t: next(t.model.parameters()),
+        ):
             assert torch.equal(part(first), part(again))
-            assert part(first).shape != part(other).shape or not torch.equal(part(first), part(other))
+            assert part(first).shape != part(other).shape or not torch.equal(
+                part(first), part(other)
+            )
         assert torch.equal(tasks.digits(seed=1, shards="by-label").test[0], first.test[0]), (
             "the test part is not a matter of shards"
         )
@@ -112,12 +148,20 @@ class TestEmbedded:
         even = [len(X) for X, _ in tasks.digits(users=10, shards="dirichlet", alpha=1e9).shards]
         assert max(even) - min(even) <= 10
         uneven = tasks.digits(users=10, shards="dirichlet", alpha=0.2)
-        assert max(uneven.records) > 3 * min(uneven.records) and sum(uneven.records) == uneven.facts["records"]
+        assert (
+            max(uneven.records) > 3 * min(uneven.records)
+            and sum(uneven.records) == uneven.facts["records"]
+        )
 
     def test_features_stay_with_their_labels_and_records_with_their_users(self):
-        """A shard's X and y are the same records: found again in the raw data, each has its own label."""
+        """A shard's X and y are the same records: found again in the raw data, each has its own
+        label.
+        """
         raw, labels = load_digits(return_X_y=True)
-        label_of = {tuple(row): label for row, label in zip((raw / 16).tolist(), labels.tolist(), strict=True)}
+        label_of = {
+            tuple(row): label
+            for row, label in zip((raw / 16).tolist(), labels.tolist(), strict=True)
+        }
         for X, y in tasks.digits(users=5, shards="dirichlet").shards:
             assert [label_of[tuple(row)] for row in X.double().tolist()] == y.tolist()
 
@@ -125,14 +169,24 @@ class TestEmbedded:
         X, y = embedded.digits()
         kept, out = shards.hold_out(y, 0.2, seed=7)
         task = tasks.digits(users=5, seed=7, shards="dirichlet", alpha=1.0)
-        for mine, records in zip(task.shards, shards.dirichlet(y[kept], 5, 1.0, seed=7), strict=True):
-            assert np.array_equal(mine[0], X[kept][records]) and np.array_equal(mine[1], y[kept][records])
+        for mine, records in zip(
+            task.shards, shards.dirichlet(y[kept], 5, 1.0, seed=7), strict=True
+        ):
+            assert np.array_equal(mine[0], X[kept][records]) and np.array_equal(
+                mine[1], y[kept][records]
+            )
         assert np.array_equal(task.test[0], X[out])
 
     def test_facts_say_what_a_manifest_needs(self):
         facts = tasks.breast_cancer(users=4, seed=9).facts
         assert {"source", "records", "test_records", "split", "alpha", "seed"} <= set(facts)
-        assert (facts["records"], facts["test_records"], facts["split"], facts["seed"], facts["alpha"]) == (
+        assert (
+            facts["records"],
+            facts["test_records"],
+            facts["split"],
+            facts["seed"],
+            facts["alpha"],
+        ) == (
             456,
             113,
             "iid",
@@ -157,8 +211,12 @@ class TestA9a:
         (raw, labels), (test_raw, test_labels) = a9a.load()
         weight = torch.rand(123, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         marks = (X.double() @ weight + 100 * y).sort().values
-        assert torch.allclose(marks, (torch.tensor(raw).double() @ weight + 100 * torch.tensor(labels)).sort().values)
-        assert torch.equal(task.test[0], torch.tensor(test_raw)) and torch.equal(task.test[1], torch.tensor(test_labels))
+        assert torch.allclose(
+            marks, (torch.tensor(raw).double() @ weight + 100 * torch.tensor(labels)).sort().values
+        )
+        assert torch.equal(task.test[0], torch.tensor(test_raw)) and torch.equal(
+            task.test[1], torch.tensor(test_labels)
+        )
         assert task.users == 16 and task.parameters == 124 and task.facts["alpha"] == 10.0
         assert len(set(task.records)) > 8, "sizes differ, as parts of Dirichlet(10) do"
 
@@ -177,14 +235,18 @@ class TestA9a:
         assert task.users == users and sum(task.records) == 32_561
 
     def test_too_many_users_for_dirichlet_are_told_so(self):
-        with pytest.raises(InputError, match="16,384 users .* larger alpha, fewer users, or iid shards"):
+        with pytest.raises(
+            InputError, match="16,384 users .* larger alpha, fewer users, or iid shards"
+        ):
             tasks.a9a(users=16_384)
 
 
 @needs("mnist")
 def test_mnist_is_the_task_of_the_paper():
     task = tasks.mnist(users=16)
-    assert task.parameters == 101_770 and sum(task.records) == 60_000 and len(task.test[0]) == 10_000
+    assert (
+        task.parameters == 101_770 and sum(task.records) == 60_000 and len(task.test[0]) == 10_000
+    )
     assert task.loss is losses.cross_entropy and task.facts["split"] == "dirichlet"
     assert [type(layer).__name__ for layer in task.model] == ["Linear", "ReLU", "Linear"]
     assert together(task)[1].bincount().tolist()[:2] == [5923, 6742]
@@ -193,7 +255,10 @@ def test_mnist_is_the_task_of_the_paper():
 def made_up(features, classes):
     """A function that loads random records instead of files."""
     rng = np.random.default_rng(0)
-    parts = [(rng.random((count, features), dtype=np.float32), np.arange(count) % classes) for count in (60, 20)]
+    parts = [
+        (rng.random((count, features), dtype=np.float32), np.arange(count) % classes)
+        for count in (60, 20)
+    ]
     return lambda: parts
 
 
@@ -204,7 +269,9 @@ def test_mnist_without_a_hidden_layer_is_linear(monkeypatch):
 
 
 class TestByName:
-    @pytest.mark.parametrize("name", ["least-squares", "least_squares", "breast-cancer", "breast_cancer", "digits"])
+    @pytest.mark.parametrize(
+        "name", ["least-squares", "least_squares", "breast-cancer", "breast_cancer", "digits"]
+    )
     def test_names_with_hyphens_or_underscores_make_their_task(self, name):
         task = tasks.make(name, users=3, seed=4)
         assert task.name == name.replace("_", "-") and task.users == 3 and task.facts["seed"] == 4
@@ -236,7 +303,10 @@ class TestByName:
 @pytest.mark.parametrize(
     ("build", "said"),
     [
-        (lambda: tasks.make("cifar"), "'cifar'; there are least-squares, breast-cancer, digits, a9a, mnist"),
+        (
+            lambda: tasks.make("cifar"),
+            "'cifar'; there are least-squares, breast-cancer, digits, a9a, mnist",
+        ),
         (lambda: tasks.make(None), "no task named None"),
         (lambda: tasks.make("least-squares", shards="iid"), "leave out shards"),
         (lambda: tasks.make("least-squares", alpha=1.0), "leave out shards and alpha"),
@@ -244,16 +314,24 @@ class TestByName:
         (lambda: tasks.breast_cancer(users=457), "456 records cannot give 457 users"),
         (lambda: tasks.breast_cancer(users=0), "users must be a whole number from 1, not 0"),
         (lambda: tasks.breast_cancer(seed=-1), "seed"),
-        (lambda: tasks.digits(shards="by_label"), "one of iid, dirichlet, by-label, not 'by_label'"),
+        (
+            lambda: tasks.digits(shards="by_label"),
+            "one of iid, dirichlet, by-label, not 'by_label'",
+        ),
         (lambda: tasks.digits(hidden=0), "hidden must be a whole number from 1, not 0"),
         (lambda: tasks.a9a(shards="iid", alpha=10.0), "changes nothing for iid"),
         (lambda: tasks.mnist(users=0), "users"),
         (lambda: tasks.mnist(alpha=-1), "alpha"),
         (lambda: tasks.least_squares(users=0), "users"),
-        (lambda: tasks.least_squares(dimension=2.0), "dimension must be a whole number from 1, not 2.0"),
+        (
+            lambda: tasks.least_squares(dimension=2.0),
+            "dimension must be a whole number from 1, not 2.0",
+        ),
     ],
 )
-def test_impossible_tasks_say_what_to_give_instead_before_files_are_read(build, said, monkeypatch, tmp_path):
+def test_impossible_tasks_say_what_to_give_instead_before_files_are_read(
+    build, said, monkeypatch, tmp_path
+):
     monkeypatch.setenv("DECOR_DATA", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(InputError, match=said):

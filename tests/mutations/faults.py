@@ -1,7 +1,7 @@
 """Faults put into a copy of the source on purpose, what each would cost, and what has to notice it.
 
-Most have happened in this field, some in the paper's own code (spec 6); the others are one slip away. `run.py` puts them in one
-after the other and sees who notices.
+Most have happened in this field, some in the paper's own code (spec 6); the others are one slip
+away. `run.py` puts them in one after the other and sees who notices.
 """
 
 from dataclasses import dataclass
@@ -12,17 +12,23 @@ AUDITS = {
     "wide": "--users 8 --canaries 20000 --audit-steps 6",
     "complete": "--topology complete --users 80 --canaries 3000 --audit-steps 4",
     "uneven edges": "tests/mutations/uneven.json --canaries 9000 --audit-steps 6",
-    "pendant user": f"--graph {SEVERAL} --sigma-cdp 1 --sigma-cor 1 --canaries 9000 --audit-steps 4",
+    "pendant user": f"--graph {SEVERAL} --sigma-cdp 1 --sigma-cor 1 --canaries 9000 --audit-steps "
+    "4",
     "two steps": "--users 4 --adversary curious --canaries 9000 --audit-steps 2",
-    "records": "--users 4 --unit example --batch-size 4 --records 40 --canaries 8000 --audit-steps 8",
+    "records": "--users 4 --unit example --batch-size 4 --records 40 --canaries 8000 "
+    "--audit-steps 8",
     "processes": "--engine process-group --processes 2 --users 8 --canaries 9000 --audit-steps 6",
-    "processes, complete": "--engine process-group --processes 2 --topology complete --users 80 --canaries 3000 --audit-steps 4",
+    "processes, complete": "--engine process-group --processes 2 --topology complete --users 80 "
+    "--canaries 3000 --audit-steps 4",
     "peers": "--engine peers --users 4 --canaries 20000 --audit-steps 5",
-    "peers, records": "--engine peers --users 4 --unit example --batch-size 4 --records 40 --canaries 4000 --audit-steps 8",
-    "peers, fixed": "--engine peers --users 4 --unit example --batch-size 4 --records 40 --sampling fixed --canaries 8000 "
+    "peers, records": "--engine peers --users 4 --unit example --batch-size 4 --records 40 "
+    "--canaries 4000 --audit-steps 8",
+    "peers, fixed": "--engine peers --users 4 --unit example --batch-size 4 --records 40 "
+    "--sampling fixed --canaries 8000 "
     "--audit-steps 16",
     "private": "--seed secret --users 6 --canaries 9000 --audit-steps 6",
-    "private, records": "--seed secret --users 4 --unit example --batch-size 4 --records 40 --canaries 9000 --audit-steps 8",
+    "private, records": "--seed secret --users 4 --unit example --batch-size 4 --records 40 "
+    "--canaries 9000 --audit-steps 8",
 }
 """Options of `decor audit`: as few canaries and steps as the fault takes."""
 
@@ -45,7 +51,9 @@ ISSUE = (
 
 @dataclass(frozen=True)
 class Edit:
-    """`old` stands once in all files of the package that `files` names (a pattern), and becomes `new`."""
+    """`old` stands once in all files of the package that `files` names (a pattern), and becomes
+    `new`.
+    """
 
     files: str
     old: str
@@ -54,7 +62,10 @@ class Edit:
 
 @dataclass(frozen=True)
 class Fault:
-    """`cost` is what it would do to people. `dash` says why no audit can see it, where none is named."""
+    """`cost` is what it would do to people.
+
+    `dash` says why no audit can see it, where none is named.
+    """
 
     name: str
     cost: str
@@ -74,9 +85,15 @@ CHANNEL, TRAJECTORY, BATCHES = (
     "training/test_trajectory.py::test_",
     "learning/test_batches.py::test_",
 )
-TRANSCRIPTS, CONTRACT, CRASHES = (f"federation/test_{name}.py::test_" for name in ("transcripts", "contract", "faults"))
-AGREEMENT, GRID, ROOT, STREAM = (f"noise/test_{name}.py::test_" for name in ("agreement", "grid", "root", "stream"))
-ACCOUNTANT, EXAMPLES, SUBSAMPLED = (f"privacy/test_{name}.py::test_" for name in ("accountant", "examples", "subsampled"))
+TRANSCRIPTS, CONTRACT, CRASHES = (
+    f"federation/test_{name}.py::test_" for name in ("transcripts", "contract", "faults")
+)
+AGREEMENT, GRID, ROOT, STREAM = (
+    f"noise/test_{name}.py::test_" for name in ("agreement", "grid", "root", "stream")
+)
+ACCOUNTANT, EXAMPLES, SUBSAMPLED = (
+    f"privacy/test_{name}.py::test_" for name in ("accountant", "examples", "subsampled")
+)
 
 PRIVATE, SECRET = "training/test_private.py::test_", "noise/test_secret.py::test_"
 
@@ -92,7 +109,13 @@ FAULTS = (
     Fault(
         "simulator: noise reused over steps",
         "the difference of two steps is free of noise",
-        (Edit("noise/gaussians.py", "_u32(stream), _u32(step), high", "_u32(stream), _u32(0), high"),),
+        (
+            Edit(
+                "noise/gaussians.py",
+                "_u32(stream), _u32(step), high",
+                "_u32(stream), _u32(0), high",
+            ),
+        ),
         (CHANNEL + "noise_is_fresh_in_every_step",),
         "small",
         issue="noise reused over steps",
@@ -113,22 +136,41 @@ FAULTS = (
     Fault(
         "simulator: coordinates far apart share noise",
         "the difference of two coordinates is free of noise, in large models alone",
-        (Edit("training/sparse_kernels.py", "places[k] * groups + first // GROUP", "places[k] * groups"),),
+        (
+            Edit(
+                "training/sparse_kernels.py",
+                "places[k] * groups + first // GROUP",
+                "places[k] * groups",
+            ),
+        ),
         (CHANNEL + "large_models_on_small_rings_have_the_plans_sigmas_too",),
         "wide",
     ),
     Fault(
         "simulator: all layers have the noise of the first",
         "the difference of two layers is free of noise",
-        (Edit("noise/gaussians.py", "_u32(stream), _u32(step), high", "_u32(0), _u32(step), high"),),
+        (
+            Edit(
+                "noise/gaussians.py", "_u32(stream), _u32(step), high", "_u32(0), _u32(step), high"
+            ),
+        ),
         (CHANNEL + "noise_is_independent_between_coordinates_and_between_layers[12-ring(10)]",),
         "records",
     ),
     Fault(
         "simulator: all seeds of a grid have the noise of the first",
         "two runs with different seeds reveal together what neither does alone",
-        (Edit("noise/gaussians.py", "fill(out[row, s], seeds[s], stream", "fill(out[row, s], seeds[0], stream"),),
-        (CHANNEL + "every_setting_of_a_sweep_has_its_own_law_and_every_seed_its_own_noise[ring(10)]",),
+        (
+            Edit(
+                "noise/gaussians.py",
+                "fill(out[row, s], seeds[s], stream",
+                "fill(out[row, s], seeds[0], stream",
+            ),
+        ),
+        (
+            CHANNEL
+            + "every_setting_of_a_sweep_has_its_own_law_and_every_seed_its_own_noise[ring(10)]",
+        ),
         "records",
     ),
     Fault(
@@ -148,7 +190,13 @@ FAULTS = (
     Fault(
         "edges: one seed for all of them and for all users",
         "whoever knows one edge's noise knows everybody's",
-        (Edit("noise/root.py", "values, np.arange(len(start) - 1))", "values, np.zeros(len(start) - 1, np.int64))"),),
+        (
+            Edit(
+                "noise/root.py",
+                "values, np.arange(len(start) - 1))",
+                "values, np.zeros(len(start) - 1, np.int64))",
+            ),
+        ),
         (CHANNEL + "transmitted_noise_is_sigmas_on_large_graphs[torus(10, 10)-edges]",),
         "small",
         issue="one seed for all edges",
@@ -163,8 +211,15 @@ FAULTS = (
     ),
     Fault(
         "edges: no independent noise at one user",
-        "the sum of all messages gives more of everybody away, and of user 0 all against its neighbours",
-        (Edit("noise/root.py", "alone = np.arange(users) if s > 0", "alone = np.arange(1, users) if s > 0"),),
+        "the sum of all messages gives more of everybody away, and of user 0 all against its "
+        "neighbours",
+        (
+            Edit(
+                "noise/root.py",
+                "alone = np.arange(users) if s > 0",
+                "alone = np.arange(1, users) if s > 0",
+            ),
+        ),
         (ROOT + "every_root_times_its_transpose_is_sigma",),
         "small",
         issue="no independent noise at one user",
@@ -216,13 +271,20 @@ FAULTS = (
     Fault(
         "peers: the secret is made from what both have said in public",
         "whoever records the handshake has the edge's noise",
-        (Edit("noise/agreement.py", "info=_SECRET).derive(shared)", "info=_SECRET).derive(self.edge.federation)"),),
+        (
+            Edit(
+                "noise/agreement.py",
+                "info=_SECRET).derive(shared)",
+                "info=_SECRET).derive(self.edge.federation)",
+            ),
+        ),
         (AGREEMENT + "the_secret_needs_the_exchange_and_not_only_what_was_said",),
         dash=NO_LAW,
     ),
     Fault(
         "peers: an edge's key for the exchange is made from the identity",
-        "after a restart the same secret again: noise that has been used, and that whoever takes the identity can make",
+        "after a restart the same secret again: noise that has been used, and that whoever takes "
+        "the identity can make",
         (
             Edit(
                 "noise/agreement.py",
@@ -250,16 +312,32 @@ FAULTS = (
     Fault(
         "private run: noise reused over steps",
         "the difference of two steps is free of noise",
-        (Edit("noise/secret.py", "self._secret.key(_NOISE, step, first, group)", "self._secret.key(_NOISE, 0, first, group)"),),
-        ("noise/test_secret.py::test_the_covariance_is_the_planned_one_and_steps_know_nothing_of_each_other",),
+        (
+            Edit(
+                "noise/secret.py",
+                "self._secret.key(_NOISE, step, first, group)",
+                "self._secret.key(_NOISE, 0, first, group)",
+            ),
+        ),
+        (
+            "noise/test_secret.py::test_the_covariance_is_the_planned_one_and_steps_know_nothing_of_each_other",
+        ),
         "private",
         issue="noise reused over steps",
     ),
     Fault(
         "private run: same sign at both ends",
         "noise does not cancel, and the average model has that of all edges",
-        (Edit("noise/secret.py", "            minus[k] -= value\n", "            minus[k] += value\n"),),
-        ("noise/test_secret.py::test_the_covariance_is_the_planned_one_and_steps_know_nothing_of_each_other",),
+        (
+            Edit(
+                "noise/secret.py",
+                "            minus[k] -= value\n",
+                "            minus[k] += value\n",
+            ),
+        ),
+        (
+            "noise/test_secret.py::test_the_covariance_is_the_planned_one_and_steps_know_nothing_of_each_other",
+        ),
         "private",
         issue="same sign at both ends",
     ),
@@ -280,14 +358,26 @@ FAULTS = (
     Fault(
         "peers: the stream begins again every 8,192 coordinates",
         "the difference of two coordinates is free of noise, in large models alone",
-        (Edit("noise/stream.py", "        self._cipher.update_into(", "        _cipher(self._key, 0).update_into("),),
+        (
+            Edit(
+                "noise/stream.py",
+                "        self._cipher.update_into(",
+                "        _cipher(self._key, 0).update_into(",
+            ),
+        ),
         (STREAM + "known_answers",),
         "peers",
     ),
     Fault(
         "peers: edges' multiples one too small",
         "every edge has a little less noise than planned",
-        (Edit("noise/grid.py", "return math.isqrt(square - 1) + 1 if square", "return math.isqrt(square - 1) if square"),),
+        (
+            Edit(
+                "noise/grid.py",
+                "return math.isqrt(square - 1) + 1 if square",
+                "return math.isqrt(square - 1) if square",
+            ),
+        ),
         (GRID + "an_edges_deviation_is_never_below_the_planned_and_by_less_than_a_multiple_above",),
         "peers",
     ),
@@ -308,7 +398,10 @@ FAULTS = (
                 "_add(values, np.int64(1 if multiple > 0 else -1), some)",
             ),
         ),
-        (GRID + "a_message_is_the_gradient_plus_own_noise_plus_signed_multiples_of_the_edges_noise",),
+        (
+            GRID
+            + "a_message_is_the_gradient_plus_own_noise_plus_signed_multiples_of_the_edges_noise",
+        ),
         "peers",
     ),
     # engines
@@ -319,7 +412,8 @@ FAULTS = (
             Edit(
                 "training/channel.py",
                 "np.asarray(plan.sigma_cor, dtype=np.float64), plan",
-                "plan.sigma_cor * np.array([plan.topology.mixing[i, j] for i, j in plan.topology.edges]), plan",
+                "plan.sigma_cor * np.array([plan.topology.mixing[i, j] for i, j in "
+                "plan.topology.edges]), plan",
             ),
         ),
         (CHANNEL + "transmitted_noise_is_sigmas_on_small_graphs[ring(16)-float32]",),
@@ -362,22 +456,31 @@ FAULTS = (
     ),
     Fault(
         "simulator: gossip before noise, where nobody listens",
-        "what is averaged and given on has no noise on it; a listener hears another run than the one that is trained",
+        "what is averaged and given on has no noise on it; a listener hears another run than the "
+        "one that is trained",
         (
             Edit(
                 "training/channel.py",
-                "        self.noise(blocks, alpha, step, threads)\n        return self.mix(blocks, gossip, threads)",
+                "        self.noise(blocks, alpha, step, threads)\n        return "
+                "self.mix(blocks, gossip, threads)",
                 "        blocks = self.mix(blocks, gossip, threads)\n"
                 "        self.noise(blocks, alpha, step, threads)\n        return blocks",
             ),
         ),
-        (CHANNEL + "one_round_of_gossip_leaves_of_the_correlated_noise_what_lemma_noisereduce_says",),
+        (
+            CHANNEL
+            + "one_round_of_gossip_leaves_of_the_correlated_noise_what_lemma_noisereduce_says",
+        ),
         "small",
     ),
     Fault(
         "simulator: clip after averaging",
         "one record moves a message by as much as a whole batch may",
-        (Edit("training/*.py", "add = self.gradients.add_records if self.by_record else", "add ="),),
+        (
+            Edit(
+                "training/*.py", "add = self.gradients.add_records if self.by_record else", "add ="
+            ),
+        ),
         (TRAJECTORY + "clipped_records_at_example_level_follow_the_reference",),
         "records",
         issue="clip after averaging",
@@ -387,7 +490,11 @@ FAULTS = (
         "one message more than was paid for",
         (
             Edit("training/simulation.py", "plan.exposure.steps\n", "plan.exposure.steps + 1\n"),
-            Edit("training/descent.py", "rates(s.learning_rate, exposure.steps)", "rates(s.learning_rate, exposure.steps + 1)"),
+            Edit(
+                "training/descent.py",
+                "rates(s.learning_rate, exposure.steps)",
+                "rates(s.learning_rate, exposure.steps + 1)",
+            ),
         ),
         (TRAJECTORY + "a_run_takes_exactly_its_steps_and_its_guarantee_is_the_plans",),
         "small",
@@ -396,7 +503,13 @@ FAULTS = (
     Fault(
         "simulator: a resumed run begins with the first step's noise",
         "two gradients under one noise: their difference is bare",
-        (Edit("training/*.py", "self.taken, self.history[0] = resumed.start, ", "self.taken, self.history[0] = 0, "),),
+        (
+            Edit(
+                "training/*.py",
+                "self.taken, self.history[0] = resumed.start, ",
+                "self.taken, self.history[0] = 0, ",
+            ),
+        ),
         (TRAJECTORY + "a_checkpoint_taken_on_the_way_resumes_to_the_same_end",),
         dash="an audit resumes nothing",
         issue="noise reused over steps",
@@ -404,7 +517,13 @@ FAULTS = (
     Fault(
         "simulator: a resumed run makes its last message again",
         "two gradients under one noise: their difference is bare",
-        (Edit("training/*.py", "return cls(run.steps_taken,", "return cls(max(0, run.steps_taken - 1),"),),
+        (
+            Edit(
+                "training/*.py",
+                "return cls(run.steps_taken,",
+                "return cls(max(0, run.steps_taken - 1),",
+            ),
+        ),
         (TRAJECTORY + "a_checkpoint_taken_on_the_way_resumes_to_the_same_end",),
         dash="an audit resumes nothing",
         issue="message recomputed after a crash",
@@ -416,7 +535,8 @@ FAULTS = (
             Edit(
                 "training/*.py",
                 "        self.channel.noise(to, one, step, threads)\n",
-                "        to = [block.clone() for block in to]\n        self.channel.noise(to, one, step, threads)\n",
+                "        to = [block.clone() for block in to]\n        self.channel.noise(to, "
+                "one, step, threads)\n",
             ),
         ),
         (
@@ -441,15 +561,25 @@ FAULTS = (
     Fault(
         "process group: an edge has another number at every process",
         "noise at the borders does not cancel, and is that of other edges",
-        (Edit("noise/root.py", "self.values[row >= 0], self.places[kept])", "self.values[row >= 0], np.arange(len(kept)))"),),
-        ("distributed/test_process_group.py::test_every_number_of_processes_gives_the_numbers_of_one[2]",),
+        (
+            Edit(
+                "noise/root.py",
+                "self.values[row >= 0], self.places[kept])",
+                "self.values[row >= 0], np.arange(len(kept)))",
+            ),
+        ),
+        (
+            "distributed/test_process_group.py::test_every_number_of_processes_gives_the_numbers_of_one[2]",
+        ),
         "processes",
     ),
     Fault(
         "process group: on a complete graph users are counted anew at every process",
         "users at the same place of two processes have the same noise",
         (Edit("training/sparse_kernels.py", "members[i] * groups", "i * groups"),),
-        ("distributed/test_process_group.py::test_every_number_of_processes_gives_the_numbers_of_one[2]",),
+        (
+            "distributed/test_process_group.py::test_every_number_of_processes_gives_the_numbers_of_one[2]",
+        ),
         "processes, complete",
     ),
     Fault(
@@ -460,10 +590,13 @@ FAULTS = (
                 "distributed/rank_share.py",
                 "            return root.by_edges(users, *rest).within(",
                 "            found = root.by_edges(users, *rest)\n"
-                "            found.values[found.values < 0] = 0.0\n            return found.within(",
+                "            found.values[found.values < 0] = 0.0\n            return "
+                "found.within(",
             ),
         ),
-        ("distributed/test_process_group.py::test_every_number_of_processes_gives_the_numbers_of_one[2]",),
+        (
+            "distributed/test_process_group.py::test_every_number_of_processes_gives_the_numbers_of_one[2]",
+        ),
         "processes",
     ),
     Fault(
@@ -490,14 +623,24 @@ FAULTS = (
                 "    if length <= 2 * limit:\n        return 1.0\n",
             ),
         ),
-        ("learning/gradients/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
+        (
+            "learning/gradients/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",
+        ),
         "small",
     ),
     Fault(
         "gradients are not clipped",
         "one user's data move its message as far as they like",
-        (Edit("learning/gradients/clip.py", "    if length <= limit:\n", "    if length < np.inf:\n"),),
-        ("learning/gradients/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
+        (
+            Edit(
+                "learning/gradients/clip.py",
+                "    if length <= limit:\n",
+                "    if length < np.inf:\n",
+            ),
+        ),
+        (
+            "learning/gradients/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",
+        ),
         "small",
     ),
     Fault(
@@ -510,27 +653,41 @@ FAULTS = (
                 "    for _, rows in pairs[:1]:\n        _join_lengths(rows, joint)\n",
             ),
         ),
-        ("learning/gradients/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
+        (
+            "learning/gradients/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",
+        ),
         dash="canaries of whole users are one layer",
     ),
     Fault(
         "linear models: a record may be twice as long as its clip",
-        "one record moves a message by more than was accounted, on the path of logistic regression alone",
-        (Edit("learning/gradients/linear.py", "min(abs(value), limits[k] / length)", "min(abs(value), 2 * limits[k] / length)"),),
-        ("learning/gradients/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
+        "one record moves a message by more than was accounted, on the path of logistic "
+        "regression alone",
+        (
+            Edit(
+                "learning/gradients/linear.py",
+                "min(abs(value), limits[k] / length)",
+                "min(abs(value), 2 * limits[k] / length)",
+            ),
+        ),
+        (
+            "learning/gradients/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",
+        ),
         "records",
     ),
     Fault(
         "networks: a record's norm is that of its first layer",
-        "a record whose gradient is in the other layers is not clipped, on the path of dense networks alone",
+        "a record whose gradient is in the other layers is not clipped, on the path of dense "
+        "networks alone",
         (
             Edit(
                 "learning/gradients/layers.py",
-                "for k in range(1, len(back)):\n                found",
-                "for k in range(1, 1):\n                found",
+                "for k in range(1, len(back)): found = torch.hypot(found, self._length(k, lengths",
+                "for k in range(1, 1): found = torch.hypot(found, self._length(k, lengths",
             ),
         ),
-        ("learning/gradients/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",),
+        (
+            "learning/gradients/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",
+        ),
         "records",
     ),
     Fault(
@@ -540,7 +697,8 @@ FAULTS = (
             Edit(
                 "learning/gradients/layers.py",
                 "found = first.repeat_interleave(some, 0) * lengths(back[0])",
-                "found = first.repeat_interleave(some, 0) * back[0].square().sum(-1).sqrt().double()",
+                "found = first.repeat_interleave(some, 0) * "
+                "back[0].square().sum(-1).sqrt().double()",
             ),
         ),
         (CLIP + "probabilities_whose_squares_vanish_are_clipped_all_the_same",),
@@ -556,14 +714,26 @@ FAULTS = (
     Fault(
         "sums of float32 tiles cost nothing of the clip",
         "a record moves a sum by its clip and by what the sum is rounded by",
-        (Edit("learning/gradients/tiles.py", "found += 2 * light_sizes(sizes) * (WIDEST + 2) * 2.0**-24", "found += 0"),),
+        (
+            Edit(
+                "learning/gradients/tiles.py",
+                "found += 2 * light_sizes(sizes) * (WIDEST + 2) * 2.0**-24",
+                "found += 0",
+            ),
+        ),
         (CLIP + "one_record_more_moves_a_float32_sum_by_its_clip_at_most",),
         dash="a law is measured to a percent",
     ),
     Fault(
         "tiles: shapes are not tried out",
         "where a record stands changes its gradient: one record less moves those of others",
-        (Edit("learning/gradients/tiles.py", "if width <= widest and same(width, columns):", "if width <= widest:"),),
+        (
+            Edit(
+                "learning/gradients/tiles.py",
+                "if width <= widest and same(width, columns):",
+                "if width <= widest:",
+            ),
+        ),
         (TILES + "a_path_that_knows_places_is_taken_one_example_at_a_time",),
         dash="a law is measured to a percent",
     ),
@@ -592,20 +762,33 @@ FAULTS = (
             ),
         ),
         (BATCHES + "a_real_users_poisson_batches_take_every_record_at_its_rate_independently",),
-        dash="in an audit of peers batches have hundreds of records, and sizes that differ by little",
+        dash="in an audit of peers batches have hundreds of records, and sizes that differ by "
+        "little",
         issue="division by realised batch size",
     ),
     Fault(
         "batches are the same in every step",
         "who is taken is taken always: sampling hides nobody",
-        (Edit("learning/batches.py", "+ np.uint64(step)) + np.uint64(user))", "+ np.uint64(0)) + np.uint64(user))"),),
+        (
+            Edit(
+                "learning/batches.py",
+                "+ np.uint64(step)) + np.uint64(user))",
+                "+ np.uint64(0)) + np.uint64(user))",
+            ),
+        ),
         (BATCHES + "users_seeds_and_steps_draw_independently",),
         "records",
     ),
     Fault(
         "all users draw their batches together",
         "a user who knows its own batch knows everybody's: sampling hides nobody from it",
-        (Edit("learning/batches.py", "np.uint64(step)) + np.uint64(user))", "np.uint64(step)) + np.uint64(0))"),),
+        (
+            Edit(
+                "learning/batches.py",
+                "np.uint64(step)) + np.uint64(user))",
+                "np.uint64(step)) + np.uint64(0))",
+            ),
+        ),
         (BATCHES + "users_seeds_and_steps_draw_independently",),
         "records",
     ),
@@ -619,7 +802,10 @@ FAULTS = (
                 "start + sample(drawn[:held], self.size)",
             ),
         ),
-        (BATCHES + "a_private_runs_poisson_batches_take_every_record_at_its_users_rate_independently",),
+        (
+            BATCHES
+            + "a_private_runs_poisson_batches_take_every_record_at_its_users_rate_independently",
+        ),
         "private, records",
     ),
     Fault(
@@ -653,7 +839,9 @@ FAULTS = (
         "sampling hides half as well as was accounted",
         (
             Edit(
-                "learning/batches.py", "rates = self.size / self.records", "rates = np.minimum(1.0, 2 * self.size / self.records)"
+                "learning/batches.py",
+                "rates = self.size / self.records",
+                "rates = np.minimum(1.0, 2 * self.size / self.records)",
             ),
         ),
         (BATCHES + "every_record_is_taken_at_its_users_rate",),
@@ -689,8 +877,15 @@ FAULTS = (
     ),
     Fault(
         "accountant: no composition",
-        "a run's epsilon is said to be that of one step; the paper's code did this at example level",
-        (Edit("privacy/loss/accountant.py", "return step * step * segment.exposure.steps", "return step * step"),),
+        "a run's epsilon is said to be that of one step; the paper's code did this at example "
+        "level",
+        (
+            Edit(
+                "privacy/loss/accountant.py",
+                "return step * step * segment.exposure.steps",
+                "return step * step",
+            ),
+        ),
         (ACCOUNTANT + "composition_over_steps_is_that_of_dp_accounting",),
         "two steps",
     ),
@@ -704,7 +899,10 @@ FAULTS = (
                 "(exposure.clip * leverage * _ROUNDING)",
             ),
         ),
-        (EXAMPLES + "an_epsilon_is_that_of_the_subsampled_gaussian_with_the_leverage_of_the_graph",),
+        (
+            EXAMPLES
+            + "an_epsilon_is_that_of_the_subsampled_gaussian_with_the_leverage_of_the_graph",
+        ),
         "records",
     ),
     Fault(
@@ -723,15 +921,29 @@ FAULTS = (
     Fault(
         "accountant: the mean over users instead of the worst",
         "a user at the edge of the graph has more to lose than it is told",
-        (Edit("privacy/leverage/coalition.py", "return float(self.per_user.max())", "return float(self.per_user.mean())"),),
+        (
+            Edit(
+                "privacy/leverage/coalition.py",
+                "return float(self.per_user.max())",
+                "return float(self.per_user.mean())",
+            ),
+        ),
         (ACCOUNTANT + "epsilon_of_every_user_is_reported",),
         "pendant user",
     ),
     Fault(
         "accountant: the leverage of the whole graph against a curious user",
         "a neighbour who takes its own noise away learns more than is said",
-        (Edit("privacy/leverage/coalition.py", "    if colluders == 0:\n", "    if colluders in (0, 1):\n"),),
-        ("privacy/leverage/test_coalition.py::test_the_worst_coalition_is_the_one_found_by_trying_all",),
+        (
+            Edit(
+                "privacy/leverage/coalition.py",
+                "    if colluders == 0:\n",
+                "    if colluders in (0, 1):\n",
+            ),
+        ),
+        (
+            "privacy/leverage/test_coalition.py::test_the_worst_coalition_is_the_one_found_by_trying_all",
+        ),
         "pendant user",
     ),
     Fault(
@@ -748,7 +960,8 @@ FAULTS = (
             Edit(
                 "privacy/budget.py",
                 "tuple(self.batch_size / m for m in self.records_of(topology))",
-                "tuple(self.batch_size / max(self.records_of(topology)) for m in self.records_of(topology))",
+                "tuple(self.batch_size / max(self.records_of(topology)) for m in "
+                "self.records_of(topology))",
             ),
         ),
         (EXAMPLES + "the_smallest_shard_is_the_most_exposed",),
@@ -770,7 +983,13 @@ FAULTS = (
     Fault(
         "plan: records by name are taken in the order in which they were written",
         "one user has the noise of another, and epsilon is understated",
-        (Edit("graph/names.py", "return [given[name] for name in names]", "return list(given.values())"),),
+        (
+            Edit(
+                "graph/names.py",
+                "return [given[name] for name in names]",
+                "return list(given.values())",
+            ),
+        ),
         ("privacy/test_budget.py",),
         dash="an audit gives everybody as many records",
     ),
@@ -790,14 +1009,26 @@ FAULTS = (
     Fault(
         "calibrate: nothing of delta is kept for the noise's tables",
         "peers promise an epsilon for less delta than it needs, or refuse the plan",
-        (Edit("privacy/budget.py", "return Budget(self.epsilon, ACCOUNTED * self.delta)", "return self"),),
+        (
+            Edit(
+                "privacy/budget.py",
+                "return Budget(self.epsilon, ACCOUNTED * self.delta)",
+                "return self",
+            ),
+        ),
         ("privacy/test_calibrate.py", "federation/test_federation.py"),
         dash="too little to be measured",
     ),
     Fault(
         "calibrate: twice the sampling rate is allowed what the rate is",
         "couples of noises do not protect users with few records",
-        (Edit("privacy/leverage/limit.py", "lower = self.rates <= rate", "lower = self.rates <= 2 * rate"),),
+        (
+            Edit(
+                "privacy/leverage/limit.py",
+                "lower = self.rates <= rate",
+                "lower = self.rates <= 2 * rate",
+            ),
+        ),
         ("privacy/test_examples.py",),
         dash="an audit gives everybody as many records",
     ),
@@ -811,21 +1042,38 @@ FAULTS = (
     Fault(
         "accountant: fixed-size batches composed in one direction",
         "a record that is put in is more exposed than one that is taken out",
-        (Edit("privacy/loss/subsampled.py", '"fixed": ((0, 2), (2, 0))', '"fixed": ((2, 0), (2, 0))'),),
+        (
+            Edit(
+                "privacy/loss/subsampled.py",
+                '"fixed": ((0, 2), (2, 0))',
+                '"fixed": ((2, 0), (2, 0))',
+            ),
+        ),
         (SUBSAMPLED + "two_and_three_steps_are_above_the_integral_and_close",),
         dash="no attack is known that attains what dominates both directions",
     ),
     Fault(
         "accountant: Poisson batches composed for added records alone",
         "a record that is taken out is more exposed than one that is put in",
-        (Edit("privacy/loss/subsampled.py", "for way in ((1, 0), (0, 1))", "for way in ((0, 1),)"),),
+        (
+            Edit(
+                "privacy/loss/subsampled.py", "for way in ((1, 0), (0, 1))", "for way in ((0, 1),)"
+            ),
+        ),
         (SUBSAMPLED + "poisson_agrees_with_dp_accounting",),
         "records",
     ),
     Fault(
         "accountant: a ratio of variances taken for one of deviations",
-        "graphs are said to protect better than they do, where sigma_cor is below sigma_cdp, and worse elsewhere",
-        (Edit("privacy/loss/accountant.py", "return (c / self.sigma_cdp) ** 2 if", "return 2 * (c / self.sigma_cdp) if"),),
+        "graphs are said to protect better than they do, where sigma_cor is below sigma_cdp, and "
+        "worse elsewhere",
+        (
+            Edit(
+                "privacy/loss/accountant.py",
+                "return (c / self.sigma_cdp) ** 2 if",
+                "return 2 * (c / self.sigma_cdp) if",
+            ),
+        ),
         (ACCOUNTANT + "the_reported_epsilon_suffices_and_nothing_smaller_does",),
         "pendant user",
     ),
@@ -834,7 +1082,10 @@ FAULTS = (
         "peers: same sign at both ends",
         "noise does not cancel, and the average model has that of all edges",
         (Edit("federation/terms.py", "found[low] = -multiple", "found[low] = multiple"),),
-        (TRANSCRIPTS + "the_noise_on_the_wire_has_the_plans_covariance_and_not_two_thirds_or_three_halves_of_it",),
+        (
+            TRANSCRIPTS
+            + "the_noise_on_the_wire_has_the_plans_covariance_and_not_two_thirds_or_three_halves_of_it",
+        ),
         "peers",
         issue="same sign at both ends",
     ),
@@ -868,7 +1119,13 @@ FAULTS = (
     Fault(
         "peers: a user's own key has 16 bits",
         "whoever tries all of them takes the user's own noise away",
-        (Edit("federation/node.py", "self.random(32), edges, factor", "self.random(2) + bytes(30), edges, factor"),),
+        (
+            Edit(
+                "federation/node.py",
+                "self.random(32), edges, factor",
+                "self.random(2) + bytes(30), edges, factor",
+            ),
+        ),
         (CONTRACT + "peers_train_the_simulators_models_at_user_level",),
         "peers",
     ),
@@ -919,8 +1176,10 @@ FAULTS = (
         (
             Edit(
                 "federation/node.py",
-                "        noised, shown = self.terms.grid.noised(gradient, self.random(32), edges, factor, over=True)\n",
-                "        noised, shown = self.terms.grid.noised(0 * gradient, self.random(32), edges, 1.0, over=True)\n"
+                "        noised, shown = self.terms.grid.noised(gradient, self.random(32), edges, "
+                "factor, over=True)\n",
+                "        noised, shown = self.terms.grid.noised(0 * gradient, self.random(32), "
+                "edges, 1.0, over=True)\n"
                 "        noised += factor * gradient\n",
             ),
         ),
@@ -934,11 +1193,15 @@ FAULTS = (
             Edit(
                 "federation/node.py",
                 "        if recipe.momentum:\n",
-                "        noised *= min(1.0, self.terms.plan.exposure.clip / float(np.linalg.norm(noised)))\n"
+                "        noised *= min(1.0, self.terms.plan.exposure.clip / "
+                "float(np.linalg.norm(noised)))\n"
                 "        if recipe.momentum:\n",
             ),
         ),
-        (TRANSCRIPTS + "the_noise_on_the_wire_has_the_plans_covariance_and_not_two_thirds_or_three_halves_of_it",),
+        (
+            TRANSCRIPTS
+            + "the_noise_on_the_wire_has_the_plans_covariance_and_not_two_thirds_or_three_halves_of_it",
+        ),
         "peers",
     ),
     Fault(
@@ -952,12 +1215,16 @@ FAULTS = (
                 "message = moved(self.model, factor * gradient, rate,",
             ),
         ),
-        (TRANSCRIPTS + "the_noise_on_the_wire_has_the_plans_covariance_and_not_two_thirds_or_three_halves_of_it",),
+        (
+            TRANSCRIPTS
+            + "the_noise_on_the_wire_has_the_plans_covariance_and_not_two_thirds_or_three_halves_of_it",
+        ),
         "peers",
     ),
     Fault(
         "peers: messages in float16",
-        "noise is rounded apart from the gradient at its other end: it does not cancel, and low bits tell of gradients",
+        "noise is rounded apart from the gradient at its other end: it does not cancel, and low "
+        "bits tell of gradients",
         (
             Edit(
                 "federation/vector_kernels.py",
@@ -973,7 +1240,9 @@ FAULTS = (
         "whoever can keep two users apart strips the one of the other's noise",
         (
             Edit(
-                "federation/node.py", "order = list(self.multiples)", "order = [j for j in self.multiples if keys[j] is not None]"
+                "federation/node.py",
+                "order = list(self.multiples)",
+                "order = [j for j in self.multiples if keys[j] is not None]",
             ),
         ),
         (TRANSCRIPTS + "the_noise_of_an_absent_neighbours_edge_is_added_all_the_same",),
@@ -982,7 +1251,13 @@ FAULTS = (
     Fault(
         "peers: clip after averaging",
         "one record moves a message by as much as a whole batch may",
-        (Edit("federation/local_gradient.py", "self._gradients.add_records(", "self._gradients.add_means("),),
+        (
+            Edit(
+                "federation/local_gradient.py",
+                "self._gradients.add_records(",
+                "self._gradients.add_means(",
+            ),
+        ),
         (CONTRACT + "peers_train_the_simulators_models_at_example_level[poisson]",),
         "peers, records",
         issue="clip after averaging",
@@ -1021,7 +1296,13 @@ FAULTS = (
     Fault(
         "peers: what a module drops out is known",
         "one record less gives its masks to the next: the gradients of all others move",
-        (Edit("federation/local_gradient.py", 'np.frombuffer(self.random(4 * WORDS), "<u4")', 'np.arange(WORDS, dtype="<u4")'),),
+        (
+            Edit(
+                "federation/local_gradient.py",
+                'np.frombuffer(self.random(4 * WORDS), "<u4")',
+                'np.arange(WORDS, dtype="<u4")',
+            ),
+        ),
         (CLIP + "what_a_module_draws_at_a_node_is_drawn_from_the_operating_system",),
         dash="canaries drop nothing out",
     ),
@@ -1035,9 +1316,16 @@ FAULTS = (
                 "            if last is not None and step <= last:\n",
                 "            if last is not None and step < last:\n",
             ),
-            Edit("net/ledger.py", "INSERT INTO messages VALUES", "INSERT OR REPLACE INTO messages VALUES"),
+            Edit(
+                "net/ledger.py",
+                "INSERT INTO messages VALUES",
+                "INSERT OR REPLACE INTO messages VALUES",
+            ),
         ),
-        (CRASHES + "a_user_killed_anywhere_in_a_step_goes_on_with_the_message_it_had[after the last send]",),
+        (
+            CRASHES + "a_user_killed_anywhere_in_a_step_goes_on_with_the_message_it_had[after the "
+            "last send]",
+        ),
         dash=NO_CRASH,
         issue="message recomputed after a crash",
     ),
@@ -1045,21 +1333,37 @@ FAULTS = (
         "peers: the ledger is written after the message has left",
         "after a crash the step is made again, with another message",
         (
-            Edit("federation/node.py", "            self.ledger.record(self.run, step, _bytes(message))\n", ""),
+            Edit(
+                "federation/node.py",
+                "            self.ledger.record(self.run, step, _bytes(message))\n",
+                "",
+            ),
             Edit(
                 "federation/node.py",
                 "        if await self._gossiped(peer, gossip, tags):\n",
-                "        done = await self._gossiped(peer, gossip, tags)\n        if step < self.steps and not made:\n"
-                "            self.ledger.record(self.run, step, _bytes(message))\n        if done:\n",
+                "        done = await self._gossiped(peer, gossip, tags)\n        if step < "
+                "self.steps and not made:\n"
+                "            self.ledger.record(self.run, step, _bytes(message))\n        if "
+                "done:\n",
             ),
         ),
-        (CRASHES + "a_user_killed_anywhere_in_a_step_goes_on_with_the_message_it_had[between two sends]",),
+        (
+            CRASHES
+            + "a_user_killed_anywhere_in_a_step_goes_on_with_the_message_it_had[between two "
+            "sends]",
+        ),
         dash=NO_CRASH,
     ),
     Fault(
         "peers: what the noise's tables take of delta is not counted",
         "an epsilon for less delta than it needs",
-        (Edit("training/release_grid.py", "if made.slack(plan.budget.epsilon) > left * (1 + 1e-9):", "if False:"),),
+        (
+            Edit(
+                "training/release_grid.py",
+                "if made.slack(plan.budget.epsilon) > left * (1 + 1e-9):",
+                "if False:",
+            ),
+        ),
         ("training/test_private.py::test_beyond_the_tables_one_sentence_says_the_largest_epsilon",),
         dash="too little to be measured",
     ),
@@ -1080,7 +1384,11 @@ FAULTS = (
     Fault(
         "private run: a secret of 16 bits",
         "whoever tries all of them has all noise of all users",
-        (Edit("noise/secret.py", "self._value = random(32)", "self._value = random(2) + bytes(30)"),),
+        (
+            Edit(
+                "noise/secret.py", "self._value = random(32)", "self._value = random(2) + bytes(30)"
+            ),
+        ),
         (SECRET + "a_secret_is_256_bits_of_the_operating_system_and_is_not_written",),
         "private",
     ),
@@ -1088,10 +1396,21 @@ FAULTS = (
         "private run: the gradient is added beside the grid",
         "the noise's law is right, and the last bits of a message are the gradient's own",
         (
-            Edit("noise/secret.py", "placed(np.float64(row[k]) * scale,", "placed(0.0 * np.float64(row[k]) * scale,"),
-            Edit("noise/secret.py", "messages[u, first + k] = unit * np", "messages[u, first + k] += unit * np"),
+            Edit(
+                "noise/secret.py",
+                "placed(np.float64(row[k]) * scale,",
+                "placed(0.0 * np.float64(row[k]) * scale,",
+            ),
+            Edit(
+                "noise/secret.py",
+                "messages[u, first + k] = unit * np",
+                "messages[u, first + k] += unit * np",
+            ),
         ),
-        (SECRET + "a_message_is_the_rounded_gradient_plus_own_noise_plus_signed_noise_of_the_edges",),
+        (
+            SECRET
+            + "a_message_is_the_rounded_gradient_plus_own_noise_plus_signed_noise_of_the_edges",
+        ),
         "private",
     ),
     Fault(
@@ -1124,7 +1443,10 @@ FAULTS = (
                 '        "simulated": False,\n        "data": fingerprint(task),\n',
             ),
         ),
-        (PRIVATE + "two_tasks_that_differ_in_one_record_leave_folders_that_differ_in_nothing_but_noise",),
+        (
+            PRIVATE
+            + "two_tasks_that_differ_in_one_record_leave_folders_that_differ_in_nothing_but_noise",
+        ),
         dash=NO_FOLDER,
     ),
     Fault(
@@ -1140,8 +1462,8 @@ FAULTS = (
         (
             Edit(
                 "distributed/process_group.py",
-                'data = {"data and model": mate.fingerprint} if secret is None else',
-                'data = {"data and model": mate.fingerprint} if True else',
+                '{"data and model": mate.fingerprint} if secret is None else',
+                '{"data and model": mate.fingerprint} if True else',
             ),
         ),
         (
@@ -1153,27 +1475,47 @@ FAULTS = (
         "a private run is begun again when processes are replaced",
         "what was sent before is sent again with other noise, and nobody counts it",
         (Edit("distributed/process_group.py", " or team.is_restarted()", ""),),
-        ("distributed/test_process_group.py::test_a_private_run_is_not_begun_again_by_processes_that_replace_others",),
+        (
+            "distributed/test_process_group.py::test_a_private_run_is_not_begun_again_by_processes_that_replace_others",
+        ),
         dash="an audit looks at one run",
     ),
     Fault(
         "a run that stopped early promises the epsilon of its steps",
         "a rule that looks at messages makes delta several times as large as is said",
-        (Edit("results/run.py", "return self.guarantee_at()\n", "return self.guarantee_at(steps=self.steps_taken)\n"),),
+        (
+            Edit(
+                "results/run.py",
+                "return self.guarantee_at()\n",
+                "return self.guarantee_at(steps=self.steps_taken)\n",
+            ),
+        ),
         ("privacy/test_stopping.py",),
         dash=NO_FOLDER,
     ),
     Fault(
         "a stop by private figures is forgotten",
         "the number of steps tells about private data, and an epsilon is promised",
-        (Edit("training/simulation.py", "if self.saw_private_data and self.taken < self.steps:", "if False:"),),
+        (
+            Edit(
+                "training/simulation.py",
+                "if self.saw_private_data and self.taken < self.steps:",
+                "if False:",
+            ),
+        ),
         (PRIVATE + "a_rule_that_was_given_private_figures_leaves_no_guarantee",),
         dash=NO_FOLDER,
     ),
     Fault(
         "what the tables take of delta is not counted",
         "at a small delta an epsilon is promised that no table can keep",
-        (Edit("privacy/plan.py", "float(with_tables(found.epsilon)), found.everybody", "found.epsilon, found.everybody"),),
+        (
+            Edit(
+                "privacy/plan.py",
+                "float(with_tables(found.epsilon)), found.everybody",
+                "found.epsilon, found.everybody",
+            ),
+        ),
         (PRIVATE + "what_the_tables_take_of_delta_is_in_the_promise",),
         dash="an audit proves nothing at such a delta",
     ),
@@ -1210,7 +1552,9 @@ FAULTS = (
             Edit("auditing/findings.py", "return right and bool(self.attacks)", "return right"),
             Edit("auditing/findings.py", "return bool(self.wires) and all(", "return all("),
         ),
-        ("distributed/test_world.py::test_an_audit_that_measured_nothing_has_not_passed_and_says_so",),
+        (
+            "distributed/test_world.py::test_an_audit_that_measured_nothing_has_not_passed_and_says_so",
+        ),
         dash="it is the audit itself",
     ),
     # net
@@ -1221,7 +1565,10 @@ FAULTS = (
             Edit("net/link.py", "held[0] >= usable[-1][0]]", "held[0] >= usable[0][0]]"),
             Edit("net/link.py", "return usable[-1][1].key(step)", "return usable[0][1].key(step)"),
         ),
-        (CRASHES + "a_user_killed_anywhere_in_a_step_goes_on_with_the_message_it_had[after the last send]",),
+        (
+            CRASHES + "a_user_killed_anywhere_in_a_step_goes_on_with_the_message_it_had[after the "
+            "last send]",
+        ),
         dash=NO_CRASH,
         issue="stale secret after restart",
     ),
@@ -1242,7 +1589,11 @@ FAULTS = (
                 "            if last is not None and step <= last:\n",
                 "            if last is not None and step < last:\n",
             ),
-            Edit("net/ledger.py", "INSERT INTO messages VALUES", "INSERT OR REPLACE INTO messages VALUES"),
+            Edit(
+                "net/ledger.py",
+                "INSERT INTO messages VALUES",
+                "INSERT OR REPLACE INTO messages VALUES",
+            ),
         ),
         ("net/test_ledger.py::test_no_step_has_a_second_message_nor_one_before_the_last",),
         dash=NO_CRASH,

@@ -1,23 +1,27 @@
-"""Puts every fault of `faults.py` into a copy of the source, one after the other, and sees who notices.
+"""Puts every fault of `faults.py` into a copy of the source, one after the other, and sees who
+notices.
 
     python tests/mutations/run.py [--jobs N] [NAME ...]
 
-First the audits and tests run on a copy without a fault, and have to pass: only then does it mean anything if they fail. An
-audit has noticed a fault if it ends with code 1 and names what is not as claimed, a test if it fails; a crash, a timeout or a
-test that cannot be collected is no catch. Writes found.jsonl beside this file and docs/mutations.md; with NAMEs (or parts of
-them) the rows of those faults alone. Ends with code 1 if a fault survives.
+First the audits and tests run on a copy without a fault, and have to pass: only then does it mean
+anything if they fail. An audit has noticed a fault if it ends with code 1 and names what is not as
+claimed, a test if it fails; a crash, a timeout or a test that cannot be collected is no catch.
+Writes found.jsonl beside this file and docs/mutations.md; with NAMEs (or parts of them) the rows of
+those faults alone. Ends with code 1 if a fault survives.
 """
 
 import argparse
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 from faults import AUDITS, FAULTS, Edit, Fault
@@ -27,14 +31,24 @@ FOUND, PAGE = Path(__file__).with_name("found.jsonl"), ROOT / "docs" / "mutation
 SECONDS = 280
 """For all that one catcher may do: what takes longer has noticed nothing."""
 COMPILED = (".nbi", ".nbc")
-"""numba's caches. They know of changes in their own file alone, and not of those in kernels that it calls from another."""
+"""numba's caches.
+
+They know of changes in their own file alone, and not of those in kernels that it calls from
+another.
+"""
 
 
 def copied(to: Path, source: Path = ROOT, compiled: bool = False) -> Path:
-    """The package and its tests, without anything that was compiled before (or with the kernels)."""
+    """The package and its tests, without anything that was compiled before (or with the
+    kernels).
+    """
 
     def ignored(_, names):
-        return [name for name in names if name.endswith(".pyc") or (name.endswith(COMPILED) and not compiled)]
+        return [
+            name
+            for name in names
+            if name.endswith(".pyc") or (name.endswith(COMPILED) and not compiled)
+        ]
 
     for part in ("src", "tests"):
         shutil.copytree(source / part, to / part, ignore=ignored)
@@ -43,21 +57,47 @@ def copied(to: Path, source: Path = ROOT, compiled: bool = False) -> Path:
     return to
 
 
+def pattern(old: str) -> re.Pattern[str]:
+    """Matches the text however the formatter has broken its lines: faults outlive formatting."""
+    tokens = list(re.finditer(r"\w+|[^\w\s]", old))
+    parts = [re.escape(tokens[0].group())]
+    for before, token in pairwise(tokens):
+        apart = old[before.end() : token.start()]
+        words = (before.group() + token.group()).isidentifier() or token.group().isalnum()
+        gap = r"\s+" if apart and words and before.group()[-1].isalnum() else r"\s*"
+        parts.append((r",?\s*" if token.group() in ")]}" else gap) + re.escape(token.group()))
+    return re.compile("".join(parts))
+
+
+def edited(text: str, edit: Edit) -> str:
+    """The text with the fault in it."""
+    return pattern(edit.old).sub(lambda _: edit.new.strip(), text)
+
+
 def place(edit: Edit, root: Path = ROOT) -> Path:
     """The one file in which the text stands, once."""
-    files = {path: path.read_text(encoding="utf-8").count(edit.old) for path in (root / "src" / "decor").glob(edit.files)}
+    files = {
+        path: len(pattern(edit.old).findall(path.read_text(encoding="utf-8")))
+        for path in (root / "src" / "decor").glob(edit.files)
+    }
     if sum(files.values()) != 1:
-        raise SystemExit(f"{edit.old!r} stands {sum(files.values())} times in {edit.files}, and should once; mend faults.py")
+        raise SystemExit(
+            f"{edit.old!r} stands {sum(files.values())} times in {edit.files}, and should once; "
+            "mend faults.py"
+        )
     return max(files, key=lambda path: files[path])
 
 
 def faulty(to: Path, fault: Fault, source: Path = ROOT) -> Path:
-    """A copy with the fault. Kernels compiled in `source` serve if no file with a kernel is touched."""
+    """A copy with the fault.
+
+    Kernels compiled in `source` serve if no file with a kernel is touched.
+    """
     kernels = any("njit" in place(edit, source).read_text(encoding="utf-8") for edit in fault.edits)
     copied(to, source, compiled=not kernels)
     for edit in fault.edits:
         path = place(edit, to)
-        path.write_text(path.read_text(encoding="utf-8").replace(edit.old, edit.new), encoding="utf-8")
+        path.write_text(edited(path.read_text(encoding="utf-8"), edit), encoding="utf-8")
     return to
 
 
@@ -96,28 +136,44 @@ def audited(root: Path, name: str) -> dict:
     try:
         data = json.loads(out)
     except ValueError:
-        return found | {"said": "took too long" if code is None else f"crashed: {(err.strip().splitlines() or ['?'])[-1]}"}
+        return found | {
+            "said": "took too long"
+            if code is None
+            else f"crashed: {(err.strip().splitlines() or ['?'])[-1]}"
+        }
     what = ["attacks"] * (not all(attack["passed"] for attack in data["attacks"]))
-    what += dict.fromkeys(check["name"].removeprefix("parts: ") for check in data["checks"] if not check["passed"])
+    what += dict.fromkeys(
+        check["name"].removeprefix("parts: ") for check in data["checks"] if not check["passed"]
+    )
     return found | {"caught": code == 1 and not data["passed"], "said": ", ".join(what)}
 
 
 def tested(root: Path, tests: tuple[str, ...]) -> dict:
     """caught: a test has failed; it is named."""
     words = [f"tests/{test}" for test in tests]
-    code, out, _, seconds = run(root, "-m", "pytest", "-x", "-rfE", "-p", "no:cacheprovider", *words)
+    code, out, _, seconds = run(
+        root, "-m", "pytest", "-x", "-rfE", "-p", "no:cacheprovider", *words
+    )
     failed = [line for line in out.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     found = {"caught": code == 1 and bool(failed), "seconds": seconds}
     if found["caught"]:
         name, _, said = failed[0].partition(" ")[2].partition(" - ")
         return found | {"test": name.removeprefix("tests/"), "said": said[:160]}
-    said = "took too long" if code is None else "passed" if code == 0 else f"pytest ended with code {code}: {out[-300:]}"
+    said = (
+        "took too long"
+        if code is None
+        else "passed"
+        if code == 0
+        else f"pytest ended with code {code}: {out[-300:]}"
+    )
     return found | {"said": said}
 
 
 def mark(fault: Fault) -> str:
     """Changes with the fault and its catchers: a row made for others is not to be believed."""
-    return hashlib.sha256(repr((fault.edits, fault.tests, AUDITS.get(fault.audit or ""))).encode()).hexdigest()[:12]
+    return hashlib.sha256(
+        repr((fault.edits, fault.tests, AUDITS.get(fault.audit or ""))).encode()
+    ).hexdigest()[:12]
 
 
 def tried(fault: Fault, source: Path) -> dict:
@@ -141,7 +197,9 @@ def sound(source: Path, faults: list[Fault], jobs: int) -> None:
     tests = tuple(sorted({test for fault in faults for test in fault.tests}))
     groups = [tests[k::4] for k in range(4) if tests[k::4]]  # each within its time
     with ThreadPoolExecutor(jobs) as pool:
-        for name, row in zip(audits, pool.map(lambda name: audited(source, name), audits), strict=True):
+        for name, row in zip(
+            audits, pool.map(lambda name: audited(source, name), audits), strict=True
+        ):
             tell(f"without a fault, audit {name!r}: {row['said']} ({row['seconds']:g} s)")
             if row["said"] != "passed":
                 raise SystemExit(1)
@@ -157,7 +215,9 @@ def tell(sentence: str) -> None:
 
 def told(row: dict) -> str:
     parts = [
-        f"{kind}: {'caught' if row[kind]['caught'] else 'NOT'} ({row[kind]['said']})" for kind in ("audit", "test") if row[kind]
+        f"{kind}: {'caught' if row[kind]['caught'] else 'NOT'} ({row[kind]['said']})"
+        for kind in ("audit", "test")
+        if row[kind]
     ]
     return f"{'SURVIVES  ' if survives(row) else ''}{row['fault']}: {'; '.join(parts)}"
 
@@ -187,13 +247,24 @@ source as it is; a crash is no catch. Made by `make mutations` (`tests/mutations
 def page(rows: dict[str, dict]) -> str:
     """docs/mutations.md, a part for every room."""
     found = [rows[fault.name] for fault in FAULTS if fault.name in rows]
-    audits, tests = ([bool(row[kind] and row[kind]["caught"]) for row in found] for kind in ("audit", "test"))
+    audits, tests = (
+        [bool(row[kind] and row[kind]["caught"]) for row in found] for kind in ("audit", "test")
+    )
     both = sum(a and t for a, t in zip(audits, tests, strict=True))
     caught = sum(not survives(row) for row in found)
-    parts = [_TOP.format(caught=caught, all=len(found), audits=sum(audits), tests=sum(tests), both=both)]
+    parts = [
+        _TOP.format(caught=caught, all=len(found), audits=sum(audits), tests=sum(tests), both=both)
+    ]
     for room in dict.fromkeys(fault.room for fault in FAULTS):
-        parts.append(f"\n## {room}/\n\n| fault | what it would cost | audit: what failed | test |\n|---|---|---|---|\n")
-        parts += [_line(fault, rows[fault.name]) for fault in FAULTS if fault.room == room and fault.name in rows]
+        parts.append(
+            f"\n## {room}/\n\n| fault | what it would cost | audit: what failed | test "
+            "|\n|---|---|---|---|\n"
+        )
+        parts += [
+            _line(fault, rows[fault.name])
+            for fault in FAULTS
+            if fault.room == room and fault.name in rows
+        ]
     parts.append("\n## The audits\n\n| name | `decor audit` with |\n|---|---|\n")
     parts += [f"| {name} | `{options}` |\n" for name, options in AUDITS.items()]
     return "".join(parts)
@@ -204,16 +275,27 @@ def _line(fault: Fault, row: dict) -> str:
     if row["audit"] is None:
         audit = f"- ({fault.dash})"
     else:
-        audit = f"{row['audit']['audit']}: {row['audit']['said'] if row['audit']['caught'] else '**not noticed**'}"
+        audit = (
+            f"{row['audit']['audit']}: "
+            f"{row['audit']['said'] if row['audit']['caught'] else '**not noticed**'}"
+        )
     return f"| {fault.name} | {fault.cost} | {audit} | {test} |\n"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Sees who notices the faults of faults.py.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="faults, or parts of their names (default: all)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="faults at a time (default: 1)")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="faults, or parts of their names (default: all)"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="faults at a time (default: 1)"
+    )
     options = parser.parse_args()
-    chosen = [fault for fault in FAULTS if not options.names or any(name in fault.name for name in options.names)]
+    chosen = [
+        fault
+        for fault in FAULTS
+        if not options.names or any(name in fault.name for name in options.names)
+    ]
     if not chosen:
         parser.error(f"no fault is called {' or '.join(options.names)}")
     for fault in FAULTS:
@@ -221,7 +303,10 @@ def main() -> int:
             place(edit)
     known = {fault.name for fault in FAULTS}
     rows = {name: row for name, row in kept().items() if options.names and name in known}
-    with tempfile.TemporaryDirectory(prefix="decor-source-") as folder, ThreadPoolExecutor(options.jobs) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="decor-source-") as folder,
+        ThreadPoolExecutor(options.jobs) as pool,
+    ):
         source = copied(Path(folder) / "copy")
         sound(source, chosen, options.jobs)
         for k, row in enumerate(pool.map(lambda fault: tried(fault, source), chosen)):
@@ -229,7 +314,10 @@ def main() -> int:
             rows[row["fault"]] = row
             write(rows)
     left = [name for name, row in rows.items() if survives(row)]
-    tell(f"{len(rows) - len(left)} of {len(FAULTS)} faults are noticed" + "".join(f"; {name!r} survives" for name in left))
+    tell(
+        f"{len(rows) - len(left)} of {len(FAULTS)} faults are noticed"
+        + "".join(f"; {name!r} survives" for name in left)
+    )
     return 1 if left or len(rows) < len(FAULTS) else 0
 
 

@@ -1,8 +1,10 @@
-"""Bytes of every sort, as fast as they come, against a session: nothing but a refusal may come of them.
+"""Bytes of every sort, as fast as they come, against a session: nothing but a refusal may come of
+them.
 
-`python tests/net/fuzz.py --minutes 10 --seed 1` prints one JSON row; a finding ends it with the seed, and with a line that
-`--replay` takes. The sessions here draw their ephemeral keys from a fixed place, so that a recorded exchange stays valid:
-what is mutated is a conversation that would have gone well.
+`python tests/net/fuzz.py --minutes 10 --seed 1` prints one JSON row; a finding ends it with the
+seed, and with a line that `--replay` takes. The sessions here draw their ephemeral keys from a
+fixed place, so that a recorded exchange stays valid: what is mutated is a conversation that would
+have gone well.
 """
 
 from __future__ import annotations
@@ -51,7 +53,24 @@ NAME, FEDERATION = "bonn", hashlib.sha256(b"federation").digest()
 FIELDS = (("steps", b"12345678"), ("users.a.address", b"abcdefgh"))
 IDENTITIES = [Ed25519PrivateKey.from_private_bytes(bytes([k]) * 32) for k in (1, 2)]
 PUBLIC = [key.public_key().public_bytes_raw() for key in IDENTITIES]
-NUMBERS = (0, 1, 2, 3, 7, 255, 2**16, 2**31, 2**32 - 1, 2**32, 2**53, 2**62 - 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
+NUMBERS = (
+    0,
+    1,
+    2,
+    3,
+    7,
+    255,
+    2**16,
+    2**31,
+    2**32 - 1,
+    2**32,
+    2**53,
+    2**62 - 1,
+    2**62,
+    2**63 - 1,
+    2**63,
+    2**64 - 1,
+)
 SECONDS, GROWTH = 1.0, 8 << 20
 """The most processor time that one input may take, and the most by which memory may grow."""
 
@@ -73,7 +92,12 @@ class Seen:
 
     def refused(self, problem: RemoteProtocolError) -> None:
         said = str(problem)
-        if not said.startswith(f"{NAME} ") or not said.isascii() or not said.isprintable() or len(said) > 300:
+        if (
+            not said.startswith(f"{NAME} ")
+            or not said.isascii()
+            or not said.isprintable()
+            or len(said) > 300
+        ):
             raise Finding(f"a refusal that names nobody, or is not fit for a log: {said!r}")
         self.refusals[refusal(said)] += 1
         frame = problem.__context__.__traceback__
@@ -84,7 +108,11 @@ class Seen:
     def missing(self) -> dict[str, list]:
         """What no input has reached: moves of the table, refusals, lines that refuse."""
         found = {
-            "moves": [f"{state.name} {kind.__name__}" for state, kind in MOVES if (state, kind) not in self.moves],
+            "moves": [
+                f"{state.name} {kind.__name__}"
+                for state, kind in MOVES
+                if (state, kind) not in self.moves
+            ],
             "refusals": sorted(every_refusal() - set(self.refusals)),
             "unknown": sorted(set(self.refusals) - every_refusal()),
             "lines": sorted(every_line() - self.lines),
@@ -103,7 +131,11 @@ def every_refusal() -> frozenset[str]:
     kinds = [kind.__name__ for kind in KINDS.values()]
     return frozenset(
         {f"sent a {kind} of # bytes; # are the most" for kind in kinds}
-        | {f"sent a {kind} that is not one (#)" for kind in kinds if kind not in ("Bye", "Alive", "Done")}
+        | {
+            f"sent a {kind} that is not one (#)"
+            for kind in kinds
+            if kind not in ("Bye", "Alive", "Done")
+        }
         | {
             f"sent a {kind.__name__} while this side {state.value}"
             for kind in KINDS.values()
@@ -112,16 +144,20 @@ def every_refusal() -> frozenset[str]:
         }
         | {
             "sent a frame of an unknown kind (#)",
-            "speaks version # of the protocol, and this side version #; install the same version of decor at both",
+            "speaks version # of the protocol, and this side version #; install the same version "
+            "of decor at both",
             "names # fields of its federation; # are the most",
             "has another federation file",
-            "could not agree on a secret: the offer is not signed by this neighbour for this federation and epoch",
-            "could not agree on a secret: the offer's key is of small order, which no honest neighbour sends",
+            "could not agree on a secret: the offer is not signed by this neighbour for this "
+            "federation and epoch",
+            "could not agree on a secret: the offer's key is of small order, which no honest "
+            "neighbour sends",
             "could not agree on a secret: the neighbour holds another secret: "
             "somebody is in between, or one of the two is broken",
             "begins its noise at step #, and not at #",
             "sent a model of # bytes instead of #",
-            "sent a model of step #, round # after one of step #, round #: an old one, or one twice",
+            "sent a model of step #, round # after one of step #, round #: an old one, or one "
+            "twice",
             "sent a tag of step # after one of step #: an old one, or one twice",
         }
     )
@@ -129,7 +165,9 @@ def every_refusal() -> frozenset[str]:
 
 @cache
 def every_line() -> frozenset[tuple[str, int]]:
-    """Every `raise RemoteProtocolError` of the two modules, less the one that adds the neighbour's name."""
+    """Every `raise RemoteProtocolError` of the two modules, less the one that adds the neighbour's
+    name.
+    """
     found = set()
     for module in (messages, session):
         for function in ast.walk(ast.parse(Path(module.__file__).read_text())):
@@ -144,7 +182,9 @@ def every_line() -> frozenset[tuple[str, int]]:
 def ephemeral(draw: Callable[[], bytes]) -> Iterator[None]:
     """Agreements take their keys from `draw` instead of the operating system."""
     kept = agreement.X25519PrivateKey
-    agreement.X25519PrivateKey = SimpleNamespace(from_private_bytes=lambda _: X25519PrivateKey.from_private_bytes(draw()))
+    agreement.X25519PrivateKey = SimpleNamespace(
+        from_private_bytes=lambda _: X25519PrivateKey.from_private_bytes(draw())
+    )
     try:
         yield
     finally:
@@ -182,7 +222,15 @@ class Scene:
 
     def side(self, k: int) -> Session:
         """0 is attacked, 1 is its neighbour."""
-        ends = Ends(IDENTITIES[k], NAME, PUBLIC[1 - k], self.is_lower == (k == 0), FEDERATION, FIELDS, self.size)
+        ends = Ends(
+            IDENTITIES[k],
+            NAME,
+            PUBLIC[1 - k],
+            self.is_lower == (k == 0),
+            FEDERATION,
+            FIELDS,
+            self.size,
+        )
         return Session(ends, self.epochs[k], self.steps[k])
 
     @cache  # noqa: B019 - scenes live as long as the process
@@ -232,19 +280,28 @@ def forged(rng: random.Random, scene: Scene) -> bytes:
     kind = rng.randrange(13)
     if kind == 0:
         digests = [
-            (rng.choice(("steps", "clip", "x" * 60, "name")) + str(k), rng.randbytes(8)) for k in range(rng.choice((0, 2, 64)))
+            (rng.choice(("steps", "clip", "x" * 60, "name")) + str(k), rng.randbytes(8))
+            for k in range(rng.choice((0, 2, 64)))
         ]
-        return encoded(Hello(rng.choice((FEDERATION, bytes(32))), tuple(digests), number(), number()))
+        return encoded(
+            Hello(rng.choice((FEDERATION, bytes(32))), tuple(digests), number(), number())
+        )
     if kind == 1:
         payload = bytearray(Hello(FEDERATION, FIELDS, 1, 0).payload())
-        at = rng.choice((0, 50, 52, 53, rng.randrange(len(payload))))  # the version, how many fields, a name's length, a name
+        # the version, how many fields, a name's length, a name
+        at = rng.choice((0, 50, 52, 53, rng.randrange(len(payload))))
         payload[at] = rng.choice((0, 1, 2, 65, 128, 255))
         return HEADER.pack(Hello.kind, len(payload)) + payload
     if kind == 2:
-        key, epoch = rng.choice((bytes(32), b"\1" + bytes(31), rng.randbytes(32))), max(scene.epochs)
+        key, epoch = (
+            rng.choice((bytes(32), b"\1" + bytes(31), rng.randbytes(32))),
+            max(scene.epochs),
+        )
         low, high = PUBLIC if scene.is_lower else PUBLIC[::-1]
         edge = agreement.Edge(low, high, FEDERATION, epoch)
-        return encoded(Offer(key + IDENTITIES[1].sign(agreement._signed(edge, not scene.is_lower, key))))
+        return encoded(
+            Offer(key + IDENTITIES[1].sign(agreement._signed(edge, not scene.is_lower, key)))
+        )
     if kind == 3:
         return encoded(Offer(rng.randbytes(96)))
     if kind == 4:
@@ -252,7 +309,13 @@ def forged(rng: random.Random, scene: Scene) -> bytes:
         return encoded(Confirmation(rng.choice((tag, rng.randbytes(32))), number()))
     if kind == 5:
         size = min(scene.size, 5000)
-        return encoded(Model(number(), number() % 2**32, rng.randbytes(rng.choice((size, size, max(size - 1, 0), 0)))))
+        return encoded(
+            Model(
+                number(),
+                number() % 2**32,
+                rng.randbytes(rng.choice((size, size, max(size - 1, 0), 0))),
+            )
+        )
     if kind == 6:
         return encoded(NoiseTag(number(), rng.randbytes(rng.choice((8, 8, 7)))))
     if kind == 7:
@@ -260,8 +323,12 @@ def forged(rng: random.Random, scene: Scene) -> bytes:
     if kind == 8:  # a header that promises
         longest = limits(scene.size)
         chosen = rng.choice(list(KINDS))
-        promised = rng.choice((longest[chosen] + 1, longest[chosen], 2**32 - 1, 2**31, number() % 2**32))
-        return HEADER.pack(chosen, min(promised, 2**32 - 1)) + rng.randbytes(rng.choice((0, 8, 60, 6000)))
+        promised = rng.choice(
+            (longest[chosen] + 1, longest[chosen], 2**32 - 1, 2**31, number() % 2**32)
+        )
+        return HEADER.pack(chosen, min(promised, 2**32 - 1)) + rng.randbytes(
+            rng.choice((0, 8, 60, 6000))
+        )
     if kind == 9:
         return encoded(rng.choice((Alive(), Done())))
     length = rng.choice((0, 1, 8, 15, 16, 40, 52, 56, 96, rng.randrange(300)))
@@ -304,7 +371,12 @@ def stream(rng: random.Random, scene: Scene) -> bytes:
     if way == 3:  # frames lost, said twice, or in another order
         for _ in range(rng.randrange(1, 4)):
             a, b = rng.randrange(len(said)), rng.randrange(len(said))
-            rng.choice((lambda a=a: said.pop(a) if len(said) > 1 else None, lambda a=a, b=b: said.insert(a, said[b])))()
+            rng.choice(
+                (
+                    lambda a=a: said.pop(a) if len(said) > 1 else None,
+                    lambda a=a, b=b: said.insert(a, said[b]),
+                )
+            )()
         return b"".join(said)
     if way == 4:  # another conversation from here on
         other = rng.choice(SCENES).transcript()
@@ -315,13 +387,17 @@ def stream(rng: random.Random, scene: Scene) -> bytes:
         cut = rng.randrange(len(following[0]) - HEADER.size + 1)
         part.append(HEADER.pack(following[0][0], cut) + following[0][HEADER.size :][:cut])
     else:
-        part += [forged(rng, scene) for _ in range(rng.choice((1, 1, 2, 5)))] + following[: rng.randrange(3)]
+        part += [forged(rng, scene) for _ in range(rng.choice((1, 1, 2, 5)))] + following[
+            : rng.randrange(3)
+        ]
     return mutated(rng, b"".join(part)) if way == 7 else b"".join(part)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One input: what is heard, in which pieces, and what the attacked side says or does between them."""
+    """One input: what is heard, in which pieces, and what the attacked side says or does between
+    them.
+    """
 
     scene: int
     acts: tuple[bytes | str, ...]
@@ -338,13 +414,18 @@ class Case:
         return Case(scene, tuple(acts))
 
     def __str__(self) -> str:
-        return f"{self.scene}:" + ",".join(act if isinstance(act, str) else act.hex() or "-" for act in self.acts)
+        return f"{self.scene}:" + ",".join(
+            act if isinstance(act, str) else act.hex() or "-" for act in self.acts
+        )
 
     @staticmethod
     def read(line: str) -> Case:
         scene, acts = line.split(":")
         known = ("close", "model", "tag")
-        return Case(int(scene), tuple(a if a in known else bytes.fromhex(a.strip("-")) for a in acts.split(",")))
+        return Case(
+            int(scene),
+            tuple(a if a in known else bytes.fromhex(a.strip("-")) for a in acts.split(",")),
+        )
 
 
 def tried(case: Case, seen: Seen) -> None:
@@ -359,7 +440,9 @@ def tried(case: Case, seen: Seen) -> None:
             attacked.close("enough")
         elif isinstance(act, str):
             if attacked.state is State.OPEN:
-                attacked.send_tag(0, bytes(8)) if act == "tag" or scene.size > 5000 else attacked.send_model(
+                attacked.send_tag(
+                    0, bytes(8)
+                ) if act == "tag" or scene.size > 5000 else attacked.send_model(
                     0, 0, bytes(scene.size)
                 )
         else:
@@ -372,13 +455,17 @@ def tried(case: Case, seen: Seen) -> None:
             except Finding:
                 raise
             except Exception as problem:
-                raise Finding(f"{type(problem).__name__} instead of a refusal: {problem}") from problem
+                raise Finding(
+                    f"{type(problem).__name__} instead of a refusal: {problem}"
+                ) from problem
         seen.states[attacked.state] += 1
         if before and (events or attacked._out):
             raise Finding("a closed session hears or speaks")
         may = [longest[kind.kind] for state, kind in MOVES if state is attacked.state]
         if may and len(attacked._decoder) >= HEADER.size + max(may) + (max(may) == 0):
-            raise Finding(f"a session holds {len(attacked._decoder)} bytes while it {attacked.state.value}")
+            raise Finding(
+                f"a session holds {len(attacked._decoder)} bytes while it {attacked.state.value}"
+            )
         for event in events:
             if isinstance(event, Received):
                 if (event.step, event.round) <= latest or len(event.values) != scene.size:
@@ -396,19 +483,27 @@ def tried(case: Case, seen: Seen) -> None:
 
 
 def _check_said(attacked: Session, said: bytes) -> None:
-    """What the session has said is well formed, ends with at most one Bye, and nothing is said or heard after the end."""
+    """What the session has said is well formed, ends with at most one Bye, and nothing is said or
+    heard after the end.
+    """
     try:
         spoken = list(Decoder(limits(attacked.ends.model_bytes)).feed(said))
     except RemoteProtocolError as problem:
         raise Finding(f"the session itself {problem}") from problem
-    if sum(len(encoded(m)) for m in spoken) != len(said) or any(isinstance(m, Bye) for m in spoken[:-1]):
+    if sum(len(encoded(m)) for m in spoken) != len(said) or any(
+        isinstance(m, Bye) for m in spoken[:-1]
+    ):
         raise Finding("the session spoke after its Bye, or half a frame")
-    if attacked.is_over and (attacked.receive(said) or attacked.receive(b"\xff" * 30) or attacked.outgoing()):
+    if attacked.is_over and (
+        attacked.receive(said) or attacked.receive(b"\xff" * 30) or attacked.outgoing()
+    ):
         raise Finding("a closed session hears or speaks")
 
 
 def _check_codec(heard: bytes, longest: dict[int, int]) -> None:
-    """What is decoded encodes to the bytes that came: no message has two forms (but a Bye, which is made printable)."""
+    """What is decoded encodes to the bytes that came: no message has two forms (but a Bye, which is
+    made printable).
+    """
     at = 0
     try:
         for message in Decoder(longest).feed(heard):
@@ -427,7 +522,9 @@ def resident() -> int:
 
 @contextmanager
 def hurried() -> Iterator[Callable[[], object]]:
-    """Call what it gives before every input: one that does not end, or not soon, is a finding where it stands."""
+    """Call what it gives before every input: one that does not end, or not soon, is a finding where
+    it stands.
+    """
 
     def late(*_: object) -> None:
         raise Finding(f"an input took more than {SECONDS} s")
@@ -440,8 +537,13 @@ def hurried() -> Iterator[Callable[[], object]]:
         signal.signal(signal.SIGVTALRM, kept)
 
 
-def fuzzed(seed: int, seconds: float = float("inf"), inputs: float = float("inf")) -> tuple[Seen, dict]:
-    """Runs until the time or the inputs are used up; what was reached, and the row to print. Raises a Finding with its input."""
+def fuzzed(
+    seed: int, seconds: float = float("inf"), inputs: float = float("inf")
+) -> tuple[Seen, dict]:
+    """Runs until the time or the inputs are used up; what was reached, and the row to print.
+
+    Raises a Finding with its input.
+    """
     rng, seen, began = random.Random(seed), Seen(), time.monotonic()
     warm, base, most, slowest = min(20_000, inputs / 4), 0, 0, 0.0
     with ephemeral(lambda: b"T" * 32), watched(seen), hurried() as hurry:
@@ -461,7 +563,10 @@ def fuzzed(seed: int, seconds: float = float("inf"), inputs: float = float("inf"
             elif seen.inputs % 1000 == 0:
                 most = max(most, resident())
                 if most - base > GROWTH:
-                    raise Finding(f"memory has grown by {most - base:,} bytes in {seen.inputs - warm:,.0f} inputs (seed {seed})")
+                    raise Finding(
+                        f"memory has grown by {most - base:,} bytes in "
+                        f"{seen.inputs - warm:,.0f} inputs (seed {seed})"
+                    )
     took = time.monotonic() - began
     row = {
         "benchmark": "fuzz",
@@ -472,7 +577,9 @@ def fuzzed(seed: int, seconds: float = float("inf"), inputs: float = float("inf"
         "grown_kB": (most - base) // 1024,
         "slowest_input_ms": round(slowest * 1e3, 1),
         "states": {state.name: count for state, count in seen.states.items()},
-        "moves": {f"{state.name} {kind.__name__}": count for (state, kind), count in seen.moves.items()},
+        "moves": {
+            f"{state.name} {kind.__name__}": count for (state, kind), count in seen.moves.items()
+        },
         "refusals": dict(seen.refusals.most_common()),
         "missing": seen.missing(),
     }
@@ -495,7 +602,12 @@ def main() -> int:
     except Finding as problem:
         print(
             json.dumps(
-                {"benchmark": "fuzz", "seed": args.seed, "finding": str(problem), "notes": getattr(problem, "__notes__", [])}
+                {
+                    "benchmark": "fuzz",
+                    "seed": args.seed,
+                    "finding": str(problem),
+                    "notes": getattr(problem, "__notes__", []),
+                }
             )
         )
         return 1

@@ -1,8 +1,10 @@
-"""Somebody in the middle of an edge who has the keys of both its ends: it hears every frame, and cuts, holds, loses and adds.
+"""Somebody in the middle of an edge who has the keys of both its ends: it hears every frame, and
+cuts, holds, loses and adds.
 
-To the user that dials it is the listener, to the listener it is the user that dials: two TLS connections, and between them
-every frame in the clear. The secret of the edge stays the two ends' own, for offers are signed for identities, not for
-connections; so what is recorded here is what left a peer, and nothing else of it. The proxy runs in a thread of its own:
+To the user that dials it is the listener, to the listener it is the user that dials: two TLS
+connections, and between them every frame in the clear. The secret of the edge stays the two ends'
+own, for offers are signed for identities, not for connections; so what is recorded here is what
+left a peer, and nothing else of it. The proxy runs in a thread of its own:
 
     with Proxy(aachen, bonn, "127.0.0.1:7400", model_bytes=320, names=("aachen", "bonn")) as proxy:
         ...  # aachen dials proxy.address
@@ -46,7 +48,8 @@ class Record(NamedTuple):
 
 
 def second_messages(records: Iterable[Record]) -> list[tuple[str, int]]:
-    """Every (sender, step) of which two different messages have been seen, whatever the edge or the connection.
+    """Every (sender, step) of which two different messages have been seen, whatever the edge or the
+    connection.
 
     Round 0 only: this is the message that is paid for. Records of several proxies may be chained.
     """
@@ -89,7 +92,9 @@ class _Connection:
 
 
 class Proxy:
-    """Listens for `dialler` as `listener` would, and dials `address`, where `listener` is, as `dialler` would."""
+    """Listens for `dialler` as `listener` would, and dials `address`, where `listener` is, as
+    `dialler` would.
+    """
 
     def __init__(
         self,
@@ -110,7 +115,9 @@ class Proxy:
         self._records: list[Record] = []
         self._connections: dict[int, _Connection] = {}
         self._count, self._refuses, self._loses, self._delay = 0, False, False, 0.0
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name=f"proxy {self.port}", daemon=True)
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._run()), name=f"proxy {self.port}", daemon=True
+        )
         self._running = threading.Event()
 
     def __enter__(self) -> Proxy:
@@ -144,7 +151,9 @@ class Proxy:
         end = time.monotonic() + seconds
         while not (found := condition()):
             if time.monotonic() > end:
-                raise TimeoutError(f"still not after {seconds} s; {len(self._records)} frames were heard")
+                raise TimeoutError(
+                    f"still not after {seconds} s; {len(self._records)} frames were heard"
+                )
             time.sleep(0.01)
         return found
 
@@ -158,11 +167,15 @@ class Proxy:
         self.cut()
 
     def hold(self) -> None:
-        """A cable is out: what is said waits, nothing is lost, and new connections get no answer, until `heal`."""
+        """A cable is out: what is said waits, nothing is lost, and new connections get no answer,
+        until `heal`.
+        """
         self._ask(self._set(holds=True))
 
     def lose(self) -> None:
-        """A black hole: everything said, old connections or new, is swallowed without a sign, until `heal`."""
+        """A black hole: everything said, old connections or new, is swallowed without a sign, until
+        `heal`.
+        """
         self._ask(self._set(loses=True))
 
     def delay(self, seconds: float) -> None:
@@ -170,18 +183,33 @@ class Proxy:
         self._ask(self._set(delay=seconds))
 
     def heal(self) -> None:
-        """Everything passes again, at once. A connection that has lost something is cut: its stream cannot go on."""
+        """Everything passes again, at once.
+
+        A connection that has lost something is cut: its stream cannot go on.
+        """
         self._ask(self._set(refuses=False, holds=False, loses=False, delay=0.0))
 
     def inject(self, receiver: str, *what: Message | bytes, connection: int | None = None) -> None:
-        """Messages or bytes of the test's own to one end, between two frames of the other's; newest connection unless given."""
-        self._ask(self._inject(receiver, b"".join(w if isinstance(w, bytes) else encoded(w) for w in what), connection))
+        """Messages or bytes of the test's own to one end, between two frames of the other's; newest
+        connection unless given.
+        """
+        self._ask(
+            self._inject(
+                receiver,
+                b"".join(w if isinstance(w, bytes) else encoded(w) for w in what),
+                connection,
+            )
+        )
 
     def _ask(self, what: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(what, self._loop).result(SECONDS)
 
     async def _run(self) -> None:
-        self._loop, self._stop, self._flows = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+        self._loop, self._stop, self._flows = (
+            asyncio.get_running_loop(),
+            asyncio.Event(),
+            asyncio.Event(),
+        )
         self._flows.set()
         tasks = {asyncio.create_task(self._accept())}
         self._tasks = tasks
@@ -199,7 +227,8 @@ class Proxy:
             taken, _ = await self._loop.sock_accept(self._socket)
             taken.setblocking(False)
             if self._refuses:
-                taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, not an end
+                # a reset, not an end
+                taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 taken.close()
                 continue
             task = asyncio.create_task(self._serve(taken))
@@ -217,18 +246,25 @@ class Proxy:
             writers.append(to_there)
             here = asyncio.StreamReader(1 << 20)
             protocol = asyncio.StreamReaderProtocol(here)
-            channel, _ = await self._loop.connect_accepted_socket(lambda: protocol, taken, ssl=self._server_tls)
+            channel, _ = await self._loop.connect_accepted_socket(
+                lambda: protocol, taken, ssl=self._server_tls
+            )
             to_here = asyncio.StreamWriter(channel, protocol, here, self._loop)
             writers.append(to_here)
             if self._refuses:
                 return
             number, self._count = self._count, self._count + 1
             dialler, listener = self._names
-            ways = [_Way(dialler, listener, here, to_there), _Way(listener, dialler, there, to_here)]
+            ways = [
+                _Way(dialler, listener, here, to_there),
+                _Way(listener, dialler, there, to_here),
+            ]
             self._connections[number] = connection = _Connection(number, ways)
             await self._join(connection)
         except (OSError, TimeoutError):
-            pass  # a handshake that failed, or one end that is away: the other hears of it by the end of its connection
+            # a handshake that failed, or one end that is away: the other hears of it by the end of
+            # its connection
+            pass
         finally:
             if number is not None:
                 del self._connections[number]
@@ -243,7 +279,9 @@ class Proxy:
                 taken.close()
 
     async def _join(self, connection: _Connection) -> None:
-        """Until one end has gone and the other was given all that it had said, or until the connection is cut."""
+        """Until one end has gone and the other was given all that it had said, or until the
+        connection is cut.
+        """
         ways = connection.ways
         heard = [asyncio.create_task(self._hear(connection, way)) for way in ways]
         passed = [asyncio.create_task(self._pass(way)) for way in ways]
@@ -252,7 +290,9 @@ class Proxy:
             await asyncio.wait(heard, return_when=asyncio.FIRST_COMPLETED)
             while self._loses:  # nor is the end of a connection seen through a black hole
                 await asyncio.sleep(0.01)
-            await asyncio.gather(*(way.queue.join() for way, task in zip(ways, heard, strict=True) if task.done()))
+            await asyncio.gather(
+                *(way.queue.join() for way, task in zip(ways, heard, strict=True) if task.done())
+            )
             await self._flows.wait()
 
         over = [asyncio.create_task(ended()), asyncio.create_task(connection.is_cut.wait())]
@@ -298,7 +338,16 @@ class Proxy:
             (message,) = Decoder(self._limits).feed(frame)
         except RemoteProtocolError:
             return False
-        self._records.append(Record(time.monotonic(), way.sender, way.receiver, connection.number, message, not self._loses))
+        self._records.append(
+            Record(
+                time.monotonic(),
+                way.sender,
+                way.receiver,
+                connection.number,
+                message,
+                not self._loses,
+            )
+        )
         return True
 
     async def _pass(self, way: _Way) -> None:

@@ -1,6 +1,8 @@
-"""Two sessions and a meddler between them, and bytes of every sort: nothing comes of it but refusals.
+"""Two sessions and a meddler between them, and bytes of every sort: nothing comes of it but
+refusals.
 
-`FUZZ_EXAMPLES=5000 pytest tests/net/test_fuzz.py` goes on for longer; `python tests/net/fuzz.py --minutes 10` as long as is said.
+`FUZZ_EXAMPLES=5000 pytest tests/net/test_fuzz.py` goes on for longer; `python tests/net/fuzz.py
+--minutes 10` as long as is said.
 """
 
 import hashlib
@@ -11,18 +13,40 @@ import fuzz
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from decor.errors import RemoteProtocolError
 from decor.net import messages, session
-from decor.net.messages import HEADER, Alive, Bye, Confirmation, Decoder, Done, Hello, Model, NoiseTag, Offer, encoded, limits
+from decor.net.messages import (
+    HEADER,
+    Alive,
+    Bye,
+    Confirmation,
+    Decoder,
+    Done,
+    Hello,
+    Model,
+    NoiseTag,
+    Offer,
+    encoded,
+    limits,
+)
 from decor.net.session import MOVES, Agreed, Finished, Heard, Received, State, Tagged
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "600"))
 SIDES, SIZE = st.integers(0, 1), 40
 PLACES, NUMBERS = st.integers(0, 400), st.integers(0, 12) | st.sampled_from(fuzz.NUMBERS)
 FORGED = st.one_of(
-    st.builds(Hello, st.sampled_from((fuzz.FEDERATION, bytes(32))), st.just(fuzz.FIELDS), NUMBERS, NUMBERS),
+    st.builds(
+        Hello, st.sampled_from((fuzz.FEDERATION, bytes(32))), st.just(fuzz.FIELDS), NUMBERS, NUMBERS
+    ),
     st.builds(Offer, st.binary(min_size=96, max_size=96)),
     st.builds(Confirmation, st.binary(min_size=32, max_size=32), NUMBERS),
     st.builds(Model, NUMBERS, st.integers(0, 3), st.sampled_from((bytes(SIZE), bytes(SIZE - 1)))),
@@ -81,7 +105,11 @@ class Neighbours(RuleBasedStateMachine):
         self.heard[k] += found
         for held in [end._agreed, *(e for e in found if isinstance(e, Agreed))]:
             if held is not None:
-                self.hidden |= {bytes(held.secret._chain), held.secret._confirmation, held.secret.tag}
+                self.hidden |= {
+                    bytes(held.secret._chain),
+                    held.secret._confirmation,
+                    held.secret.tag,
+                }
         self.collect()
 
     @rule()
@@ -94,7 +122,9 @@ class Neighbours(RuleBasedStateMachine):
     def model(self, k, skipped, another_round, fill):
         if self.ends[k].state is State.OPEN:
             step, round_ = self.last[k]
-            step, round_ = (step, round_ + 1) if another_round and step >= 0 else (step + 1 + skipped, 0)
+            step, round_ = (
+                (step, round_ + 1) if another_round and step >= 0 else (step + 1 + skipped, 0)
+            )
             self.last[k] = step, round_
             self.ends[k].send_model(step, round_, bytes([fill]) * SIZE)
             self.sent[k].append(Received(step, round_, bytes([fill]) * SIZE))
@@ -156,12 +186,20 @@ class Neighbours(RuleBasedStateMachine):
         self.touched(k, held, arrives)
 
     @precondition(lambda self: self.meddles)
-    @rule(k=SIDES, data=st.data(), how=st.sampled_from(("drop", "twice", "swap")), arrives=st.booleans())
+    @rule(
+        k=SIDES,
+        data=st.data(),
+        how=st.sampled_from(("drop", "twice", "swap")),
+        arrives=st.booleans(),
+    )
     def shuffle(self, k, data, how, arrives):
         """Whole frames are lost, come twice, or in another order."""
         held = list(fuzz.frames(bytes(self.under_way[k])))
         if held:
-            a, b = data.draw(st.integers(0, len(held) - 1)), data.draw(st.integers(0, len(held) - 1))
+            a, b = (
+                data.draw(st.integers(0, len(held) - 1)),
+                data.draw(st.integers(0, len(held) - 1)),
+            )
             if how == "drop":
                 del held[a]
             elif how == "twice":
@@ -196,7 +234,9 @@ class Neighbours(RuleBasedStateMachine):
             tags = [e.step for e in heard if isinstance(e, Tagged)]
             assert models == sorted(set(models)) and tags == sorted(set(tags))
             if not self.disturbed:
-                exchanged = [e for e in heard if isinstance(e, Received | Tagged | Heard | Finished)]
+                exchanged = [
+                    e for e in heard if isinstance(e, Received | Tagged | Heard | Finished)
+                ]
                 assert exchanged == self.sent[1 - k][: len(exchanged)]
 
     def teardown(self):
@@ -220,7 +260,8 @@ class Neighbours(RuleBasedStateMachine):
 def test_two_neighbours_and_a_meddler_come_to_one_secret_or_to_a_refusal():
     Neighbours.seen = seen = fuzz.Seen()
     with fuzz.watched(seen):
-        for again in range(4):  # keys are drawn anew every time, and once in a while a rare move is not met
+        # keys are drawn anew every time, and once in a while a rare move is not met
+        for again in range(4):
             run_state_machine_as_test(
                 Neighbours,
                 settings=settings(
@@ -234,8 +275,19 @@ def test_two_neighbours_and_a_meddler_come_to_one_secret_or_to_a_refusal():
             )
             if set(seen.moves) == set(MOVES):
                 break
-    print({"runs": EXAMPLES, "ends": seen.states, "moves": len(seen.moves), "refusals": len(seen.refusals)})
-    assert set(seen.moves) == set(MOVES) and len(seen.refusals) >= 15 and set(seen.states) == set(State)
+    print(
+        {
+            "runs": EXAMPLES,
+            "ends": seen.states,
+            "moves": len(seen.moves),
+            "refusals": len(seen.refusals),
+        }
+    )
+    assert (
+        set(seen.moves) == set(MOVES)
+        and len(seen.refusals) >= 15
+        and set(seen.states) == set(State)
+    )
 
 
 def test_no_bytes_whatever_break_a_session_and_every_way_to_refuse_them_is_met():
@@ -244,7 +296,9 @@ def test_no_bytes_whatever_break_a_session_and_every_way_to_refuse_them_is_met()
 
 
 def test_the_fuzzer_knows_every_line_that_refuses():
-    lines = [(name, line) for name, line in fuzz.every_line() if name in ("messages.py", "session.py")]
+    lines = [
+        (name, line) for name, line in fuzz.every_line() if name in ("messages.py", "session.py")
+    ]
     assert len(lines) == len(fuzz.every_line()) >= 11
 
 
@@ -266,10 +320,25 @@ def test_a_finding_is_told_with_its_input_and_comes_again(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("where", "name", "broken", "said"),
     [
-        (session, "limits", lambda size: dict.fromkeys(messages.KINDS, 1 << 40), "holds .* bytes while"),
+        (
+            session,
+            "limits",
+            lambda size: dict.fromkeys(messages.KINDS, 1 << 40),
+            "holds .* bytes while",
+        ),
         (session.Session, "close", lambda self, _: None, "goes on after a refusal"),
-        (session.Session, "_model", lambda self, m: [Received(m.step, m.round, m.values)], "out of order, or of another size"),
-        (session.Session, "_bye", lambda self, _: next(k for k in iter(int, 1) if k), "took more than"),
+        (
+            session.Session,
+            "_model",
+            lambda self, m: [Received(m.step, m.round, m.values)],
+            "out of order, or of another size",
+        ),
+        (
+            session.Session,
+            "_bye",
+            lambda self, _: next(k for k in iter(int, 1) if k),
+            "took more than",
+        ),
         (session.Session, "_tag", lambda self, m: [Tagged(m.step, m.tag)], "a tag out of order"),
     ],
 )

@@ -34,7 +34,9 @@ def test_a_key_that_others_can_read_is_refused(tmp_path):
         Identity.load(path)
 
 
-@pytest.mark.parametrize("held", [b"", b"nonsense", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"])
+@pytest.mark.parametrize(
+    "held", [b"", b"nonsense", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"]
+)
 def test_what_is_no_key_is_refused(tmp_path, held):
     path = tmp_path / "key"
     path.write_bytes(held)
@@ -47,7 +49,11 @@ def test_what_is_no_key_is_refused(tmp_path, held):
 
 def test_a_key_of_another_kind_is_refused(tmp_path):
     path = tmp_path / "key"
-    path.write_bytes(generate_private_key(SECP256R1()).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    path.write_bytes(
+        generate_private_key(SECP256R1()).private_bytes(
+            Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+        )
+    )
     path.chmod(0o600)
     with pytest.raises(InputError, match="another kind"):
         Identity.load(path)
@@ -55,7 +61,10 @@ def test_a_key_of_another_kind_is_refused(tmp_path):
 
 def test_the_public_line_says_the_key_and_the_private_one_is_never_shown():
     identity = Identity.new()
-    assert public_of(identity.line) == identity.public and repr(identity) == f"Identity({identity.line})"
+    assert (
+        public_of(identity.line) == identity.public
+        and repr(identity) == f"Identity({identity.line})"
+    )
     private = identity.key.private_bytes_raw()
     assert private.hex() not in repr(identity) and private.hex() not in str(vars(identity))
     with pytest.raises(TypeError):
@@ -63,7 +72,10 @@ def test_the_public_line_says_the_key_and_the_private_one_is_never_shown():
 
 
 @given(
-    st.text(max_size=80) | st.sampled_from([line_of(bytes(32))[:-1], line_of(bytes(32)) + "=", " " + line_of(bytes(32)), None])
+    st.text(max_size=80)
+    | st.sampled_from(
+        [line_of(bytes(32))[:-1], line_of(bytes(32)) + "=", " " + line_of(bytes(32)), None]
+    )
 )
 def test_what_is_no_line_is_refused(text):
     with pytest.raises(InputError, match="is no public key"):

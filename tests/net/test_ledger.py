@@ -32,7 +32,12 @@ def test_a_message_is_kept_as_it_was_and_the_next_step_follows(ledger, tmp_path)
     with Ledger(tmp_path / "ledger") as again:
         assert again.next_step(run) == 4 and again.message(run, 3) == b"later"
         (entry,) = again.entries()
-        assert (entry.steps, entry.last_step, entry.federation, entry.ended) == (2, 3, FEDERATION, None)
+        assert (entry.steps, entry.last_step, entry.federation, entry.ended) == (
+            2,
+            3,
+            FEDERATION,
+            None,
+        )
 
 
 @pytest.mark.parametrize("step", [0, 4, 5])
@@ -69,7 +74,12 @@ def test_runs_are_told_apart_and_end_once(ledger):
     ledger.end(one, "budget spent")
     ledger.end(one, "again")
     first, second = ledger.entries()
-    assert first.why == "budget spent" and first.ended and second.ended is None and ledger.message(two, 0) == b"b"
+    assert (
+        first.why == "budget spent"
+        and first.ended
+        and second.ended is None
+        and ledger.message(two, 0) == b"b"
+    )
 
 
 def test_two_nodes_cannot_share_a_ledger(ledger, tmp_path):
@@ -78,7 +88,9 @@ def test_two_nodes_cannot_share_a_ledger(ledger, tmp_path):
         Ledger(tmp_path / "ledger")
 
 
-@pytest.mark.parametrize("held", [b"not a database, but as long as a header of one would have to be" * 20, None])
+@pytest.mark.parametrize(
+    "held", [b"not a database, but as long as a header of one would have to be" * 20, None]
+)
 def test_what_is_no_ledger_is_refused_and_left_alone(tmp_path, held):
     path = tmp_path / "ledger"
     if held is None:
@@ -127,11 +139,17 @@ while True:
 
 
 def test_a_killed_process_never_loses_or_changes_a_message_that_left(tmp_path):
-    """Twelve ends by SIGKILL at random moments: every step that left once has one message, and the same after each restart."""
+    """Twelve ends by SIGKILL at random moments: every step that left once has one message, and the
+    same after each restart.
+    """
     chance = random.Random(5)
     left: dict[int, str] = {}
     for _ in range(12):
-        process = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path / "ledger")], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path / "ledger")],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert process.stdout is not None
         said = process.stdout.readline()
         time.sleep(chance.random() * 0.03)
@@ -143,7 +161,9 @@ def test_a_killed_process_never_loses_or_changes_a_message_that_left(tmp_path):
                 assert left.setdefault(int(step), digest) == digest
     with Ledger(tmp_path / "ledger") as ledger:
         (entry,) = ledger.entries()
-        assert len(left) > 20 and entry.steps == entry.last_step + 1 and entry.last_step >= max(left)
+        assert (
+            len(left) > 20 and entry.steps == entry.last_step + 1 and entry.last_step >= max(left)
+        )
 
 
 def test_a_database_of_somebody_else_is_left_as_it_is(tmp_path):
@@ -157,7 +177,9 @@ def test_a_database_of_somebody_else_is_left_as_it_is(tmp_path):
     assert path.read_bytes() == held
 
 
-def test_a_closed_ledger_is_read_without_a_lock_and_an_open_one_is_left_alone(tmp_path, monkeypatch):
+def test_a_closed_ledger_is_read_without_a_lock_and_an_open_one_is_left_alone(
+    tmp_path, monkeypatch
+):
     path = tmp_path / "a ledger?#%41"
     with Ledger(path) as ledger:
         ledger.record(ledger.begin(FEDERATION, "{}"), 0, b"first")

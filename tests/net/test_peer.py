@@ -1,4 +1,6 @@
-"""The barrier of a round, and whom a user believes about where the others are: without a network, by hand."""
+"""The barrier of a round, and whom a user believes about where the others are: without a network,
+by hand.
+"""
 
 import asyncio
 import time
@@ -17,17 +19,30 @@ SIZE, STEPS = 16, 50
 
 def peer(folder, neighbours=3, quorum=0.5, timeout=5.0):
     others = tuple(
-        Neighbour(k + 1, f"n{k + 1}", bytes([k + 1]) * 32, f"127.0.0.1:{9000 + k}", False, True) for k in range(neighbours)
+        Neighbour(k + 1, f"n{k + 1}", bytes([k + 1]) * 32, f"127.0.0.1:{9000 + k}", False, True)
+        for k in range(neighbours)
     )
-    agenda = Agenda(Identity.new(), others, bytes(32), (), SIZE, Course(STEPS, 2, 0), timeout, quorum)
+    agenda = Agenda(
+        Identity.new(), others, bytes(32), (), SIZE, Course(STEPS, 2, 0), timeout, quorum
+    )
     ledger = Ledger(folder / "ledger")
-    return Peer(agenda, ledger, ledger.begin(bytes(32), "{}"), lambda *_, **__: None, lambda values: None, "")
+    return Peer(
+        agenda,
+        ledger,
+        ledger.begin(bytes(32), "{}"),
+        lambda *_, **__: None,
+        lambda values: None,
+        "",
+    )
 
 
 @pytest.mark.parametrize(
-    ("neighbours", "quorum", "needed"), [(3, 0.5, 2), (2, 0.5, 1), (100, 0.07, 7), (25, 0.28, 7), (4, 1.0, 4), (5, 0.01, 1)]
+    ("neighbours", "quorum", "needed"),
+    [(3, 0.5, 2), (2, 0.5, 1), (100, 0.07, 7), (25, 0.28, 7), (4, 1.0, 4), (5, 0.01, 1)],
 )
-def test_a_quorum_is_a_share_of_the_neighbours_and_at_least_one(neighbours, quorum, needed, tmp_path):
+def test_a_quorum_is_a_share_of_the_neighbours_and_at_least_one(
+    neighbours, quorum, needed, tmp_path
+):
     assert peer(tmp_path, neighbours, quorum).agenda.needed == needed
 
 
@@ -75,7 +90,8 @@ def test_who_says_that_it_is_alive_has_more_time_but_not_for_ever(tmp_path):
     one._happened(alive, Heard())
     lost = []
     one._calls.lose = lambda link, why: lost.append(why)
-    assert not one._ready(0, 0, now - 9) and not lost  # the round began 14 s ago, and it was heard just now
+    # the round began 14 s ago, and it was heard just now
+    assert not one._ready(0, 0, now - 9) and not lost
     one.paused = "nothing would be gained by going on"
     assert not one._ready(0, 0, now - 11) and not lost
     one.paused = None
@@ -102,7 +118,9 @@ def test_a_neighbour_who_does_not_read_is_let_go_and_not_written_for_ever(tmp_pa
     async def flooded():
         one = peer(tmp_path, neighbours=1)
         (link,) = one.links.values()
-        session = Session(Ends(one.agenda.identity.key, "n1", bytes(32), True, bytes(32), (), SIZE), 1, 0)
+        session = Session(
+            Ends(one.agenda.identity.key, "n1", bytes(32), True, bytes(32), (), SIZE), 1, 0
+        )
         session.state = type(session.state).OPEN
         link.line, link.is_open = Line(session, Writer()), True
         for step in range(10_000):

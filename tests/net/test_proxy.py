@@ -19,7 +19,10 @@ NAMES = ("aachen", "bonn")
 
 
 class Program(threading.Thread):
-    """One end of an edge in a thread: connects, again and again, and writes down what happens. 0 dials, 1 listens."""
+    """One end of an edge in a thread: connects, again and again, and writes down what happens.
+
+    0 dials, 1 listens.
+    """
 
     def __init__(self, k, keys, port=None):
         super().__init__(daemon=True)
@@ -71,7 +74,15 @@ class Program(threading.Thread):
             await asyncio.sleep(0.02)
 
     async def talk(self, reader, writer):
-        ends = Ends(self.keys[self.k].key, NAMES[1 - self.k], self.keys[1 - self.k].public, self.k == 0, FEDERATION, FIELDS, SIZE)
+        ends = Ends(
+            self.keys[self.k].key,
+            NAMES[1 - self.k],
+            self.keys[1 - self.k].public,
+            self.k == 0,
+            FEDERATION,
+            FIELDS,
+            SIZE,
+        )
         self.session, self.writer = Session(ends, self.epoch, self.step), writer
         try:
             writer.write(self.session.outgoing())
@@ -121,10 +132,27 @@ def test_every_message_of_both_is_recorded_and_the_secret_stays_theirs(edge):
     aachen.say(model(0, 7), ("send_tag", 0, b"12345678"), ("close", "done"))
     proxy.until(lambda: Ended("done") in bonn.events)
     heard = proxy.messages()
-    assert [type(r.message) for r in heard if r.sender == "aachen"] == [Hello, Offer, Confirmation, Model, NoiseTag, Bye]
-    assert [type(r.message) for r in heard if r.sender == "bonn"][:3] == [Hello, Offer, Confirmation]
-    assert heard[-1].message == Bye("done") and heard[-1].receiver == "bonn" and all(r.delivered for r in heard[:9])
-    assert {r.connection for r in heard[:9]} == {0} and [r.time for r in heard] == sorted(r.time for r in heard)
+    assert [type(r.message) for r in heard if r.sender == "aachen"] == [
+        Hello,
+        Offer,
+        Confirmation,
+        Model,
+        NoiseTag,
+        Bye,
+    ]
+    assert [type(r.message) for r in heard if r.sender == "bonn"][:3] == [
+        Hello,
+        Offer,
+        Confirmation,
+    ]
+    assert (
+        heard[-1].message == Bye("done")
+        and heard[-1].receiver == "bonn"
+        and all(r.delivered for r in heard[:9])
+    )
+    assert {r.connection for r in heard[:9]} == {0} and [r.time for r in heard] == sorted(
+        r.time for r in heard
+    )
     assert Received(0, 0, b"\7" * SIZE) in bonn.events and Tagged(0, b"12345678") in bonn.events
     assert aachen.agreed[0].secret.key(3) == bonn.agreed[0].secret.key(3)
     assert second_messages(heard) == []
@@ -139,7 +167,12 @@ def test_a_cut_connection_comes_again_with_another_secret(edge):
     proxy.until(lambda: bonn.models == [(0, 0)])
     assert {r.connection for r in proxy.messages()} == {0, 1}
     first, second = (
-        [r.message for r in proxy.messages() if r.connection == n and isinstance(r.message, Offer | Confirmation)] for n in (0, 1)
+        [
+            r.message
+            for r in proxy.messages()
+            if r.connection == n and isinstance(r.message, Offer | Confirmation)
+        ]
+        for n in (0, 1)
     )
     assert not set(first) & set(second)
 
@@ -149,7 +182,11 @@ def test_nobody_gets_in_until_it_is_healed(edge):
     proxy.refuse()
     before = len(aachen.problems)
     proxy.until(lambda: len(aachen.problems) > before + 2)
-    assert proxy.connections == [] and all(isinstance(p, OSError) for p in aachen.problems) and proxy.dialled == 1
+    assert (
+        proxy.connections == []
+        and all(isinstance(p, OSError) for p in aachen.problems)
+        and proxy.dialled == 1
+    )
     proxy.heal()
     proxy.until(lambda: len(bonn.agreed) == 2)
 
@@ -158,7 +195,9 @@ def test_what_is_held_arrives_when_it_is_healed(edge):
     proxy, aachen, bonn = edge
     proxy.hold()
     aachen.say(model(0), model(1))
-    proxy.until(lambda: [r.message.step for r in proxy.messages() if isinstance(r.message, Model)] == [0, 1])
+    proxy.until(
+        lambda: [r.message.step for r in proxy.messages() if isinstance(r.message, Model)] == [0, 1]
+    )
     time.sleep(0.2)
     assert bonn.models == []
     proxy.heal()
@@ -171,14 +210,21 @@ def test_what_is_held_arrives_when_it_is_healed(edge):
     proxy.until(lambda: len(bonn.agreed) == 2)
 
 
-def test_what_falls_into_the_black_hole_is_recorded_all_the_same_and_the_connection_does_not_go_on(edge):
+def test_what_falls_into_the_black_hole_is_recorded_all_the_same_and_the_connection_does_not_go_on(
+    edge,
+):
     proxy, aachen, bonn = edge
     proxy.lose()
     aachen.say(model(0))
     lost = proxy.until(lambda: [r for r in proxy.messages() if isinstance(r.message, Model)])
     assert [r.delivered for r in lost] == [False]
     time.sleep(0.2)
-    assert bonn.models == [] and proxy.connections == [0] and not bonn.problems and bonn.session.state is State.OPEN
+    assert (
+        bonn.models == []
+        and proxy.connections == [0]
+        and not bonn.problems
+        and bonn.session.state is State.OPEN
+    )
     proxy.heal()
     proxy.until(lambda: len(bonn.agreed) == len(aachen.agreed) == 2)
     aachen.say(model(0))
@@ -211,7 +257,9 @@ def test_what_is_injected_comes_between_frames_and_garbage_is_refused(edge):
 def test_what_is_no_frame_passes_too(edge):
     proxy, aachen, bonn = edge
     aachen.loop.call_soon_threadsafe(aachen.writer.write, b"\xff" * 30)
-    proxy.until(lambda: any("aachen sent a frame of an unknown kind" in str(p) for p in bonn.problems))
+    proxy.until(
+        lambda: any("aachen sent a frame of an unknown kind" in str(p) for p in bonn.problems)
+    )
 
 
 def test_a_second_message_of_a_step_is_caught(edge):
@@ -231,7 +279,8 @@ def test_a_second_message_of_a_step_is_caught(edge):
 
 def test_second_messages_are_found_across_edges():
     seen = [
-        Record(0.0, "aachen", to, 0, Model(step, 0, bytes([fill])), True) for to, step, fill in (("bonn", 0, 1), ("jena", 0, 2))
+        Record(0.0, "aachen", to, 0, Model(step, 0, bytes([fill])), True)
+        for to, step, fill in (("bonn", 0, 1), ("jena", 0, 2))
     ]
     assert second_messages(seen) == [("aachen", 0)] and second_messages(seen[:1] * 2) == []
 

@@ -24,18 +24,44 @@ from decor.net.messages import (
     encoded,
     limits,
 )
-from decor.net.session import MOVES, Agreed, Ended, Ends, Finished, Greeted, Heard, Received, Session, State, Tagged
+from decor.net.session import (
+    MOVES,
+    Agreed,
+    Ended,
+    Ends,
+    Finished,
+    Greeted,
+    Heard,
+    Received,
+    Session,
+    State,
+    Tagged,
+)
 
 SIZE = 40
 FIELDS = (("steps", b"12345678"), ("users.a.address", b"abcdefgh"))
 
 
-def pair(size=SIZE, steps=(0, 0), epochs=(1, 1), digests=(FIELDS, FIELDS), federations=(bytes(32), bytes(32))):
+def pair(
+    size=SIZE,
+    steps=(0, 0),
+    epochs=(1, 1),
+    digests=(FIELDS, FIELDS),
+    federations=(bytes(32), bytes(32)),
+):
     keys = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     public = [key.public_key().public_bytes_raw() for key in keys]
     return [
         Session(
-            Ends(keys[k], "aachen" if k == 0 else "bonn", public[1 - k], k == 0, federations[k], digests[k], size),
+            Ends(
+                keys[k],
+                "aachen" if k == 0 else "bonn",
+                public[1 - k],
+                k == 0,
+                federations[k],
+                digests[k],
+                size,
+            ),
             epochs[k],
             steps[k],
         )
@@ -66,7 +92,10 @@ def test_two_neighbours_come_to_the_same_secret_and_first_step():
     assert [type(e) for e in one] == [type(e) for e in two] == [Greeted, Agreed]
     assert one[0] == Greeted(7) and two[0] == Greeted(3)
     assert one[1].first_step == two[1].first_step == 7 and one[1].epoch == two[1].epoch == 5
-    assert one[1].secret.key(7) == two[1].secret.key(7) and one[1].secret.is_lower != two[1].secret.is_lower
+    assert (
+        one[1].secret.key(7) == two[1].secret.key(7)
+        and one[1].secret.is_lower != two[1].secret.is_lower
+    )
 
 
 def test_models_and_tags_arrive_as_they_were_sent():
@@ -84,7 +113,11 @@ def test_models_and_tags_arrive_as_they_were_sent():
         Finished(),
     ]
     one.close("done")
-    assert two.receive(one.outgoing()) == [Ended("done")] and two.state is State.CLOSED and two.receive(b"more") == []
+    assert (
+        two.receive(one.outgoing()) == [Ended("done")]
+        and two.state is State.CLOSED
+        and two.receive(b"more") == []
+    )
 
 
 def test_nothing_of_the_secret_is_on_the_wire():
@@ -108,14 +141,19 @@ def test_it_does_not_matter_how_the_bytes_are_cut(bits):
     for k in range(3):
         one.send_model(k, 0, bytes([k] * SIZE))
     sent = one.outgoing()
-    events = list(itertools.chain(*(two.receive(sent[k : k + bits]) for k in range(0, len(sent), bits))))
+    events = list(
+        itertools.chain(*(two.receive(sent[k : k + bits]) for k in range(0, len(sent), bits)))
+    )
     assert [e.step for e in events] == [0, 1, 2]
 
 
 def test_different_files_are_refused_with_the_fields_that_differ():
     other = (("steps", b"87654321"), ("users.a.address", b"abcdefgh"), ("clip", b"11111111"))
     one, two = pair(digests=(FIELDS, other), federations=(bytes(32), b"\1" * 32))
-    with pytest.raises(RemoteProtocolError, match="aachen has another federation file: fields that differ: steps, and 1 that"):
+    with pytest.raises(
+        RemoteProtocolError,
+        match="aachen has another federation file: fields that differ: steps, and 1 that",
+    ):
         one.receive(two.outgoing())
     assert one.state is State.CLOSED
 
@@ -183,7 +221,10 @@ def test_models_of_another_shape_or_step_are_refused(wrong, said):
 def test_what_is_too_long_is_refused_by_its_header_alone():
     for kind, longest in limits(SIZE).items():
         _, two, _ = opened()
-        with pytest.raises(RemoteProtocolError, match=f"{KINDS[kind].__name__} of .* bytes; {longest:,} are the most"):
+        with pytest.raises(
+            RemoteProtocolError,
+            match=f"{KINDS[kind].__name__} of .* bytes; {longest:,} are the most",
+        ):
             two.receive(HEADER.pack(kind, longest + 1))
         assert len(two._decoder) <= HEADER.size
 
@@ -191,11 +232,16 @@ def test_what_is_too_long_is_refused_by_its_header_alone():
 def test_another_secret_or_first_step_is_noticed():
     one = in_state(State.CONFIRMING)
     wrong = Confirmation(bytes(32), 0)
-    with pytest.raises(RemoteProtocolError, match="aachen could not agree on a secret: the neighbour holds another secret"):
+    with pytest.raises(
+        RemoteProtocolError,
+        match="aachen could not agree on a secret: the neighbour holds another secret",
+    ):
         one.receive(encoded(wrong))
 
 
-@pytest.mark.parametrize("wrong", [lambda s: s.send_model(0, 0, bytes(SIZE)), lambda s: s.send_tag(0, bytes(8))])
+@pytest.mark.parametrize(
+    "wrong", [lambda s: s.send_model(0, 0, bytes(SIZE)), lambda s: s.send_tag(0, bytes(8))]
+)
 def test_this_side_may_not_speak_out_of_turn_either(wrong):
     one, _ = pair()
     with pytest.raises(LocalProtocolError):
@@ -236,5 +282,7 @@ def test_no_change_of_one_byte_of_an_exchange_gives_an_open_session_with_another
 
 
 def test_the_table_has_a_move_for_every_message_in_some_state_and_none_when_closed():
-    assert {kind for _, kind in MOVES} == set(KINDS.values()) and not any(state is State.CLOSED for state, _ in MOVES)
+    assert {kind for _, kind in MOVES} == set(KINDS.values()) and not any(
+        state is State.CLOSED for state, _ in MOVES
+    )
     assert session.State.OPEN in {state for state, _ in MOVES}

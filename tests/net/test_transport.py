@@ -61,7 +61,8 @@ def test_a_stranger_does_not_get_in_and_an_impostor_is_not_believed():
     with pytest.raises((ssl.SSLError, ConnectionError)) as _:
         seen, read = asyncio.run(met(server, stranger, {b.public: 7}))
         assert seen is None and read == b""
-        raise ConnectionError  # the handshake of TLS 1.3 ends before the client hears of the refusal
+        # the handshake of TLS 1.3 ends before the client hears of the refusal
+        raise ConnectionError
     with pytest.raises(ssl.SSLCertVerificationError):
         asyncio.run(met(contexts(eve, b)[0], contexts(a, b)[1], {b.public: 7}))
 
@@ -82,7 +83,9 @@ def test_a_neighbours_own_certificate_is_refused_even_with_the_right_key(when):
         .sign(b.key, None)
     )
     server, client = contexts(a, b)
-    pem = made.public_bytes(Encoding.PEM) + b.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    pem = made.public_bytes(Encoding.PEM) + b.key.private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    )
     transport._load(client, pem)
     seen, read = None, b""
     try:
@@ -122,10 +125,14 @@ def test_nobody_there_is_told_soon():
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         with pytest.raises(OSError):
-            asyncio.run(transport.dial(f"127.0.0.1:{port}", contexts(Identity.new(), Identity.new())[1]))
+            asyncio.run(
+                transport.dial(f"127.0.0.1:{port}", contexts(Identity.new(), Identity.new())[1])
+            )
 
 
-@pytest.mark.parametrize("address", ["", "bonn", "bonn:", "bonn:0", "bonn:70000", "bonn:x", "2001:db8::1:80", "a:b:1"])
+@pytest.mark.parametrize(
+    "address", ["", "bonn", "bonn:", "bonn:0", "bonn:70000", "bonn:x", "2001:db8::1:80", "a:b:1"]
+)
 def test_what_is_no_address_is_refused(address):
     with pytest.raises(InputError, match="is no address"):
         transport.split(address)
@@ -133,7 +140,12 @@ def test_what_is_no_address_is_refused(address):
 
 @pytest.mark.parametrize(
     ("address", "found"),
-    [("bonn:7400", ("bonn", 7400)), ("[::1]:80", ("::1", 80)), (":81", ("127.0.0.1", 81)), ("10.0.0.1:1", ("10.0.0.1", 1))],
+    [
+        ("bonn:7400", ("bonn", 7400)),
+        ("[::1]:80", ("::1", 80)),
+        (":81", ("127.0.0.1", 81)),
+        ("10.0.0.1:1", ("10.0.0.1", 1)),
+    ],
 )
 def test_addresses_are_read(address, found):
     assert transport.split(address) == found
@@ -163,7 +175,9 @@ def test_a_connection_that_has_ended_can_be_cut_now_and_after_its_last_word():
 
     async def closed():
         failed = []
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: failed.append(context)
+        )
         Line(Over(), Writer()).close("done", patience=0.0)
         await asyncio.sleep(0.05)
         return failed

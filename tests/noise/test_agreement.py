@@ -37,8 +37,13 @@ def test_both_ends_have_the_same_key_in_every_step_and_another_in_each():
     one.confirm(two.tag)
     two.confirm(one.tag)
     keys = [one.key(step) for step in range(20)]
-    assert keys == [two.key(step) for step in range(20)] and len(set(keys)) == 20 and all(len(key) == 32 for key in keys)
-    assert one.tag != two.tag and len(one.tag) == TAG_BYTES  # or a tag could be sent back to whoever sent it
+    assert (
+        keys == [two.key(step) for step in range(20)]
+        and len(set(keys)) == 20
+        and all(len(key) == 32 for key in keys)
+    )
+    # or a tag could be sent back to whoever sent it
+    assert one.tag != two.tag and len(one.tag) == TAG_BYTES
 
 
 def test_two_agreements_of_the_same_two_share_nothing():
@@ -60,7 +65,10 @@ def test_a_key_is_all_of_32_bytes_of_the_randomness_it_is_given():
 
     offer = Agreement(a, edge, random).offer
     assert asked == [32]
-    assert offer[:32] == X25519PrivateKey.from_private_bytes(bytes(range(7, 39))).public_key().public_bytes_raw()
+    assert (
+        offer[:32]
+        == X25519PrivateKey.from_private_bytes(bytes(range(7, 39))).public_key().public_bytes_raw()
+    )
     # every byte counts: X25519 itself fixes three bits of the first, and two of the last
     for place in range(32):
         other = bytearray(range(7, 39))
@@ -70,10 +78,13 @@ def test_a_key_is_all_of_32_bytes_of_the_randomness_it_is_given():
 
 
 def test_the_secret_needs_the_exchange_and_not_only_what_was_said():
-    """Whoever has heard every word, and knows the identities too, lacks what the two ephemeral keys make of each other."""
+    """Whoever has heard every word, and knows the identities too, lacks what the two ephemeral keys
+    make of each other.
+    """
     a, b, edge = pair()
     one, two, again = Agreement(a, edge), Agreement(b, edge), Agreement(a, edge)
-    again._public = one._public  # the same end once more, with the same words and another key behind them
+    # the same end once more, with the same words and another key behind them
+    again._public = one._public
     real, guessed = one.accept(two.offer), again.accept(two.offer)
     assert real._said == guessed._said and real.key(0) != guessed.key(0) and real.tag != guessed.tag
 
@@ -105,7 +116,8 @@ def test_a_changed_offer_is_refused(at):
     wrong[at] ^= 1
     with pytest.raises(AgreementError, match="not signed by this neighbour"):
         one.accept(bytes(wrong))
-    assert one.accept(two.offer).key(0) == two.accept(one.offer).key(0)  # a wrong one does not spoil the right one
+    # a wrong one does not spoil the right one
+    assert one.accept(two.offer).key(0) == two.accept(one.offer).key(0)
 
 
 @given(st.binary(max_size=200))
@@ -192,7 +204,9 @@ def test_what_cannot_be_an_edge_is_refused(wrong):
 
 
 def test_the_derivation_does_not_change_between_releases():
-    """Known answers: peers of different releases must agree, and a seized key must not be an earlier one."""
+    """Known answers: peers of different releases must agree, and a seized key must not be an
+    earlier one.
+    """
     secret = EdgeSecret(bytes(32), bytes(range(32)), b"said", True)
     assert secret.tag.hex() == TAG
     assert secret.key(0).hex() == KEY_0

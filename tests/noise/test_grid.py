@@ -1,4 +1,6 @@
-"""Messages on the integer grid: exact sums, enough noise for the rounding, and laws as near to Gaussians as is claimed."""
+"""Messages on the integer grid: exact sums, enough noise for the rounding, and laws as near to
+Gaussians as is claimed.
+"""
 
 import hashlib
 import itertools
@@ -29,7 +31,11 @@ def ring_grid(s=0.5, c=3.0, d=1000, shift=2.0, steps=100):
 
 def ends_of(user, multiples, edges=RING):
     """An edge's key and signed multiple, for every edge of the user: plus at the lower number."""
-    return [(key("edge", e), m if user == min(edges[e]) else -m) for e, m in enumerate(multiples) if user in edges[e]]
+    return [
+        (key("edge", e), m if user == min(edges[e]) else -m)
+        for e, m in enumerate(multiples)
+        if user in edges[e]
+    ]
 
 
 def own_noise(own_key, count):
@@ -71,18 +77,25 @@ def test_the_covariance_of_messages_is_the_planned_one_and_neither_two_thirds_no
     s, c, d = 0.5, 1.3, 200_000
     edges = [(0, 1), (1, 2), (0, 2)]
     g = Grid.of(s, [c, c, 2 * c], edges, 3, 2.0, d, 1)
-    messages = np.stack([g.noised(np.zeros(d), key("own", i), ends_of(i, g.multiples, edges))[0] for i in range(3)])
+    messages = np.stack(
+        [g.noised(np.zeros(d), key("own", i), ends_of(i, g.multiples, edges))[0] for i in range(3)]
+    )
     found = messages @ messages.T / d
     wider = g.unit * stream.OWN_SIGMA / s
     B = np.array([[1, 0, 1], [-1, 1, 0], [0, -1, -1]])
 
     def matches(own, cor):
-        planned = wider**2 * (own**2 * s**2 * np.eye(3) + cor**2 * B @ np.diag([c**2, c**2, 4 * c**2]) @ B.T)
+        planned = wider**2 * (
+            own**2 * s**2 * np.eye(3) + cor**2 * B @ np.diag([c**2, c**2, 4 * c**2]) @ B.T
+        )
         error = np.sqrt((planned**2 + np.outer(planned.diagonal(), planned.diagonal())) / d)
-        return (abs(found - planned) < 5 * error + 0.02 * c**2).all()  # multiples are rounded up, by 1/166 at most
+        # multiples are rounded up, by 1/166 at most
+        return (abs(found - planned) < 5 * error + 0.02 * c**2).all()
 
     assert matches(1, 1)
-    assert not any(matches(own, cor) for own, cor in [(1, 2 / 3), (1, 3 / 2), (2 / 3, 2 / 3), (3 / 2, 3 / 2)])
+    assert not any(
+        matches(own, cor) for own, cor in [(1, 2 / 3), (1, 3 / 2), (2 / 3, 2 / 3), (3 / 2, 3 / 2)]
+    )
     total, error = messages.sum(axis=0).var(), math.sqrt(2 / d)
     for factor, right in ((1, True), (2 / 3, False), (3 / 2, False)):  # own noise alone
         assert (abs(total / (3 * (factor * s * wider) ** 2) - 1) < 5 * error) == right
@@ -95,21 +108,37 @@ def test_gradients_round_at_random_without_bias_and_independently_of_the_noise()
     g, d = ring_grid(d=400_000), 400_000
     noise = own_noise(key("own"), d)
     for fraction in (0.0, 0.25, 0.5, 0.875):
-        up = steps_of(g, g.noised(np.full(d, (7 + fraction) * g.unit), key("own"), [])[0]) - noise - 7
+        up = (
+            steps_of(g, g.noised(np.full(d, (7 + fraction) * g.unit), key("own"), [])[0])
+            - noise
+            - 7
+        )
         assert set(up) <= {0, 1} and abs(up.mean() - fraction) < 5 * 0.5 / math.sqrt(d)
         if fraction:
             z = (up - up.mean()) / up.std()
             low = [noise % 2**bits for bits in (1, 6, 12, 16, 20)]
             for other in (noise, abs(noise), *low, z[::-1], np.roll(z, 1), np.roll(z, 8192)):
                 assert abs(np.mean(z * (other - other.mean()) / other.std())) < 5 / math.sqrt(d)
-    again = steps_of(g, g.noised(np.full(d, 7.5 * g.unit), key("another"), [])[0]) - own_noise(key("another"), d) - 7
+    again = (
+        steps_of(g, g.noised(np.full(d, 7.5 * g.unit), key("another"), [])[0])
+        - own_noise(key("another"), d)
+        - 7
+    )
     once = steps_of(g, g.noised(np.full(d, 7.5 * g.unit), key("own"), [])[0]) - noise - 7
     assert abs(np.corrcoef(again, once)[0, 1]) < 5 / math.sqrt(d)
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.integers(0, 2**32), st.integers(1, 300), st.floats(-9, 3.5), st.floats(-9, 3.5), st.integers(0, 3))
-def test_rounding_moves_neighbouring_gradients_apart_by_less_than_a_grid_step_a_coordinate(seed, d, size, apart, sparse):
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 300),
+    st.floats(-9, 3.5),
+    st.floats(-9, 3.5),
+    st.integers(0, 3),
+)
+def test_rounding_moves_neighbouring_gradients_apart_by_less_than_a_grid_step_a_coordinate(
+    seed, d, size, apart, sparse
+):
     g, random = ring_grid(), np.random.default_rng(seed)
     a = random.standard_normal(d) * 10.0**size
     b = a + random.standard_normal(d) * 10.0**apart * (random.random(d) < 10.0**-sparse)
@@ -119,19 +148,36 @@ def test_rounding_moves_neighbouring_gradients_apart_by_less_than_a_grid_step_a_
 
 
 def test_numbers_of_the_wider_grid():
-    """s' = s / (1 - sqrt(d) s / (shift OWN_SIGMA)): 30 in 80,000 coordinates grows by 0.65 %, 0.5 in 1000 by 0.0012 %."""
-    for s, d, shift, growth in ((30.0, 80_000, 2.0, 1.006516), (0.5, 1000, 2.0, 1.000012), (30.0, 80_000, 0.2, 1.069214)):
+    """s' = s / (1 - sqrt(d) s / (shift OWN_SIGMA)): 30 in 80,000 coordinates grows by 0.65 %, 0.5
+    in 1000 by 0.0012 %.
+    """
+    for s, d, shift, growth in (
+        (30.0, 80_000, 2.0, 1.006516),
+        (0.5, 1000, 2.0, 1.000012),
+        (30.0, 80_000, 0.2, 1.069214),
+    ):
         g = Grid.of(s, [], np.empty((0, 2)), 1, shift, d, 1)
         assert g.unit * stream.OWN_SIGMA / s == pytest.approx(growth, abs=1e-6)
         exact = s / (1 - math.sqrt(d) * s * (1 + 2**-14) / (shift * stream.OWN_SIGMA))
-        assert exact <= g.unit * stream.OWN_SIGMA * (1 + 1e-15) and g.unit * stream.OWN_SIGMA < exact * (1 + 2**-21)
+        assert exact <= g.unit * stream.OWN_SIGMA * (
+            1 + 1e-15
+        ) and g.unit * stream.OWN_SIGMA < exact * (1 + 2**-21)
         assert (g.unit / 2.0 ** (math.frexp(g.unit)[1] - 24)).is_integer()
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(0, 2**32), st.integers(2, 7), st.floats(-6, 4), st.floats(-3, 3), st.floats(-2, 4), st.integers(1, 10**7))
+@given(
+    st.integers(0, 2**32),
+    st.integers(2, 7),
+    st.floats(-6, 4),
+    st.floats(-3, 3),
+    st.floats(-2, 4),
+    st.integers(1, 10**7),
+)
 def test_the_grid_is_at_least_as_private_as_continuous_noise(seed, users, size, ratio, shifts, d):
-    """What a neighbour's gradient moves, rounding included, against the covariance: never above the plan's."""
+    """What a neighbour's gradient moves, rounding included, against the covariance: never above the
+    plan's.
+    """
     random = np.random.default_rng(seed)
     edges = [pair for pair in itertools.combinations(range(users), 2) if random.random() < 0.6]
     s = 10.0**size
@@ -140,15 +186,24 @@ def test_the_grid_is_at_least_as_private_as_continuous_noise(seed, users, size, 
     try:
         g = Grid.of(s, c, edges, users, shift, d, 10)
     except InputError as error:
-        assert "fewer parameters" in str(error) and math.sqrt(d) * s / (shift * stream.OWN_SIGMA) > 0.499
+        assert (
+            "fewer parameters" in str(error)
+            and math.sqrt(d) * s / (shift * stream.OWN_SIGMA) > 0.499
+        )
         return
     B = np.zeros((users, len(edges)))
     for e, (i, j) in enumerate(edges):
         B[i, e], B[j, e] = 1, -1
     plan = s**2 * np.eye(users) + B @ np.diag(c**2) @ B.T
-    drawn = stream.OWN_SIGMA**2 * np.eye(users) + stream.EDGE_SIGMA**2 * B @ np.diag(np.square(g.multiples, dtype=float)) @ B.T
+    drawn = (
+        stream.OWN_SIGMA**2 * np.eye(users)
+        + stream.EDGE_SIGMA**2 * B @ np.diag(np.square(g.multiples, dtype=float)) @ B.T
+    )
     moved = shift / g.unit + math.sqrt(d) * (1 + 2**-14)
-    before, after = shift**2 * np.linalg.inv(plan).diagonal(), moved**2 * np.linalg.inv(drawn).diagonal()
+    before, after = (
+        shift**2 * np.linalg.inv(plan).diagonal(),
+        moved**2 * np.linalg.inv(drawn).diagonal(),
+    )
     assert (after <= before * (1 + 1e-9)).all()
     assert all((m == 0) == (x == 0) for m, x in zip(g.multiples, c, strict=True))
     if ratio > 1:  # and not much more private either, where multiples are large
@@ -172,7 +227,9 @@ def test_an_edges_deviation_is_never_below_the_planned_and_by_less_than_a_multip
 
 
 def theta(square):
-    """2 sum_j exp(-2 pi^2 square j^2): how much sum_k exp(-(k - m)^2 / 2 square) differs between one m and another."""
+    """2 sum_j exp(-2 pi^2 square j^2): how much sum_k exp(-(k - m)^2 / 2 square) differs between
+    one m and another.
+    """
     return 2 * mpmath.nsum(lambda j: mpmath.exp(-2 * mpmath.pi**2 * square * j**2), [1, 12])
 
 
@@ -182,7 +239,10 @@ def test_the_departures_of_single_values_are_bounds_and_not_far_above():
         first, second = theta(fine / two), theta(1 / (1 / fine + stream.COARSE**4 / (fine * two)))
         edge, own = -mpmath.log1p(-first), -mpmath.log1p(-first) - mpmath.log1p(-second)
         assert theta(fine) < mpmath.mpf(10) ** -1000  # what a table's sum differs from its integral
-        assert edge * 1.0005 < grid.EDGE_DEPARTURE < 1.01 * edge and own * 1.0005 < grid.OWN_DEPARTURE < 1.01 * own
+        assert (
+            edge * 1.0005 < grid.EDGE_DEPARTURE < 1.01 * edge
+            and own * 1.0005 < grid.OWN_DEPARTURE < 1.01 * own
+        )
 
 
 def test_own_noise_before_rounding_is_gaussian_as_near_as_is_claimed():
@@ -215,21 +275,26 @@ def test_the_bound_for_levels_holds_on_a_coarse_toy(deviation, factor):
         wide, worst = mpmath.sqrt(square * (1 + factor**2)), 0
         for x in mpmath.linspace(-20, 20, 81):
             density = mpmath.fsum(
-                mpmath.exp(-k * k / (2 * square)) * mpmath.npdf(x - factor * k, 0, deviation) for k in range(-90, 91)
+                mpmath.exp(-k * k / (2 * square)) * mpmath.npdf(x - factor * k, 0, deviation)
+                for k in range(-90, 91)
             )
             worst = max(worst, abs(density / total / mpmath.npdf(x, 0, wide) - 1))
     assert 0.7 * claimed < worst < claimed * (1 + 1e-9)
 
 
 def departed(B, own, edge, points):
-    """The largest |log| of the density of own noise (continuous) plus B times edges' (on the integers), over the Gaussian's."""
+    """The largest |log| of the density of own noise (continuous) plus B times edges' (on the
+    integers), over the Gaussian's.
+    """
     reach = np.arange(-8 * math.ceil(edge), 8 * math.ceil(edge) + 1)
     e = np.stack(np.meshgrid(*[reach] * B.shape[1], indexing="ij"), -1).reshape(-1, B.shape[1])
     weights = np.exp(-(e**2).sum(1) / (2 * edge**2))
     weights /= weights.sum()
     wide = stats.multivariate_normal(np.zeros(len(B)), own**2 * np.eye(len(B)) + edge**2 * B @ B.T)
     narrow = (2 * math.pi * own**2) ** (-len(B) / 2)
-    densities = [weights @ np.exp(-((y - e @ B.T) ** 2).sum(1) / (2 * own**2)) * narrow for y in points]
+    densities = [
+        weights @ np.exp(-((y - e @ B.T) ** 2).sum(1) / (2 * own**2)) * narrow for y in points
+    ]
     return abs(np.log(densities / wide.pdf(points))).max()
 
 
@@ -239,17 +304,24 @@ def departed(B, own, edge, points):
         ([(0, 1)], (2,), [[2, -2]]),
         ([(0, 1)], (2,), [[2, 0], [0, -2]]),  # drawn separately at the two ends
         ([(0, 1), (1, 2), (0, 2)], (2, 1, 1), [[2, -2, 0], [0, 1, -1], [1, 0, -1]]),
-        ([(0, 1), (1, 2), (0, 2)], (2, 1, 1), [[2, -2, 0], [1, 0, -1]]),  # one edge known to the adversary
-        ([(0, 1), (1, 2)], (2, 2), [[2, -2, 0], [0, 2, 0], [0, 0, -2]]),  # one shared, one drawn at both ends
+        # one edge known to the adversary
+        ([(0, 1), (1, 2), (0, 2)], (2, 1, 1), [[2, -2, 0], [1, 0, -1]]),
+        # one shared, one drawn at both ends
+        ([(0, 1), (1, 2)], (2, 2), [[2, -2, 0], [0, 2, 0], [0, 0, -2]]),
     ],
 )
 def test_the_bound_for_edges_holds_on_a_coarse_toy(monkeypatch, edges, multiples, columns):
-    """The density itself, summed over all integers, with deviations 3 and 2 instead of 655,440 and 10,241."""
+    """The density itself, summed over all integers, with deviations 3 and 2 instead of 655,440 and
+    10,241.
+    """
     own, edge, users = 3.0, 2.0, len(columns[0])
     for name, value in (("OWN_SIGMA", own), ("EDGE_SIGMA", edge), ("LARGEST_DEPARTURE", math.inf)):
         monkeypatch.setattr(grid, name, value)
     points = np.random.default_rng(0).uniform(-6, 6, (60, users))
-    found, claimed = departed(np.array(columns).T, own, edge, points), grid._departure(multiples, edges, users, 1)
+    found, claimed = (
+        departed(np.array(columns).T, own, edge, points),
+        grid._departure(multiples, edges, users, 1),
+    )
     assert 1e-12 < found < claimed
     if columns == [[2, -2]]:  # one edge: the largest eigenvalue is what the bound says
         assert found > claimed / 3
@@ -264,30 +336,44 @@ def test_noise_drawn_separately_at_both_ends_exposes_nobody_more(seed, users):
         column, weight = np.zeros(users), random.exponential() ** 2 * 10
         column[i], column[j] = 1, -1
         sigma += weight * np.outer(column, column)
-        apart += weight * (np.diag(abs(column)) if random.random() < 0.5 else np.outer(column, column))
+        apart += weight * (
+            np.diag(abs(column)) if random.random() < 0.5 else np.outer(column, column)
+        )
     assert (np.linalg.inv(apart).diagonal() <= np.linalg.inv(sigma).diagonal() * (1 + 1e-9)).all()
 
 
 @pytest.mark.parametrize("ratio", [0.0, 1.0, 1500.0, 3000.0])
 def test_the_departure_counts_every_user_and_both_ends_of_every_edge(ratio):
-    """The formula of docs/noise.md in mpmath; a complete graph, so that the widest user has four edges."""
+    """The formula of docs/noise.md in mpmath; a complete graph, so that the widest user has four
+    edges.
+    """
     edges = list(itertools.combinations(range(5), 2))
     g = Grid.of(1.0, [ratio / math.sqrt(2)] * 10, edges, 5, 2.0, 1000, 100)
     with mpmath.workprec(300):
-        widest = 1 / mpmath.mpf(stream.EDGE_SIGMA) ** 2 + 2 * 4 * g.multiples[0] ** 2 / mpmath.mpf(stream.OWN_SIGMA) ** 2
+        widest = (
+            1 / mpmath.mpf(stream.EDGE_SIGMA) ** 2
+            + 2 * 4 * g.multiples[0] ** 2 / mpmath.mpf(stream.OWN_SIGMA) ** 2
+        )
         edges_part = (1 + theta(1 / widest)) ** 20 - 1
-        expected = 1000 * 100 * (5 * mpmath.mpf(1.0709e-53) + 20 * mpmath.mpf(5.4347e-54) + edges_part)
+        expected = (
+            1000 * 100 * (5 * mpmath.mpf(1.0709e-53) + 20 * mpmath.mpf(5.4347e-54) + edges_part)
+        )
         found = grid._departure(g.multiples, edges, 5, 1000 * 100)
         assert expected < found < 1.06 * expected
-        # in each of 100 steps five own keys and twice ten edges' keys, and pairs of a key's blocks that cannot be equal
+        # in each of 100 steps five own keys and twice ten edges' keys, and pairs of a key's blocks
+        # that cannot be equal
         pairs = 5 * mpmath.mpf(751) ** 2 / 2 + 20 * mpmath.mpf(501) ** 2 / 2
         blocks = 100 * pairs / 2**128
         assert 1.0009 < (g.departure - found) / blocks < 1.0011
         # one stream for all: besides, 35 words a coordinate, by keys of 10,000 words at most
-        joint = Grid.of(1.0, [ratio / math.sqrt(2)] * 10, edges, 5, 2.0, 1000, 100, words_per_key=10_000)
+        joint = Grid.of(
+            1.0, [ratio / math.sqrt(2)] * 10, edges, 5, 2.0, 1000, 100, words_per_key=10_000
+        )
         more = 100 * 4 * mpmath.mpf(2500) ** 2 / 2 / 2**128  # four keys, 2500 blocks each
         assert 0.7 * more < joint.departure - g.departure < 1.1 * more
-        assert joint.slack(3.0) > g.slack(3.0) and g.slack(g.largest_epsilon(1e-8)) == pytest.approx(1e-8, rel=1e-9)
+        assert joint.slack(3.0) > g.slack(3.0) and g.slack(
+            g.largest_epsilon(1e-8)
+        ) == pytest.approx(1e-8, rel=1e-9)
 
 
 def test_edges_too_wide_for_the_grid_are_refused_and_what_is_proposed_fits():
@@ -302,8 +388,11 @@ def test_edges_too_wide_for_the_grid_are_refused_and_what_is_proposed_fits():
 
 
 def test_no_grid_that_is_accepted_can_leave_the_64_bit_integers():
-    """Departures bound every user's squares, squares bound the multiples, and the rest is far below."""
-    square = 0.8 / 2 * stream.OWN_SIGMA**2  # wider: 2 exp(-2 pi^2 / 0.8) = 4e-11 a coordinate is refused
+    """Departures bound every user's squares, squares bound the multiples, and the rest is far
+    below.
+    """
+    # wider: 2 exp(-2 pi^2 / 0.8) = 4e-11 a coordinate is refused
+    square = 0.8 / 2 * stream.OWN_SIGMA**2
     assert 2 * math.exp(-2 * math.pi**2 / 0.8) > grid.LARGEST_DEPARTURE
     assert square * stream.EDGE_LARGEST + stream.OWN_LARGEST + 2**36 < 2**62
 
@@ -327,13 +416,20 @@ def test_slack_is_total_variation_on_both_sides():
 
 def test_tags_are_equal_at_both_ends_and_only_there():
     g = ring_grid(d=20_000)
-    (_, first), (_, second) = (g.noised(np.zeros(20_000), key("own", i), ends_of(i, g.multiples)) for i in (0, 1))
+    (_, first), (_, second) = (
+        g.noised(np.zeros(20_000), key("own", i), ends_of(i, g.multiples)) for i in (0, 1)
+    )
     z = stream.shared(key("edge", 0), 20_000)
     assert first[0] == second[0] == grid.tag(key("edge", 0), z) and len(first[0]) == grid.TAG_BYTES
     assert first[1] != second[1] and len(first) == len(second) == 2
     off = z.copy()
     off[19_999] += 1
-    others = [grid.tag(key("edge", 0), off), grid.tag(key("edge", 0), z[:-1]), grid.tag(key("edge", 1), z), second[1]]
+    others = [
+        grid.tag(key("edge", 0), off),
+        grid.tag(key("edge", 0), z[:-1]),
+        grid.tag(key("edge", 1), z),
+        second[1],
+    ]
     assert len({first[0], *others}) == 5
 
 
@@ -347,9 +443,18 @@ def test_a_tag_known_by_heart():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     "bad, counts",
-    [(math.nan, 0), (math.inf, 2**36), (-math.inf, -(2**36)), (3e38, 2**36), (2.0**38, 2**36), (-(2.0**38), -(2**36))],
+    [
+        (math.nan, 0),
+        (math.inf, 2**36),
+        (-math.inf, -(2**36)),
+        (3e38, 2**36),
+        (2.0**38, 2**36),
+        (-(2.0**38), -(2**36)),
+    ],
 )
-def test_no_value_is_refused_what_is_far_off_counts_as_the_farthest_and_what_is_no_number_as_zero(bad, counts, dtype):
+def test_no_value_is_refused_what_is_far_off_counts_as_the_farthest_and_what_is_no_number_as_zero(
+    bad, counts, dtype
+):
     """A refusal that depends on a gradient's values would be seen by neighbours."""
     g, gradient = ring_grid(), np.zeros(1000, dtype)
     gradient[617] = bad * (g.unit if abs(bad) < 1e30 else 1)
@@ -360,7 +465,9 @@ def test_no_value_is_refused_what_is_far_off_counts_as_the_farthest_and_what_is_
 def test_gradients_up_to_the_limit_are_placed_exactly():
     g = ring_grid()
     far = np.array([2.0**36, -(2.0**36), 2.0**36 - 1, 0.0, -1.0])
-    assert (steps_of(g, g.noised(far * g.unit, key("own"), [])[0]) - own_noise(key("own"), 5) == far).all()
+    assert (
+        steps_of(g, g.noised(far * g.unit, key("own"), [])[0]) - own_noise(key("own"), 5) == far
+    ).all()
 
 
 @pytest.mark.parametrize(
@@ -382,7 +489,13 @@ def test_gradients_up_to_the_limit_are_placed_exactly():
     ],
 )
 def test_what_cannot_be_meant_is_refused(change, said):
-    right = {"sigma_cdp": 1.0, "sigma_cor": [1.0, 2.0], "edges": [(0, 1), (1, 2)], "users": 3, "shift": 2.0}
+    right = {
+        "sigma_cdp": 1.0,
+        "sigma_cor": [1.0, 2.0],
+        "edges": [(0, 1), (1, 2)],
+        "users": 3,
+        "shift": 2.0,
+    }
     right |= {"parameters": 10_000, "steps": 10}
     assert Grid.of(**right).multiples == (65, 129)
     with pytest.raises(InputError, match=said):

@@ -26,7 +26,9 @@ GRAPHS = [
 def true_sigma(topology, s, c):
     """s^2 I + sum over edges of c_e^2 k_e k_e', one edge at a time."""
     sigma = s**2 * np.eye(topology.users)
-    for (i, j), each in zip(topology.edges.tolist(), np.broadcast_to(c, topology.edge_count).tolist(), strict=True):
+    for (i, j), each in zip(
+        topology.edges.tolist(), np.broadcast_to(c, topology.edge_count).tolist(), strict=True
+    ):
         k = np.zeros(topology.users)
         k[i], k[j] = 1, -1
         sigma += each**2 * np.outer(k, k)
@@ -62,7 +64,9 @@ def check(topology, s, c):
     for name, F in roots(topology, s, c).items():
         assert abs(F @ F.T - sigma).max() <= 1e-10 * abs(sigma).max(), name
         # entry by entry, too: where users share little noise, they share exactly that little
-        assert np.allclose(np.diag(F @ F.T), np.diag(sigma), rtol=1e-10, atol=1e-14 * abs(sigma).max()), name
+        assert np.allclose(
+            np.diag(F @ F.T), np.diag(sigma), rtol=1e-10, atol=1e-14 * abs(sigma).max()
+        ), name
     return sigma
 
 
@@ -74,7 +78,9 @@ def test_every_root_times_its_transpose_is_sigma(topology, ratio):
 
 
 @given(graphs(), st.integers(0, 10**6), st.floats(-3, 3), st.floats(-3, 3))
-def test_every_root_is_sigmas_on_any_graph_with_any_noise_on_its_edges(topology, seed, log_s, log_c):
+def test_every_root_is_sigmas_on_any_graph_with_any_noise_on_its_edges(
+    topology, seed, log_s, log_c
+):
     c = 10.0 ** (log_c + np.random.default_rng(seed).uniform(-1.5, 1.5, topology.edge_count))
     c[::4] = 0.0
     check(topology, 10.0**log_s, c)
@@ -82,21 +88,33 @@ def test_every_root_is_sigmas_on_any_graph_with_any_noise_on_its_edges(topology,
 
 @pytest.mark.parametrize("topology", GRAPHS, ids=repr)
 def test_the_sum_over_users_has_the_noise_of_n_users_alone(topology):
-    """What the average sees is n s^2, however large the edges' noise: it must cancel within the root."""
+    """What the average sees is n s^2, however large the edges' noise: it must cancel within the
+    root.
+    """
     for ratio, close in ((1.0, 1e-12), (30.0, 1e-10), (1e3, 1e-7)):
         for name, F in roots(topology, 1.0, ratio).items():
-            assert ((F.sum(axis=0)) ** 2).sum() == pytest.approx(topology.users, rel=close), (name, ratio)
+            assert ((F.sum(axis=0)) ** 2).sum() == pytest.approx(topology.users, rel=close), (
+                name,
+                ratio,
+            )
 
 
 @pytest.mark.parametrize("ratio", [1e5, 1e7, 1e8, 1e10])
 @pytest.mark.parametrize("topology", GRAPHS, ids=repr)
 def test_the_sum_over_users_keeps_its_noise_however_large_the_edges_is(topology, ratio):
-    """Ratios that the accountant takes: rounding must neither eat sigma_cdp, which protects the sum, nor bury it."""
+    """Ratios that the accountant takes: rounding must neither eat sigma_cdp, which protects the
+    sum, nor bury it.
+    """
     s = 1e-3
     roots = {
-        "chosen": dense(root.sparse(topology.users, topology.edges, s, np.full(topology.edge_count, s * ratio)), topology.users)
+        "chosen": dense(
+            root.sparse(topology.users, topology.edges, s, np.full(topology.edge_count, s * ratio)),
+            topology.users,
+        )
     }
-    values, vectors = root.eigenvectors(topology.users, topology.edges, np.full(topology.edge_count, (s * ratio) ** 2))
+    values, vectors = root.eigenvectors(
+        topology.users, topology.edges, np.full(topology.edge_count, (s * ratio) ** 2)
+    )
     roots["eigenvectors"] = vectors * np.sqrt(s**2 + values)
     for name, F in roots.items():
         assert ((F.sum(axis=0)) ** 2).sum() == pytest.approx(topology.users * s**2, rel=1e-3), name
@@ -110,7 +128,9 @@ def test_the_correlated_part_alone_sums_to_zero_over_the_users_of_every_componen
     exact = dense(root.sparse(topology.users, topology.edges, 0.0, c), topology.users)
     assert (member.T @ exact == 0).all(), "to the last bit"
     values, vectors = root.eigenvectors(topology.users, topology.edges, c**2)
-    assert abs(member.T @ (vectors * np.sqrt(values))).max(initial=0) < 1e-6 * max(1.0, c.max(initial=0))
+    assert abs(member.T @ (vectors * np.sqrt(values))).max(initial=0) < 1e-6 * max(
+        1.0, c.max(initial=0)
+    )
 
 
 @given(graphs(least=2), st.floats(0.01, 100.0))
@@ -141,7 +161,9 @@ def test_narrow_bands_take_a_gaussian_a_user_and_other_graphs_one_an_edge_too(to
     assert len(chosen.start) - 1 == columns
     entries = {100: 3 * n, n + topology.edge_count: n + 2 * topology.edge_count}[columns]
     assert len(chosen.rows) <= entries, "and no more numbers than that needs"
-    assert len(root.sparse(n, topology.edges, 0.0, c).start) - 1 == topology.edge_count, "no Gaussian for nothing"
+    assert len(root.sparse(n, topology.edges, 0.0, c).start) - 1 == topology.edge_count, (
+        "no Gaussian for nothing"
+    )
     assert len(root.sparse(n, topology.edges, 1.0, 0 * c).start) - 1 == n
 
 

@@ -1,4 +1,6 @@
-"""A private run's noise: the law and the exact sums of one user's grid, for many users and edges from one secret."""
+"""A private run's noise: the law and the exact sums of one user's grid, for many users and edges
+from one secret.
+"""
 
 import copy
 import hashlib
@@ -34,9 +36,20 @@ def graph(name, users):
 
 def made(name, users, parameters, value=VALUE, width=None, **options):
     edges = graph(name, users)
-    grid = Grid.of(0.5, [3.0] * len(edges), edges, users, 2.0, parameters, 100, words_per_key=secret.WORDS_PER_KEY)
+    grid = Grid.of(
+        0.5,
+        [3.0] * len(edges),
+        edges,
+        users,
+        2.0,
+        parameters,
+        100,
+        words_per_key=secret.WORDS_PER_KEY,
+    )
     width = width or secret.width_for(users, len(edges))
-    return GridNoise(grid, known(value), users, np.array(edges), grid.multiples, width, **options), edges
+    return GridNoise(
+        grid, known(value), users, np.array(edges), grid.multiples, width, **options
+    ), edges
 
 
 def messages(noise, step, gradients):
@@ -54,24 +67,39 @@ def integers(noise, message):
 
 
 def expected(noise, edges, step, parameters, value=VALUE):
-    """(own [users, parameters], shared [edges, parameters]) from the definition: HMAC, AES, tables."""
-    own, shared = np.zeros((noise.users, parameters), np.int64), np.zeros((len(edges), parameters), np.int64)
+    """(own [users, parameters], shared [edges, parameters]) from the definition: HMAC, AES,
+    tables.
+    """
+    own, shared = (
+        np.zeros((noise.users, parameters), np.int64),
+        np.zeros((len(edges), parameters), np.int64),
+    )
     for first, last in noise.chunks(parameters):
         wide = last - first
         for number, (users, some) in enumerate(noise._groups):
-            key = hmac.digest(value, b"decor noise 2" + struct.pack("<3Q", step, first, number), "sha256")
+            key = hmac.digest(
+                value, b"decor noise 2" + struct.pack("<3Q", step, first, number), "sha256"
+            )
             count = wide * (3 * len(users) + 2 * len(some))
-            words = np.frombuffer(Cipher(AES256(key), CTR(bytes(16))).encryptor().update(bytes(4 * count)), "<u4")
+            words = np.frombuffer(
+                Cipher(AES256(key), CTR(bytes(16))).encryptor().update(bytes(4 * count)), "<u4"
+            )
 
             def further(start, place, key=key):
-                block = Cipher(AES256(key), CTR((2**96 + start + place).to_bytes(16, "big"))).encryptor().update(bytes(16))
+                block = (
+                    Cipher(AES256(key), CTR((2**96 + start + place).to_bytes(16, "big")))
+                    .encryptor()
+                    .update(bytes(16))
+                )
                 return int.from_bytes(block[:12], "little")
 
             at = 0
             for rows, table, levels in ((users, own, stream.OWN), (some, shared, stream.SHARED)):
                 for row in rows:
                     mine = words[at : at + wide * len(levels)]
-                    table[row, first:last] = stream.values(mine, levels, lambda place, at=at: further(at, place))  # noqa: B023
+                    table[row, first:last] = stream.values(
+                        mine, levels, lambda place, at=at: further(at, place)
+                    )  # noqa: B023
                     at += wide * len(levels)
             assert at == count <= secret.WORDS_PER_KEY
     return own, shared * np.array(noise.grid.multiples, np.int64).reshape(-1, 1)
@@ -80,9 +108,17 @@ def expected(noise, edges, step, parameters, value=VALUE):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     "name, users, parameters, width",
-    [("ring", 5, 1, None), ("ring", 5, 5000, None), ("complete", 7, 700, 256), ("none", 3, 100, None), ("ring", 400, 300, 256)],
+    [
+        ("ring", 5, 1, None),
+        ("ring", 5, 5000, None),
+        ("complete", 7, 700, 256),
+        ("none", 3, 100, None),
+        ("ring", 400, 300, 256),
+    ],
 )
-def test_a_message_is_the_rounded_gradient_plus_own_noise_plus_signed_noise_of_the_edges(name, users, parameters, width, dtype):
+def test_a_message_is_the_rounded_gradient_plus_own_noise_plus_signed_noise_of_the_edges(
+    name, users, parameters, width, dtype
+):
     noise, edges = made(name, users, parameters, width=width)
     gradients = np.random.default_rng(3).normal(size=(users, parameters)).astype(dtype) * 0.1
     own, shared = expected(noise, edges, 4, parameters)
@@ -94,7 +130,9 @@ def test_a_message_is_the_rounded_gradient_plus_own_noise_plus_signed_noise_of_t
     assert (np.abs(found - gradients.astype(np.float64) / noise.grid.unit) < 1).all()
     assert np.array_equal(noise.edge_integers(4, parameters), shared)
     same = messages(noise, 4, gradients)
-    assert same.dtype == dtype and np.array_equal(same, messages(noise, 4, gradients.astype(np.float64)).astype(dtype))
+    assert same.dtype == dtype and np.array_equal(
+        same, messages(noise, 4, gradients.astype(np.float64)).astype(dtype)
+    )
 
 
 def test_ties_of_a_long_run_are_settled_as_the_tables_say():
@@ -110,7 +148,9 @@ def test_ties_of_a_long_run_are_settled_as_the_tables_say():
 
 
 def test_ties_are_settled_in_every_kind_of_row(monkeypatch):
-    """Tables made to tie in a quarter of all cells: without settling, most values would be wrong."""
+    """Tables made to tie in a quarter of all cells: without settling, most values would be
+    wrong.
+    """
     changed = {}
     for name in ("rounded", "discrete"):
         cells, rest = stream.table(name).cells.copy(), list(stream.table(name).rest)
@@ -141,7 +181,9 @@ def test_the_covariance_is_the_planned_one_and_steps_know_nothing_of_each_other(
     for i, j in edges:
         K[i, i], K[j, j], K[i, j], K[j, i] = K[i, i] + 1, K[j, j] + 1, K[i, j] - 1, K[j, i] - 1
     unit, multiple = noise.grid.unit, noise.grid.multiples[0]
-    sigma = (unit * stream.OWN_SIGMA) ** 2 * np.eye(5) + (unit * multiple * stream.EDGE_SIGMA) ** 2 * K
+    sigma = (unit * stream.OWN_SIGMA) ** 2 * np.eye(5) + (
+        unit * multiple * stream.EDGE_SIGMA
+    ) ** 2 * K
     scale = np.sqrt(np.multiply.outer(sigma.diagonal(), sigma.diagonal()))
     error = 5 * np.sqrt(2 / 200_000)
     for each in found:
@@ -153,10 +195,14 @@ def test_the_covariance_is_the_planned_one_and_steps_know_nothing_of_each_other(
 
 
 def test_no_key_serves_twice(monkeypatch):
-    """All keys of all streams of several steps: steps, chunks, groups, dither, batches and what models draw."""
+    """All keys of all streams of several steps: steps, chunks, groups, dither, batches and what
+    models draw.
+    """
     keys = []
     monkeypatch.setattr(
-        secret.hmac, "digest", lambda key, message, how: keys.append(message) or hmac.new(key, message, how).digest()
+        secret.hmac,
+        "digest",
+        lambda key, message, how: keys.append(message) or hmac.new(key, message, how).digest(),
     )
     noise, _ = made("complete", 40, 2000, width=256)
     assert len(noise._groups) > 1
@@ -164,7 +210,8 @@ def test_no_key_serves_twice(monkeypatch):
         messages(noise, step, np.zeros((40, 2000)))
         noise._secret.batch_words(step, 10)
         noise._secret.local_words(step, 10)
-    noises = [message for message in keys if not message.startswith(b"decor dither")]  # one dither a step serves every chunk
+    # one dither a step serves every chunk
+    noises = [message for message in keys if not message.startswith(b"decor dither")]
     assert len(noises) > 30 and len(set(noises)) == len(noises)
     assert len({message[:8] for message in keys}) == 4
 
@@ -175,7 +222,10 @@ def test_an_edge_between_two_processes_cancels_as_one_inside_does():
     grid = Grid.of(0.5, [3.0] * 4, edges, 4, 2.0, d, 10, words_per_key=secret.WORDS_PER_KEY)
     m = grid.multiples[0]
     shared = {edge: hashlib.sha256(repr(edge).encode()).digest() for edge in ((1, 2), (0, 3))}
-    ends = lambda *rows: [Crossing(user, sign * m, known(shared[edge])) for user, sign, edge in rows]  # noqa: E731
+
+    def ends(*rows):
+        return [Crossing(user, sign * m, known(shared[edge])) for user, sign, edge in rows]
+
     width, one = secret.width_for(4, 4), np.array([(0, 1)])
     here = GridNoise(grid, Secret(), 2, one, [m], width, ends((1, 1, (1, 2)), (0, 1, (0, 3))))
     there = GridNoise(grid, Secret(), 2, one, [m], width, ends((0, -1, (1, 2)), (1, -1, (0, 3))))
@@ -198,7 +248,9 @@ def test_a_secret_is_256_bits_of_the_operating_system_and_is_not_written():
             write(drawn)
     first, second = Secret(), Secret()
     assert first.key(b"x", 1) != second.key(b"x", 1) and len(first.key(b"x")) == 32
-    assert first.key(b"x", 1) == hmac.digest(first._value, b"x" + (1).to_bytes(8, "little"), "sha256")
+    assert first.key(b"x", 1) == hmac.digest(
+        first._value, b"x" + (1).to_bytes(8, "little"), "sha256"
+    )
 
 
 def test_two_private_runs_draw_unrelated_secrets():

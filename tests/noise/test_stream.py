@@ -1,4 +1,6 @@
-"""A stream's numbers: the same on every processor, of the law that is promised, and nothing a reader could predict."""
+"""A stream's numbers: the same on every processor, of the law that is promised, and nothing a
+reader could predict.
+"""
 
 import hashlib
 import math
@@ -21,7 +23,10 @@ from decor.noise import stream
 
 KEY = bytes(range(32))
 CELLS, BITS = 4096, 116
-LAWS = {"shared": (stream.shared, stream.SHARED, stream.EDGE_SIGMA), "own": (stream.own, stream.OWN, stream.OWN_SIGMA)}
+LAWS = {
+    "shared": (stream.shared, stream.SHARED, stream.EDGE_SIGMA),
+    "own": (stream.own, stream.OWN, stream.OWN_SIGMA),
+}
 
 
 @pytest.fixture(scope="module", params=["shared", "own"])
@@ -32,7 +37,9 @@ def many(request):
 
 
 def ideal(name):
-    """The probabilities of -2048..2047 in the law that a table stands for, as numbers of mpmath's precision."""
+    """The probabilities of -2048..2047 in the law that a table stands for, as numbers of mpmath's
+    precision.
+    """
     half, sigma = mpmath.mpf(1) / 2, mpmath.mpf(stream.FINE)
     if name == "discrete":
         weights = [mpmath.exp(-((k / sigma) ** 2) / 2) for k in range(6000)]
@@ -43,9 +50,11 @@ def ideal(name):
 
 
 def made(name):
-    """The table from its definition, in whole numbers: probabilities in units of 2^-128, and the middle has what is left.
+    """The table from its definition, in whole numbers: probabilities in units of 2^-128, and the
+    middle has what is left.
 
-    Then Walker's alias method: every cell keeps a threshold below 2^116 and gives the rest to one larger cell.
+    Then Walker's alias method: every cell keeps a threshold below 2^116 and gives the rest to one
+    larger cell.
     """
     one, middle = 1 << BITS, CELLS // 2
     with mpmath.workprec(400):
@@ -65,7 +74,9 @@ def made(name):
 
 
 def exact_law(name):
-    """What the shipped table makes of a uniform word and 96 further bits: probabilities in units of 2^-128, without rounding."""
+    """What the shipped table makes of a uniform word and 96 further bits: probabilities in units of
+    2^-128, without rounding.
+    """
     mass, table = [0] * CELLS, stream.table(name)
     for cell, (entry, rest) in enumerate(zip(table.cells.tolist(), table.rest, strict=True)):
         threshold = (entry >> 12) << 96 | rest
@@ -82,7 +93,8 @@ def test_the_tables_are_those_their_definition_gives(name):
     entries = struct.unpack(f"<{2 * CELLS}Q", held)
     table = stream.table(name)
     assert [(c >> 12) << 96 | r for c, r in zip(table.cells.tolist(), table.rest, strict=True)] == [
-        (entry >> 12) << 64 | more for entry, more in zip(entries[:CELLS], entries[CELLS:], strict=True)
+        (entry >> 12) << 64 | more
+        for entry, more in zip(entries[:CELLS], entries[CELLS:], strict=True)
     ]
     assert [c & 4095 for c in table.cells.tolist()] == [entry & 4095 for entry in entries[:CELLS]]
 
@@ -93,11 +105,16 @@ def distance(name):
         assert sum(mass) == 2**128
         beyond = 1 - mpmath.fsum(law)
         assert beyond < mpmath.mpf(2) ** -122
-        return (mpmath.fsum(abs(mpmath.mpf(m) / 2**128 - p) for m, p in zip(mass, law, strict=True)) + beyond) / 2
+        return (
+            mpmath.fsum(abs(mpmath.mpf(m) / 2**128 - p) for m, p in zip(mass, law, strict=True))
+            + beyond
+        ) / 2
 
 
 def test_a_value_is_as_near_its_law_as_promised():
-    """A value is a function of independent words, so distances add up; what is promised is not far above."""
+    """A value is a function of independent words, so distances add up; what is promised is not far
+    above.
+    """
     discrete, rounded = distance("discrete"), distance("rounded")
     assert stream.DISTANCE / 4 < 2 * discrete < rounded + 2 * discrete < stream.DISTANCE
 
@@ -110,7 +127,9 @@ def test_two_levels_together_are_a_discrete_gaussian_as_near_as_the_theory_says(
         found = []
         for x in (0, 1, 13, 32, 5000, 20_011, 40_000):
             near = round(64 * x / 4097)
-            total = mpmath.fsum(law[abs(k)] * law[abs(x - 64 * k)] for k in range(near - 40, near + 41))
+            total = mpmath.fsum(
+                law[abs(k)] * law[abs(x - 64 * k)] for k in range(near - 40, near + 41)
+            )
             found.append(total * mpmath.exp(mpmath.mpf(x) ** 2 / (2 * square)))
         ideal_ = mpmath.sqrt(2 * mpmath.pi * stream.FINE**2 / mpmath.mpf(4097))
         worst = max(abs(f / ideal_ - 1) for f in found)
@@ -128,7 +147,9 @@ def test_a_damaged_table_is_refused(monkeypatch, name):
 
 
 def plain(words, levels, further):
-    """Values from words, as the definition says: a threshold of 116 bits against 20 of the word and 96 further."""
+    """Values from words, as the definition says: a threshold of 116 bits against 20 of the word and
+    96 further.
+    """
     out = []
     for first in range(0, len(words), len(levels)):
         value = 0
@@ -137,16 +158,24 @@ def plain(words, levels, further):
             cell = word >> 20
             threshold = (int(table.cells[cell]) >> 12) << 96 | table.rest[cell]
             bits = (word & (1 << 20) - 1) << 96 | further(first + level)
-            value += 64**level * ((cell if bits < threshold else int(table.cells[cell]) & 4095) - 2048)
+            value += 64**level * (
+                (cell if bits < threshold else int(table.cells[cell]) & 4095) - 2048
+            )
         out.append(value)
     return out
 
 
 def aside(key):
-    """The 96 further bits of a word, from the definition: twelve bytes of the cipher's block 2^96 + the word's place."""
+    """The 96 further bits of a word, from the definition: twelve bytes of the cipher's block 2^96 +
+    the word's place.
+    """
 
     def further(place):
-        block = Cipher(AES256(key), CTR((2**96 + place).to_bytes(16, "big"))).encryptor().update(bytes(16))
+        block = (
+            Cipher(AES256(key), CTR((2**96 + place).to_bytes(16, "big")))
+            .encryptor()
+            .update(bytes(16))
+        )
         return int.from_bytes(block[:12], "little")
 
     return further
@@ -155,18 +184,26 @@ def aside(key):
 @pytest.mark.parametrize("law", LAWS)
 def test_every_value_is_words_of_the_cipher_through_tables(law):
     draw, levels, _ = LAWS[law]
-    words = np.frombuffer(Cipher(AES256(KEY), CTR(bytes(16))).encryptor().update(bytes(4 * len(levels) * 100)), "<u4")
+    words = np.frombuffer(
+        Cipher(AES256(KEY), CTR(bytes(16))).encryptor().update(bytes(4 * len(levels) * 100)), "<u4"
+    )
     assert draw(KEY, 100).tolist() == plain(words.tolist(), levels, aside(KEY))
 
 
 @pytest.mark.parametrize("law", LAWS)
 def test_a_tie_is_settled_by_further_bits_against_the_rest_of_the_threshold(law):
-    """Words made to tie, one in four, with further bits just below, at and above the threshold's rest."""
+    """Words made to tie, one in four, with further bits just below, at and above the threshold's
+    rest.
+    """
     _, levels, _ = LAWS[law]
     random = np.random.default_rng(1)
     words = random.integers(0, 2**32, 999 * len(levels), np.uint32)
     place = np.arange(len(words))
-    cell, thresholds, rest = (words >> np.uint32(20)).astype(int), np.empty_like(words), np.empty(len(words), object)
+    cell, thresholds, rest = (
+        (words >> np.uint32(20)).astype(int),
+        np.empty_like(words),
+        np.empty(len(words), object),
+    )
     for level, name in enumerate(levels):
         mine = place % len(levels) == level
         thresholds[mine] = stream.table(name).cells[cell[mine]] >> np.uint32(12)
@@ -187,15 +224,21 @@ def test_a_tie_is_settled_by_further_bits_against_the_rest_of_the_threshold(law)
     assert expected != always and expected != never
 
 
-@pytest.mark.parametrize("law, level", [("shared", 0), ("shared", 1), ("own", 0), ("own", 1), ("own", 2)])
+@pytest.mark.parametrize(
+    "law, level", [("shared", 0), ("shared", 1), ("own", 0), ("own", 1), ("own", 2)]
+)
 def test_a_single_tie_is_noticed_wherever_it_is(law, level):
     _, levels, _ = LAWS[law]
     words = np.random.default_rng(2).integers(0, 2**32, 50 * len(levels), np.uint32)
     at = 49 * len(levels) + level
     cell = int(words[at]) >> 20
     words[at] = cell << 20 | int(stream.table(levels[level]).cells[cell]) >> 12
-    low, high = (stream.values(words, levels, lambda place, b=b: b).tolist() for b in (0, 2**96 - 1))
-    assert low == plain(words, levels, lambda place: 0) and high == plain(words, levels, lambda place: 2**96 - 1)
+    low, high = (
+        stream.values(words, levels, lambda place, b=b: b).tolist() for b in (0, 2**96 - 1)
+    )
+    assert low == plain(words, levels, lambda place: 0) and high == plain(
+        words, levels, lambda place: 2**96 - 1
+    )
     assert low[:-1] == high[:-1] and low[-1] != high[-1]
 
 
@@ -204,10 +247,15 @@ def test_a_tie_in_a_stream_takes_its_bits_from_blocks_that_no_word_uses(law, mon
     """Tables changed so that words of this very stream tie, in its first part and its second."""
     draw, levels, _ = LAWS[law]
     count = stream.PART + 50
-    words = np.frombuffer(Cipher(AES256(KEY), CTR(bytes(16))).encryptor().update(bytes(4 * len(levels) * count)), "<u4")
+    words = np.frombuffer(
+        Cipher(AES256(KEY), CTR(bytes(16))).encryptor().update(bytes(4 * len(levels) * count)),
+        "<u4",
+    )
     changed = {}
     for level, name in ((0, levels[0]), (len(levels) - 1, levels[-1])):
-        table = changed.setdefault(name, stream.Table(stream.table(name).cells.copy(), list(stream.table(name).rest)))
+        table = changed.setdefault(
+            name, stream.Table(stream.table(name).cells.copy(), list(stream.table(name).rest))
+        )
         for k in [*range(20), *range(stream.PART, count)]:
             word = int(words[len(levels) * k + level])
             table.cells[word >> 20] = (word & (1 << 20) - 1) << 12 | (word * 5 & 4095)
@@ -216,7 +264,9 @@ def test_a_tie_in_a_stream_takes_its_bits_from_blocks_that_no_word_uses(law, mon
     monkeypatch.setattr(stream, "table", changed.__getitem__)
     after = draw(KEY, count)
     assert after.tolist() == plain(words.tolist(), levels, aside(KEY))
-    assert (before != after).any() and after.tolist() != plain(words.tolist(), levels, lambda place: 0)
+    assert (before != after).any() and after.tolist() != plain(
+        words.tolist(), levels, lambda place: 0
+    )
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -224,8 +274,12 @@ def test_ties_of_a_long_stream_are_settled(law):
     """One word in 2^20 ties: five million values have some, and all agree with the definition."""
     draw, levels, _ = LAWS[law]
     count, each = 3_000_000, len(levels)
-    words = np.frombuffer(Cipher(AES256(KEY), CTR(bytes(16))).encryptor().update(bytes(4 * each * count)), "<u4")
-    entries = np.stack([stream.table(name).cells[words[level::each] >> 20] for level, name in enumerate(levels)], 1)
+    words = np.frombuffer(
+        Cipher(AES256(KEY), CTR(bytes(16))).encryptor().update(bytes(4 * each * count)), "<u4"
+    )
+    entries = np.stack(
+        [stream.table(name).cells[words[level::each] >> 20] for level, name in enumerate(levels)], 1
+    )
     tied = np.flatnonzero(((words.reshape(-1, each) & 0xFFFFF) == entries >> 12).any(1))
     assert 1 <= len(tied) < 50
     found, further = draw(KEY, count), aside(KEY)
@@ -235,7 +289,9 @@ def test_ties_of_a_long_stream_are_settled(law):
 
 
 @pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("count", [0, 1, 7, stream.PART - 1, stream.PART, stream.PART + 1, 3 * stream.PART + 5])
+@pytest.mark.parametrize(
+    "count", [0, 1, 7, stream.PART - 1, stream.PART, stream.PART + 1, 3 * stream.PART + 5]
+)
 def test_a_shorter_stream_is_the_beginning_of_a_longer_one(law, count):
     draw, levels, _ = LAWS[law]
     assert np.array_equal(draw(KEY, count), draw(KEY, 4 * stream.PART)[:count])
@@ -255,17 +311,22 @@ def test_known_answers(law):
 def test_a_processor_without_vector_units_draws_the_same(features, tmp_path):
     program = "import hashlib; from decor.noise import stream\n"
     program += "for draw in (stream.shared, stream.own): "
-    program += "print(hashlib.sha256(draw(bytes(range(32)), 100_000).astype('<i4').tobytes()).hexdigest())"
+    program += (
+        "print(hashlib.sha256(draw(bytes(range(32)), 100_000).astype('<i4').tobytes()).hexdigest())"
+    )
     environment = {
         "PATH": "/usr/bin",
         "NUMBA_CACHE_DIR": str(tmp_path),
         "NUMBA_CPU_NAME": "generic",
         "NUMBA_CPU_FEATURES": features,
     }
-    environment |= {"OPENSSL_ia32cap": "~0x200000200000000"} if features else {}  # the cipher without its instructions
+    # the cipher without its instructions
+    environment |= {"OPENSSL_ia32cap": "~0x200000200000000"} if features else {}
     if "PYTHONPATH" in os.environ:
         environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == list(KNOWN_DIGESTS.values())
 
@@ -281,7 +342,8 @@ def test_the_deviation_is_sigma_and_neither_two_thirds_nor_three_halves_of_it(ma
 
 def test_the_law_is_gaussian_in_every_bin_and_in_the_tails(many):
     z, sigma = many
-    edges = np.round(stats.norm.ppf(np.linspace(0, 1, 513)[1:-1]) * sigma) + 0.5  # between integers, or bins are uneven
+    # between integers, or bins are uneven
+    edges = np.round(stats.norm.ppf(np.linspace(0, 1, 513)[1:-1]) * sigma) + 0.5
     counts = np.bincount(np.searchsorted(edges, z), minlength=512)
     law = np.diff(stats.norm.cdf(edges / sigma), prepend=0.0, append=1.0)
     assert 1e-4 < stats.chisquare(counts, law * len(z)).pvalue < 1 - 1e-4
@@ -304,7 +366,10 @@ def test_low_bits_are_uniform_and_neighbours_independent(many):
 
 
 def test_streams_of_different_keys_are_independent():
-    a, b = (stream.shared(hashlib.sha256(bytes([k])).digest(), 1_000_000) / stream.EDGE_SIGMA for k in (1, 2))
+    a, b = (
+        stream.shared(hashlib.sha256(bytes([k])).digest(), 1_000_000) / stream.EDGE_SIGMA
+        for k in (1, 2)
+    )
     assert abs((a * b).mean()) < 5e-3 and abs(((a**2 - 1) * (b**2 - 1)).mean()) < 1e-2
 
 

@@ -13,7 +13,17 @@ def test_the_papers_four_adversaries_by_name_and_back():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "eve", "colluding", "colluding:", "colluding:-1", "colluding:2.5", "colluding:x", "curious:3"]
+    "text",
+    [
+        "",
+        "eve",
+        "colluding",
+        "colluding:",
+        "colluding:-1",
+        "colluding:2.5",
+        "colluding:x",
+        "curious:3",
+    ],
 )
 def test_unknown_adversaries_are_refused_with_the_choices(text):
     with pytest.raises(InputError, match="choose eavesdropper, curious, colluding:Q"):

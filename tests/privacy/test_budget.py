@@ -42,14 +42,41 @@ def test_steps_are_a_positive_whole_number(steps):
         ({"batch_size": 64}, "do not apply"),
         ({"relation": "add-remove"}, "not offered"),
         ({"unit": "example"}, "needs batch_size and records"),
-        ({"unit": "example", "batch_size": 64, "records": 63}, "larger than the smallest shard, 63"),
-        ({"unit": "example", "batch_size": 64, "records": (100, 63)}, "larger than the smallest shard, 63"),
+        (
+            {"unit": "example", "batch_size": 64, "records": 63},
+            "larger than the smallest shard, 63",
+        ),
+        (
+            {"unit": "example", "batch_size": 64, "records": (100, 63)},
+            "larger than the smallest shard, 63",
+        ),
         ({"unit": "example", "batch_size": 64, "records": ()}, "records is empty"),
-        ({"unit": "example", "batch_size": 0, "records": 5}, "batch_size must be a positive whole number"),
-        ({"unit": "example", "batch_size": 4, "records": 2.5}, "records must be a positive whole number"),
-        ({"unit": "example", "batch_size": 4, "records": 50, "sampling": "shuffle"}, "no amplification theorem"),
-        ({"unit": "example", "batch_size": 4, "records": 50, "relation": "swap"}, "relation must be"),
-        ({"unit": "example", "batch_size": 4, "records": 50, "sampling": "fixed", "relation": "add-remove"}, "replace"),
+        (
+            {"unit": "example", "batch_size": 0, "records": 5},
+            "batch_size must be a positive whole number",
+        ),
+        (
+            {"unit": "example", "batch_size": 4, "records": 2.5},
+            "records must be a positive whole number",
+        ),
+        (
+            {"unit": "example", "batch_size": 4, "records": 50, "sampling": "shuffle"},
+            "no amplification theorem",
+        ),
+        (
+            {"unit": "example", "batch_size": 4, "records": 50, "relation": "swap"},
+            "relation must be",
+        ),
+        (
+            {
+                "unit": "example",
+                "batch_size": 4,
+                "records": 50,
+                "sampling": "fixed",
+                "relation": "add-remove",
+            },
+            "replace",
+        ),
     ],
 )
 def test_exposures_that_cannot_be_accounted_are_refused(options, said):
@@ -62,13 +89,20 @@ def test_defaults_say_what_is_protected():
     assert Exposure(1.0, 10).relation == "replace"
     example = Exposure(1.0, 10, unit="example", batch_size=8, records=np.int64(100))
     assert (example.sampling, example.relation, example.records) == ("poisson", "add-remove", 100)
-    assert Exposure(1.0, 10, unit="example", batch_size=8, records=100, sampling="fixed").relation == "replace"
+    assert (
+        Exposure(1.0, 10, unit="example", batch_size=8, records=100, sampling="fixed").relation
+        == "replace"
+    )
 
 
 def test_how_far_one_protected_unit_moves_a_message():
     assert Exposure(1.5, 10).shift == 3.0
-    assert Exposure(1.5, 10, unit="example", batch_size=10, records=100).shift == pytest.approx(0.15)
-    assert Exposure(1.5, 10, unit="example", batch_size=10, records=100, relation="replace").shift == pytest.approx(0.3)
+    assert Exposure(1.5, 10, unit="example", batch_size=10, records=100).shift == pytest.approx(
+        0.15
+    )
+    assert Exposure(
+        1.5, 10, unit="example", batch_size=10, records=100, relation="replace"
+    ).shift == pytest.approx(0.3)
 
 
 def test_every_user_has_its_own_sampling_rate():
@@ -87,10 +121,22 @@ def by_name(records):
 
 def test_records_by_name_are_those_of_the_names_in_any_order():
     exposure = by_name({"bonn": 152, "kiel": 40, "ulm": np.int64(80)})
-    assert exposure.records_of(TOWNS) == (80, 152, 40) and exposure.rates(TOWNS) == (10 / 80, 10 / 152, 10 / 40)
-    assert exposure == by_name({"ulm": 80, "kiel": 40, "bonn": 152}) and hash(exposure) == hash(by_name(exposure.records))
-    assert exposure.records["bonn"] == 152 and exposure.units(TOWNS) == 272 and "'bonn': 152" in repr(exposure)
-    assert by_name({0: 20, 2: 40, 1: 30}).records_of(decor.path(3)) == (20, 30, 40), "users without names are called by numbers"
+    assert exposure.records_of(TOWNS) == (80, 152, 40) and exposure.rates(TOWNS) == (
+        10 / 80,
+        10 / 152,
+        10 / 40,
+    )
+    assert exposure == by_name({"ulm": 80, "kiel": 40, "bonn": 152}) and hash(exposure) == hash(
+        by_name(exposure.records)
+    )
+    assert (
+        exposure.records["bonn"] == 152
+        and exposure.units(TOWNS) == 272
+        and "'bonn': 152" in repr(exposure)
+    )
+    assert by_name({0: 20, 2: 40, 1: 30}).records_of(decor.path(3)) == (20, 30, 40), (
+        "users without names are called by numbers"
+    )
     assert by_name(33).records_of(TOWNS) == (33, 33, 33)
 
 
@@ -101,9 +147,16 @@ def test_what_was_given_may_change_afterwards():
     assert exposure.records_of(TOWNS) == (80, 152, 40)
 
 
-@pytest.mark.parametrize("records", [(80, 152, 40), [80, 152, 40], np.array([80, 152, 40])], ids=["tuple", "list", "array"])
+@pytest.mark.parametrize(
+    "records",
+    [(80, 152, 40), [80, 152, 40], np.array([80, 152, 40])],
+    ids=["tuple", "list", "array"],
+)
 def test_a_list_for_named_users_is_refused_and_the_sentence_writes_the_mapping(records):
-    said = r'is a list, but the users of this graph have names \(ulm, bonn, kiel\).*records=\{"ulm": 152, "bonn": 152, \.\.\.\}'
+    said = (
+        r"is a list, but the users of this graph have names \(ulm, bonn, "
+        r'kiel\).*records=\{"ulm": 152, "bonn": 152, \.\.\.\}'
+    )
     exposure = by_name(records)
     for ask in (
         lambda: exposure.rates(TOWNS),
@@ -120,10 +173,22 @@ def test_a_list_for_named_users_is_refused_and_the_sentence_writes_the_mapping(r
     [
         ({"bonn": 152, "ulm": 80}, "records has nothing for kiel;"),
         ({"bonn": 152, "ulm": 80, "kiel": 40, "jena": 9}, "larger than the smallest shard"),
-        ({"bonn": 152, "ulm": 80, "kiel": 40, "jena": 90}, "records names jena, whom the graph does not have;"),
-        ({"bonn": 152, "ulm": 80, "Kiel": 40}, "records has nothing for kiel and names Kiel, whom the graph does not have"),
-        ({"bonn": 152, "ulm": 80, "kiel": 40.5}, "records of 'kiel' must be a positive whole number"),
-        ({"bonn": 152, "ulm": 80, "kiel": True}, "records of 'kiel' must be a positive whole number"),
+        (
+            {"bonn": 152, "ulm": 80, "kiel": 40, "jena": 90},
+            "records names jena, whom the graph does not have;",
+        ),
+        (
+            {"bonn": 152, "ulm": 80, "Kiel": 40},
+            "records has nothing for kiel and names Kiel, whom the graph does not have",
+        ),
+        (
+            {"bonn": 152, "ulm": 80, "kiel": 40.5},
+            "records of 'kiel' must be a positive whole number",
+        ),
+        (
+            {"bonn": 152, "ulm": 80, "kiel": True},
+            "records of 'kiel' must be a positive whole number",
+        ),
         ({}, "records is empty"),
         ({"1": 20, 1: 30}, "names a user twice"),
     ],
@@ -135,8 +200,14 @@ def test_a_mapping_with_a_missing_or_unknown_user_is_refused_by_name(records, sa
 
 
 def test_names_for_users_without_any_are_refused_with_both_ways_out():
-    with pytest.raises(InputError, match=r"users \(a, b, c\), but those of ring\(3\) have no names; give a list for users 0..2"):
-        decor.NoisePlan(decor.ring(3), by_name(dict.fromkeys("abc", 20)), decor.Adversary.curious(), 1.0, 1.0)
+    with pytest.raises(
+        InputError,
+        match=r"users \(a, b, c\), but those of ring\(3\) have no "
+        r"names; give a list for users 0..2",
+    ):
+        decor.NoisePlan(
+            decor.ring(3), by_name(dict.fromkeys("abc", 20)), decor.Adversary.curious(), 1.0, 1.0
+        )
     named = replace(decor.ring(3), labels=["a", "b", "c"])
     assert by_name(dict.fromkeys("abc", 20)).records_of(named) == (20, 20, 20)
 
@@ -147,16 +218,44 @@ ONE_RECORD = Exposure(1.0, 10, unit="example", batch_size=10, records=300)
 @pytest.mark.parametrize(
     ("topology", "exposure", "delta", "said"),
     [
-        (decor.ring(5), Exposure(1.0, 10), 0.5, "delta 0.5 is too large for 5 users: at most 0.001.* 2.5 of them.*Take 1e-05"),
+        (
+            decor.ring(5),
+            Exposure(1.0, 10),
+            0.5,
+            "delta 0.5 is too large for 5 users: at most 0.001.* 2.5 of them.*Take 1e-05",
+        ),
         (decor.ring(5), Exposure(1.0, 10), 0.1, "for 5 users: at most 0.001 .* 0.5 of them"),
-        (decor.ring(1000), Exposure(1.0, 10), 0.01, "for 1,000 users: at most 0.001 .* 10 of them.*Take 1e-05"),
-        (decor.ring(20_000), Exposure(1.0, 10), 1e-4, "for 20,000 users: at most 5e-05 .* 2 of them.*Take 1e-06"),
-        (decor.ring(5), ONE_RECORD, 7e-4, r"for 1,500 records: at most 0.0006667 .*any_delta=True \(--any-delta"),
-        (TOWNS, by_name({"bonn": 10**6, "ulm": 20, "kiel": 30}), 1e-5, "for 1,000,050 records: .*Take 1e-08"),
+        (
+            decor.ring(1000),
+            Exposure(1.0, 10),
+            0.01,
+            "for 1,000 users: at most 0.001 .* 10 of them.*Take 1e-05",
+        ),
+        (
+            decor.ring(20_000),
+            Exposure(1.0, 10),
+            1e-4,
+            "for 20,000 users: at most 5e-05 .* 2 of them.*Take 1e-06",
+        ),
+        (
+            decor.ring(5),
+            ONE_RECORD,
+            7e-4,
+            r"for 1,500 records: at most 0.0006667 .*any_delta=True "
+            r"\(--any-delta",
+        ),
+        (
+            TOWNS,
+            by_name({"bonn": 10**6, "ulm": 20, "kiel": 30}),
+            1e-5,
+            "for 1,000,050 records: .*Take 1e-08",
+        ),
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_plan_is_not_made_for_a_delta_with_which_publishing_somebody_is_within_budget(topology, exposure, delta, said):
+def test_a_plan_is_not_made_for_a_delta_with_which_publishing_somebody_is_within_budget(
+    topology, exposure, delta, said
+):
     budget, curious = Budget(1.0, delta), decor.Adversary.curious()
     for make in (
         lambda **more: decor.calibrate(topology, exposure, curious, budget, ratio=1.0, **more),
@@ -171,7 +270,12 @@ def test_a_plan_is_not_made_for_a_delta_with_which_publishing_somebody_is_within
 def test_deltas_up_to_the_limit_are_taken_and_accounting_answers_any():
     curious = decor.Adversary.curious()
     for users, delta in ((5, 1e-3), (1000, 1e-3), (10_000, 1e-4)):
-        assert decor.calibrate(decor.ring(users), Exposure(1.0, 10), curious, Budget(1.0, delta), ratio=1.0).budget.delta == delta
+        assert (
+            decor.calibrate(
+                decor.ring(users), Exposure(1.0, 10), curious, Budget(1.0, delta), ratio=1.0
+            ).budget.delta
+            == delta
+        )
     whole = Exposure(1.0, 10, unit="example", batch_size=10, records=20_000)
     plan = decor.calibrate(decor.ring(5), whole, curious, Budget(1.0, 1e-5), ratio=1.0)
     assert plan.guarantee(0.5).epsilon < plan.guarantee().epsilon <= 1.0

@@ -20,7 +20,9 @@ EXPOSURE = Exposure(1.0, 1000)
 EAVESDROPPER, CURIOUS = Adversary.eavesdropper(), Adversary.curious()
 
 adversaries = st.sampled_from([Adversary(0), Adversary(1), Adversary(2), Adversary(None)])
-budgets = st.builds(Budget, st.sampled_from([1e-3, 0.1, 1.0, 7.7, 100.0]), st.sampled_from([1e-12, 1e-5, 0.1]))
+budgets = st.builds(
+    Budget, st.sampled_from([1e-3, 0.1, 1.0, 7.7, 100.0]), st.sampled_from([1e-12, 1e-5, 0.1])
+)
 
 
 def quiet(*args, **kwargs):
@@ -30,16 +32,22 @@ def quiet(*args, **kwargs):
 
 
 @given(graphs(least=3, most=7), adversaries, budgets, st.floats(0.01, 10), st.integers(1, 100_000))
-def test_a_plan_accounted_again_never_exceeds_its_budget_nor_wastes_it(topology, adversary, budget, clip, steps):
+def test_a_plan_accounted_again_never_exceeds_its_budget_nor_wastes_it(
+    topology, adversary, budget, clip, steps
+):
     plan = quiet(topology, Exposure(clip, steps), adversary, budget, any_delta=True)
     epsilon = plan.guarantee(budget.accounted.delta).epsilon
     assert epsilon <= budget.epsilon
     assert epsilon >= budget.epsilon * (1 - 1e-6)
-    assert plan.guarantee().epsilon < epsilon, "a thousandth of delta is left for the tables of the noise"
+    assert plan.guarantee().epsilon < epsilon, (
+        "a thousandth of delta is left for the tables of the noise"
+    )
 
 
 @given(
-    graphs(least=3, most=6), st.sampled_from([Adversary(0), Adversary(1), Adversary(2)]), st.sampled_from([0.0, 0.5, 30.0, 1e6])
+    graphs(least=3, most=6),
+    st.sampled_from([Adversary(0), Adversary(1), Adversary(2)]),
+    st.sampled_from([0.0, 0.5, 30.0, 1e6]),
 )
 @settings(max_examples=30)
 def test_the_couple_is_the_closed_form_over_the_true_leverage(topology, adversary, ratio):
@@ -50,20 +58,30 @@ def test_the_couple_is_the_closed_form_over_the_true_leverage(topology, adversar
     assert plan.sigma_cor == pytest.approx(math.sqrt(ratio) * expected, rel=1e-8)
 
 
-@pytest.mark.parametrize("topology", [decor.ring(16), decor.torus(4, 4), decor.grid(3, 5), decor.random_regular(16, 4)], ids=repr)
+@pytest.mark.parametrize(
+    "topology",
+    [decor.ring(16), decor.torus(4, 4), decor.grid(3, 5), decor.random_regular(16, 4)],
+    ids=repr,
+)
 @pytest.mark.parametrize("adversary", [EAVESDROPPER, CURIOUS], ids=str)
 def test_whatever_of_the_couple_is_fixed_stays_fixed(topology, adversary):
     default = calibrate(topology, EXPOSURE, adversary, BUDGET)
     by_s = calibrate(topology, EXPOSURE, adversary, BUDGET, sigma_cdp=default.sigma_cdp)
     by_c = calibrate(topology, EXPOSURE, adversary, BUDGET, sigma_cor=default.sigma_cor)
-    assert by_s.sigma_cdp == default.sigma_cdp and by_s.sigma_cor == pytest.approx(default.sigma_cor, rel=1e-6)
-    assert by_c.sigma_cor == default.sigma_cor and by_c.sigma_cdp == pytest.approx(default.sigma_cdp, rel=1e-6)
+    assert by_s.sigma_cdp == default.sigma_cdp and by_s.sigma_cor == pytest.approx(
+        default.sigma_cor, rel=1e-6
+    )
+    assert by_c.sigma_cor == default.sigma_cor and by_c.sigma_cdp == pytest.approx(
+        default.sigma_cdp, rel=1e-6
+    )
     for plan in (by_s, by_c):
         assert plan.guarantee().epsilon <= 3.0
 
 
 def test_couples_that_cannot_be_or_need_nothing():
-    with pytest.raises(BudgetError, match="sigma_cdp 20 is too small for this budget on this graph"):
+    with pytest.raises(
+        BudgetError, match="sigma_cdp 20 is too small for this budget on this graph"
+    ):
         calibrate(decor.ring(16), EXPOSURE, EAVESDROPPER, BUDGET, sigma_cdp=20)
     plenty = calibrate(decor.ring(16), EXPOSURE, EAVESDROPPER, BUDGET, sigma_cdp=500.0)
     assert (plenty.sigma_cdp, plenty.sigma_cor) == (500.0, 0.0)
@@ -72,7 +90,9 @@ def test_couples_that_cannot_be_or_need_nothing():
         baselines.central(decor.ring(16), EXPOSURE, BUDGET).sigma_cdp, rel=1e-6
     )
     nothing = calibrate(decor.ring(16), EXPOSURE, EAVESDROPPER, BUDGET, sigma_cor=0.0)
-    assert nothing.sigma_cdp == pytest.approx(baselines.local(decor.ring(16), EXPOSURE, BUDGET).sigma_cdp, rel=1e-9)
+    assert nothing.sigma_cdp == pytest.approx(
+        baselines.local(decor.ring(16), EXPOSURE, BUDGET).sigma_cdp, rel=1e-9
+    )
     with pytest.raises(InputError, match="at most one"):
         calibrate(decor.ring(16), EXPOSURE, EAVESDROPPER, BUDGET, sigma_cor=1.0, ratio=2.0)
     for bad in (-1.0, float("nan"), float("inf"), "x"):
@@ -84,7 +104,11 @@ def test_couples_that_cannot_be_or_need_nothing():
 
 @pytest.mark.parametrize("adversary", [EAVESDROPPER, CURIOUS], ids=str)
 def test_the_default_couple_has_the_least_predicted_error(adversary):
-    for topology in (decor.ring(16), decor.torus(4, 4), decor.star(12) if adversary == EAVESDROPPER else decor.hypercube(4)):
+    for topology in (
+        decor.ring(16),
+        decor.torus(4, 4),
+        decor.star(12) if adversary == EAVESDROPPER else decor.hypercube(4),
+    ):
         best = theory.predicted_error(calibrate(topology, EXPOSURE, adversary, BUDGET))
         for ratio in np.geomspace(1e-3, 1e6, 40):
             other = calibrate(topology, EXPOSURE, adversary, BUDGET, ratio=float(ratio))
@@ -96,18 +120,43 @@ ROUNDS = [{"gossip_rounds": 0}, {"gossip_rounds": 4}, {"gossip_rounds": 4, "acce
 
 @given(graphs(least=3, most=7), adversaries, budgets, st.integers(0, 6), st.booleans())
 @settings(max_examples=30)
-def test_gossip_never_moves_a_plan_out_of_its_budget(topology, adversary, budget, rounds, accelerate):
-    plan = quiet(topology, EXPOSURE, adversary, budget, gossip_rounds=rounds, accelerate=accelerate, any_delta=True)
-    assert budget.epsilon * (1 - 1e-6) <= plan.guarantee(budget.accounted.delta).epsilon <= budget.epsilon
+def test_gossip_never_moves_a_plan_out_of_its_budget(
+    topology, adversary, budget, rounds, accelerate
+):
+    plan = quiet(
+        topology,
+        EXPOSURE,
+        adversary,
+        budget,
+        gossip_rounds=rounds,
+        accelerate=accelerate,
+        any_delta=True,
+    )
+    assert (
+        budget.epsilon * (1 - 1e-6)
+        <= plan.guarantee(budget.accounted.delta).epsilon
+        <= budget.epsilon
+    )
 
 
 @pytest.mark.parametrize("adversary", [EAVESDROPPER, CURIOUS], ids=str)
-@pytest.mark.parametrize("topology", [decor.ring(16), decor.torus(3, 4), decor.grid(3, 4), decor.random_regular(12, 3)], ids=repr)
+@pytest.mark.parametrize(
+    "topology",
+    [decor.ring(16), decor.torus(3, 4), decor.grid(3, 4), decor.random_regular(12, 3)],
+    ids=repr,
+)
 def test_with_more_rounds_the_default_trusts_more_to_noise_that_cancels(topology, adversary):
-    plans = [calibrate(topology, EXPOSURE, adversary, BUDGET, gossip_rounds=k) for k in (0, 1, 2, 4, 8)]
-    assert (np.diff([plan.sigma_cdp for plan in plans]) <= 0).all() and plans[-1].sigma_cdp < plans[1].sigma_cdp
+    plans = [
+        calibrate(topology, EXPOSURE, adversary, BUDGET, gossip_rounds=k) for k in (0, 1, 2, 4, 8)
+    ]
+    assert (np.diff([plan.sigma_cdp for plan in plans]) <= 0).all() and plans[-1].sigma_cdp < plans[
+        1
+    ].sigma_cdp
     assert plans[1] == calibrate(topology, EXPOSURE, adversary, BUDGET)
-    errors = [theory.predicted_error(plan, Gossip(k)) for plan, k in zip(plans, (0, 1, 2, 4, 8), strict=True)]
+    errors = [
+        theory.predicted_error(plan, Gossip(k))
+        for plan, k in zip(plans, (0, 1, 2, 4, 8), strict=True)
+    ]
     assert (np.diff(errors) < 0).all()
 
 
@@ -115,7 +164,9 @@ def test_with_more_rounds_the_default_trusts_more_to_noise_that_cancels(topology
 def test_the_default_couple_is_the_best_for_the_gossip_it_was_made_for(rounds):
     for topology in (decor.ring(16), decor.grid(3, 4)):
         gossip = Gossip(*rounds.values())
-        best = theory.predicted_error(calibrate(topology, EXPOSURE, EAVESDROPPER, BUDGET, **rounds), gossip)
+        best = theory.predicted_error(
+            calibrate(topology, EXPOSURE, EAVESDROPPER, BUDGET, **rounds), gossip
+        )
         for ratio in np.geomspace(1e-3, 1e6, 30):
             other = calibrate(topology, EXPOSURE, EAVESDROPPER, BUDGET, ratio=float(ratio))
             assert best <= theory.predicted_error(other, gossip) * 1.003
@@ -135,15 +186,26 @@ def test_gossip_that_cannot_be_is_refused_even_where_it_would_not_matter():
 
 
 def test_every_couple_of_the_curve_spends_the_whole_budget_and_no_more():
-    for topology in (decor.ring(10), decor.grid(2, 5), decor.from_edges(6, [(0, 1), (1, 2), (0, 2), (3, 4), (4, 5), (3, 5)])):
+    for topology in (
+        decor.ring(10),
+        decor.grid(2, 5),
+        decor.from_edges(6, [(0, 1), (1, 2), (0, 2), (3, 4), (4, 5), (3, 5)]),
+    ):
         for adversary in (EAVESDROPPER, CURIOUS):
             curve = couples(topology, EXPOSURE, adversary, BUDGET)
             assert (np.diff(curve.sigma_cdp) <= 0).all() and (np.diff(curve.sigma_cor) > 0).all()
             for s, c in zip(curve.sigma_cdp[::4], curve.sigma_cor[::4], strict=True):
-                epsilon = decor.NoisePlan(topology, EXPOSURE, adversary, s, c).guarantee(BUDGET.accounted.delta).epsilon
+                epsilon = (
+                    decor.NoisePlan(topology, EXPOSURE, adversary, s, c)
+                    .guarantee(BUDGET.accounted.delta)
+                    .epsilon
+                )
                 assert 3.0 * (1 - 1e-7) <= epsilon <= 3.0 * (1 + 1e-11)
     plan = calibrate(decor.ring(10), EXPOSURE, CURIOUS, BUDGET)
-    assert np.allclose(plan.couples([7.0]).sigma_cdp, couples(decor.ring(10), EXPOSURE, CURIOUS, BUDGET, [7.0]).sigma_cdp)
+    assert np.allclose(
+        plan.couples([7.0]).sigma_cdp,
+        couples(decor.ring(10), EXPOSURE, CURIOUS, BUDGET, [7.0]).sigma_cdp,
+    )
     with pytest.raises(InputError, match="numbers from 0"):
         plan.couples([-1.0])
 
@@ -159,7 +221,9 @@ def test_ten_thousand_couples_are_the_single_ones():
 
 def test_a_fragile_graph_is_planned_and_the_warning_says_what_would_help():
     with pytest.warns(
-        FragileGraphWarning, match="users 1 and 15 can isolate user 0.*random_regular\\(16, degree=4\\), or plan for curious"
+        FragileGraphWarning,
+        match="users 1 and 15 can isolate user 0.*random_regular\\(16, "
+        "degree=4\\), or plan for curious",
     ):
         plan = calibrate(decor.ring(16), EXPOSURE, Adversary.colluding(2), BUDGET)
     assert plan.sigma_cor == 0 and plan.guarantee().epsilon <= 3.0
@@ -179,15 +243,24 @@ def test_a_disconnected_graph_is_planned_by_its_smallest_part():
 
 def test_baselines_are_the_two_ends_and_central_dp_never_passes_for_secldp():
     topology = decor.ring(16)
-    local, central = baselines.local(topology, EXPOSURE, BUDGET), baselines.central(topology, EXPOSURE, BUDGET)
-    assert local.sigma_cdp == pytest.approx(2 * math.sqrt(1000) / gaussian.mu(3.0, BUDGET.accounted.delta))
+    local, central = (
+        baselines.local(topology, EXPOSURE, BUDGET),
+        baselines.central(topology, EXPOSURE, BUDGET),
+    )
+    assert local.sigma_cdp == pytest.approx(
+        2 * math.sqrt(1000) / gaussian.mu(3.0, BUDGET.accounted.delta)
+    )
     assert central.sigma_cdp == pytest.approx(local.sigma_cdp / 4)
     assert local.guarantee().epsilon <= 3.0 and central.guarantee().epsilon <= 3.0
     for adversary in ("eavesdropper", "curious", "everyone"):
         assert local.guarantee(adversary=Adversary.parse(adversary)).epsilon <= 3.0
         assert central.guarantee(adversary=Adversary.parse(adversary)).epsilon > 10
     said = str(central.guarantee())
-    assert "central DP, not SecLDP" in said and "nothing but the average" in said and "says nothing about the messages" in said
+    assert (
+        "central DP, not SecLDP" in said
+        and "nothing but the average" in said
+        and "says nothing about the messages" in said
+    )
     for x in (0.0, 1.0, 1e3, 1e9):
         s = calibrate(topology, EXPOSURE, EAVESDROPPER, BUDGET, ratio=x).sigma_cdp
         assert central.sigma_cdp * (1 - 1e-9) <= s <= local.sigma_cdp * (1 + 1e-9)
@@ -197,14 +270,18 @@ def test_the_papers_method_needs_the_papers_noise():
     exact = calibrate(decor.ring(16), EXPOSURE, EAVESDROPPER, BUDGET, ratio=20.0)
     paper = calibrate(decor.ring(16), EXPOSURE, EAVESDROPPER, BUDGET, ratio=20.0, method="paper")
     assert exact.sigma_cdp / paper.sigma_cdp == pytest.approx(0.819, abs=5e-4)
-    assert paper.guarantee(method="paper").epsilon == pytest.approx(3.0, rel=1e-8), "the paper's formula keeps nothing"
+    assert paper.guarantee(method="paper").epsilon == pytest.approx(3.0, rel=1e-8), (
+        "the paper's formula keeps nothing"
+    )
     assert paper.guarantee().epsilon < 3.0
     with pytest.raises(InputError, match='"exact" or "paper"'):
         calibrate(decor.ring(16), EXPOSURE, EAVESDROPPER, BUDGET, method="other")
 
 
 def test_what_rounding_takes_away_is_given_back():
-    """The last word has the accountant: a plan a little short of noise comes back with a little more."""
+    """The last word has the accountant: a plan a little short of noise comes back with a little
+    more.
+    """
     from decor.privacy.calibrate import _within
 
     plan = calibrate(decor.ring(8), EXPOSURE, CURIOUS, BUDGET)
@@ -212,7 +289,9 @@ def test_what_rounding_takes_away_is_given_back():
         lacking, delta = replace(plan.scaled(1 - short), budget=plan.budget), BUDGET.accounted.delta
         assert lacking.guarantee(delta).epsilon > 3.0
         mended = _within(lacking, BUDGET.accounted, "exact")
-        assert mended.guarantee(delta).epsilon <= 3.0 and mended.sigma_cdp <= plan.sigma_cdp * (1 + 4 * short)
+        assert mended.guarantee(delta).epsilon <= 3.0 and mended.sigma_cdp <= plan.sigma_cdp * (
+            1 + 4 * short
+        )
 
 
 def test_central_dp_spends_its_whole_budget_on_the_average():

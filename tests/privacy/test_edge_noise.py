@@ -14,18 +14,25 @@ EAVESDROPPER = Adversary.eavesdropper()
 
 
 def left_after_gossip(plan):
-    return float(edge_heterogeneity(plan.topology) @ np.broadcast_to(np.square(plan.sigma_cor), plan.topology.edge_count))
+    return float(
+        edge_heterogeneity(plan.topology)
+        @ np.broadcast_to(np.square(plan.sigma_cor), plan.topology.edge_count)
+    )
 
 
 @pytest.mark.parametrize(("attachments", "expected"), [(2, 0.75), (4, 0.25)])
-def test_on_an_irregular_graph_designed_noise_costs_what_the_specification_measured(attachments, expected):
+def test_on_an_irregular_graph_designed_noise_costs_what_the_specification_measured(
+    attachments, expected
+):
     """Barabasi-Albert, 32 users, at equal epsilon and equal sigma_cdp."""
     topology = decor.from_networkx(nx.barabasi_albert_graph(32, attachments, seed=1))
     s = baselines.central(topology, EXPOSURE, BUDGET).sigma_cdp * np.sqrt(1.1)
     uniform = calibrate(topology, EXPOSURE, EAVESDROPPER, BUDGET, sigma_cdp=s)
     designed = calibrate(topology, EXPOSURE, EAVESDROPPER, BUDGET, sigma_cdp=s, edges="optimal")
     assert designed.sigma_cdp == uniform.sigma_cdp == s
-    assert left_after_gossip(designed) / left_after_gossip(uniform) == pytest.approx(expected, abs=0.005)
+    assert left_after_gossip(designed) / left_after_gossip(uniform) == pytest.approx(
+        expected, abs=0.005
+    )
     assert theory.predicted_error(designed) < theory.predicted_error(uniform)
     assert 3.0 * (1 - 1e-4) < designed.guarantee().epsilon <= 3.0
 
@@ -58,7 +65,11 @@ def test_no_other_noise_is_better_by_a_solver_of_somebody_else():
 
     start = np.log(np.full(topology.edge_count, ours.max()))
     other = minimize(
-        lambda u: cost @ np.exp(u), start, constraints=[{"type": "ineq", "fun": slack}], method="SLSQP", options={"maxiter": 1000}
+        lambda u: cost @ np.exp(u),
+        start,
+        constraints=[{"type": "ineq", "fun": slack}],
+        method="SLSQP",
+        options={"maxiter": 1000},
     )
     assert cost @ ours <= other.fun * (1 + 1e-3)
 
@@ -76,7 +87,9 @@ def test_noise_designed_against_a_curious_user_holds_against_every_one():
     assert designed.guarantee().epsilon <= 3.0
     assert left_after_gossip(designed) < 0.98 * left_after_gossip(uniform)
     allowed = max(true_worst(topology, uniform.sigma_cdp, uniform.sigma_cor, 1))
-    assert max(true_worst(topology, designed.sigma_cdp, designed.sigma_cor, 1)) <= allowed * (1 + 1e-8)
+    assert max(true_worst(topology, designed.sigma_cdp, designed.sigma_cor, 1)) <= allowed * (
+        1 + 1e-8
+    )
 
 
 def test_too_many_edges_are_refused():

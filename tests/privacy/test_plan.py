@@ -16,14 +16,20 @@ def sized(records):
 
 
 def plans():
-    example = Exposure(0.5, 20, unit="example", batch_size=8, records=[100, 60, 70, 80], sampling="fixed")
+    example = Exposure(
+        0.5, 20, unit="example", batch_size=8, records=[100, 60, 70, 80], sampling="fixed"
+    )
     labelled = decor.from_networkx(nx.florentine_families_graph())
     return [
         NoisePlan(decor.ring(5), Exposure(1.0, 10), Adversary.curious(), 2.0, 3.0),
-        NoisePlan(decor.torus(3, 4), Exposure(1.0, 10), Adversary.everyone(), 2.0, 0.0, Budget(1.0, 1e-6)),
+        NoisePlan(
+            decor.torus(3, 4), Exposure(1.0, 10), Adversary.everyone(), 2.0, 0.0, Budget(1.0, 1e-6)
+        ),
         NoisePlan(decor.path(4), example, Adversary.colluding(2), 2.0, (1.0, 0.1, 5.0)),
         NoisePlan(labelled, Exposure(1.0, 10), Adversary.eavesdropper(), 0.1 + 0.2, 1e-99),
-        NoisePlan(TOWNS, sized({"ulm": 80, "bonn": 152, "kiel": 40}), Adversary.curious(), 2.0, 3.0),
+        NoisePlan(
+            TOWNS, sized({"ulm": 80, "bonn": 152, "kiel": 40}), Adversary.curious(), 2.0, 3.0
+        ),
         NoisePlan(decor.ring(5), Exposure(1.0, 10), Adversary(0, average_only=True), 1 / 3, 0.0),
     ]
 
@@ -36,7 +42,9 @@ def test_a_saved_plan_is_the_plan(plan, tmp_path):
 
 
 def test_a_plan_of_before_records_went_by_name_is_read_in_the_graphs_order():
-    plan = NoisePlan(TOWNS, sized({"ulm": 80, "bonn": 152, "kiel": 40}), Adversary.curious(), 2.0, 3.0)
+    plan = NoisePlan(
+        TOWNS, sized({"ulm": 80, "bonn": 152, "kiel": 40}), Adversary.curious(), 2.0, 3.0
+    )
     value = json.loads(plan.to_json())
     assert value["exposure"]["records"] == {"kiel": 40, "ulm": 80, "bonn": 152}
     value["exposure"]["records"] = [40, 80, 152]

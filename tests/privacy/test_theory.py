@@ -12,20 +12,29 @@ from decor.errors import BudgetError
 from decor.graph.gossip import Gossip
 
 
-@given(graphs(least=3, most=7), st.floats(0.5, 20), st.just(0.0) | st.floats(1e-9, 500), st.integers(0, 2))
+@given(
+    graphs(least=3, most=7),
+    st.floats(0.5, 20),
+    st.just(0.0) | st.floats(1e-9, 500),
+    st.integers(0, 2),
+)
 @settings(max_examples=40)
 def test_exact_is_never_above_the_papers_theorem(topology, s, c, colluders):
     exact = float(max(true_worst(topology, s, c, colluders)))
     assert exact <= theory.leverage_bound(topology, s, c, colluders) * (1 + 1e-9)
     plan = NoisePlan(topology, Exposure(1.0, 50), Adversary.colluding(colluders), s, c)
     assert plan.guarantee(1e-5).epsilon <= theory.epsilon_bound(plan, 1e-5) * (1 + 1e-9)
-    assert plan.guarantee(1e-5, method="paper").epsilon <= theory.epsilon_bound(plan, 1e-5) * (1 + 1e-9)
+    assert plan.guarantee(1e-5, method="paper").epsilon <= theory.epsilon_bound(plan, 1e-5) * (
+        1 + 1e-9
+    )
 
 
 @pytest.mark.parametrize("topology", [decor.complete(8), decor.complete(3)], ids=repr)
 def test_on_the_complete_graph_the_theorem_is_exact(topology):
     plan = NoisePlan(topology, Exposure(1.0, 50), Adversary.eavesdropper(), 5.0, 9.0)
-    assert plan.guarantee(1e-5, method="paper").epsilon == pytest.approx(theory.epsilon_bound(plan, 1e-5), rel=1e-9)
+    assert plan.guarantee(1e-5, method="paper").epsilon == pytest.approx(
+        theory.epsilon_bound(plan, 1e-5), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("colluders", [0, 1])
@@ -47,7 +56,9 @@ def test_theory_refuses_what_it_does_not_cover():
     with pytest.raises(BudgetError, match="stays connected"):
         theory.corollary_noise(decor.star(5), exposure, Budget(1.0, 1e-5), colluders=1)
     with pytest.raises(BudgetError, match="one sigma_cor on all edges"):
-        theory.epsilon_bound(NoisePlan(decor.path(3), exposure, Adversary.curious(), 1.0, (1.0, 2.0)), 1e-5)
+        theory.epsilon_bound(
+            NoisePlan(decor.path(3), exposure, Adversary.curious(), 1.0, (1.0, 2.0)), 1e-5
+        )
 
 
 GOSSIPS = [Gossip(), Gossip(0), Gossip(3), Gossip(3, accelerate=True)]
@@ -60,9 +71,15 @@ def incidence(topology):
     return K
 
 
-@given(graphs(least=2), st.sampled_from([1, 2, 30]), st.builds(Gossip, st.integers(0, 5), st.booleans()))
+@given(
+    graphs(least=2),
+    st.sampled_from([1, 2, 30]),
+    st.builds(Gossip, st.integers(0, 5), st.booleans()),
+)
 def test_predicted_error_is_the_covariance_of_the_recursion_step_by_step(topology, steps, gossip):
-    """X <- P (X - noise): its covariance is C <- P (C + Sigma) P, and the error is its trace, less what averages drift."""
+    """X <- P (X - noise): its covariance is C <- P (C + Sigma) P, and the error is its trace, less
+    what averages drift.
+    """
     n, P = topology.users, gossip.matrix(topology)
     J = (topology.components[:, None] == topology.components[None, :]).astype(float)
     J /= J.sum(axis=1, keepdims=True)
@@ -79,16 +96,22 @@ def test_predicted_error_is_the_covariance_of_the_recursion_step_by_step(topolog
 
 
 @pytest.mark.parametrize("gossip", GOSSIPS, ids=repr)
-@pytest.mark.parametrize("topology", [decor.ring(6), decor.star(5), decor.erdos_renyi(7, 0.6, seed=1)], ids=repr)
+@pytest.mark.parametrize(
+    "topology", [decor.ring(6), decor.star(5), decor.erdos_renyi(7, 0.6, seed=1)], ids=repr
+)
 def test_predicted_errors_are_measured_in_simulated_training(topology, gossip):
-    """Noise and gossip alone, step after step: the mean model and the distance to it, accepted from both sides."""
+    """Noise and gossip alone, step after step: the mean model and the distance to it, accepted from
+    both sides.
+    """
     rng, runs = np.random.default_rng(5), 20_000
     s, c, n, K = 2.0, 3.0, topology.users, incidence(topology)
     assert topology.is_connected
     for steps in (1, 12):
         models = np.zeros((n, runs))
         for _ in range(steps):
-            noise = s * rng.normal(size=(n, runs)) + c * K @ rng.normal(size=(topology.edge_count, runs))
+            noise = s * rng.normal(size=(n, runs)) + c * K @ rng.normal(
+                size=(topology.edge_count, runs)
+            )
             models = gossip.apply(topology, models - noise)
         weights = theory.error_weights(topology, steps, gossip)
         disagreement = ((models - models.mean(axis=0)) ** 2).sum(axis=0).mean() / n
@@ -97,22 +120,30 @@ def test_predicted_errors_are_measured_in_simulated_training(topology, gossip):
             (models.mean(axis=0).var(), weights.average * s**2),
         ):
             assert measured == pytest.approx(predicted, rel=0.05)
-            assert measured != pytest.approx(predicted * 2 / 3, rel=0.05) and measured != pytest.approx(
-                predicted * 3 / 2, rel=0.05
-            )
+            assert measured != pytest.approx(
+                predicted * 2 / 3, rel=0.05
+            ) and measured != pytest.approx(predicted * 3 / 2, rel=0.05)
 
 
-@given(graphs(least=2), st.sampled_from([1, 5, 1000, 10**12]), st.builds(Gossip, st.integers(0, 5), st.booleans()))
+@given(
+    graphs(least=2),
+    st.sampled_from([1, 5, 1000, 10**12]),
+    st.builds(Gossip, st.integers(0, 5), st.booleans()),
+)
 def test_the_lemma_bounds_the_exact_disagreement_from_above(topology, steps, gossip):
     """Lemma consensus: what one step leaves, remembered in all modes as long as in the slowest."""
     forgotten = 1 - gossip.shrinkage(topology) ** 2
     memory = min(steps, 1 / forgotten) if forgotten > 0 else steps
     weights = theory.error_weights(topology, steps, gossip)
     n = topology.users
-    assert weights.constant <= gossip.distance_to_average(topology) * memory / n * (1 + 1e-6) + 1e-12
+    assert (
+        weights.constant <= gossip.distance_to_average(topology) * memory / n * (1 + 1e-6) + 1e-12
+    )
     assert weights.slope <= gossip.left_on_edges(topology).sum() * memory / n * (1 + 1e-6) + 1e-12
     once = theory.error_weights(topology, 1, gossip)
-    assert weights.constant >= once.constant * (1 - 1e-9) and weights.slope >= once.slope * (1 - 1e-9)
+    assert weights.constant >= once.constant * (1 - 1e-9) and weights.slope >= once.slope * (
+        1 - 1e-9
+    )
 
 
 def test_predicted_error_of_per_edge_noise_agrees_with_uniform():
@@ -121,4 +152,8 @@ def test_predicted_error_of_per_edge_noise_agrees_with_uniform():
     per_edge = NoisePlan(decor.star(5), exposure, Adversary.eavesdropper(), 2.0, (3.0,) * 4)
     assert theory.predicted_error(per_edge) == pytest.approx(theory.predicted_error(uniform))
     assert theory.average_error(uniform) == pytest.approx(100 * 4 / 5)
-    assert math.isfinite(theory.predicted_error(NoisePlan(decor.complete(5), exposure, Adversary.curious(), 2.0, 3.0)))
+    assert math.isfinite(
+        theory.predicted_error(
+            NoisePlan(decor.complete(5), exposure, Adversary.curious(), 2.0, 3.0)
+        )
+    )

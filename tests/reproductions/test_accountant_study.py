@@ -23,20 +23,32 @@ def rows(tmp_path_factory):
 
 def curves(rows, level, variant, sampling):
     """Epsilons by growing sigma_cor, for every graph."""
-    own = [r for r in rows if (r["level"], r["variant"], r["sampling"]) == (level, variant, sampling)]
+    own = [
+        r for r in rows if (r["level"], r["variant"], r["sampling"]) == (level, variant, sampling)
+    ]
     graphs = dict.fromkeys(r["graph"] for r in own)
-    return {g: np.array([r["value"] for r in sorted(own, key=lambda r: r["sigma_cor"]) if r["graph"] == g]) for g in graphs}
+    return {
+        g: np.array(
+            [r["value"] for r in sorted(own, key=lambda r: r["sigma_cor"]) if r["graph"] == g]
+        )
+        for g in graphs
+    }
 
 
 def accounted(multiplier, sampling):
-    exposure = decor.Exposure(clip=1.0, steps=STEPS, unit="example", batch_size=64, records=3750, sampling=sampling)
-    alone = decor.NoisePlan(decor.complete(2), exposure, decor.Adversary.everyone(), multiplier / 64, 0.0)
+    exposure = decor.Exposure(
+        clip=1.0, steps=STEPS, unit="example", batch_size=64, records=3750, sampling=sampling
+    )
+    alone = decor.NoisePlan(
+        decor.complete(2), exposure, decor.Adversary.everyone(), multiplier / 64, 0.0
+    )
     return alone.guarantee(DELTA).epsilon
 
 
 @pytest.mark.parametrize("multiplier", [0.3, 1.3, 4.0, 9.0, 30.0])
 def test_the_renyi_bound_is_that_of_dp_accounting(multiplier):
-    event = dp_accounting.GaussianDpEvent(multiplier / 2)  # they count noise in units of the shift, which is two clips
+    # they count noise in units of the shift, which is two clips
+    event = dp_accounting.GaussianDpEvent(multiplier / 2)
     sampled = renyi.sampled(multiplier, RATE)
     for order in (2, 3, 4, 9, 30, 127, 128):
         theirs = rdp.RdpAccountant([order], dp_accounting.NeighboringRelation.REPLACE_ONE)
@@ -46,18 +58,25 @@ def test_the_renyi_bound_is_that_of_dp_accounting(multiplier):
 
 
 def test_even_moments_keep_their_digits_when_there_is_much_noise():
-    """Against the alternating sum in high precision, which in double precision would be all rounding."""
+    """Against the alternating sum in high precision, which in double precision would be all
+    rounding.
+    """
     shift, count = 2 / 50, 20
     with mp.workdps(120):
         exact = [
             mp.log(
                 mp.fsum(
-                    (-1) ** i * mp.binomial(k, i) * mp.exp(mp.mpf(i * (i - 1)) * mp.mpf(shift) ** 2 / 2) for i in range(k + 1)
+                    (-1) ** i
+                    * mp.binomial(k, i)
+                    * mp.exp(mp.mpf(i * (i - 1)) * mp.mpf(shift) ** 2 / 2)
+                    for i in range(k + 1)
                 )
             )
             for k in range(2, 2 * count + 1, 2)
         ]
-    np.testing.assert_allclose(renyi._even_moments(shift, count), [float(e) for e in exact], rtol=1e-10)
+    np.testing.assert_allclose(
+        renyi._even_moments(shift, count), [float(e) for e in exact], rtol=1e-10
+    )
 
 
 def test_orders_never_overflow():
@@ -72,13 +91,21 @@ def test_the_renyi_bound_needs_the_known_noise():
         return rdp.compute_epsilon(renyi.ORDERS, STEPS * renyi.sampled(z, RATE), DELTA)[0]
 
     assert brentq(lambda z: today(z) - 1, 2, 40) == pytest.approx(9.0, abs=0.01)
-    assert brentq(lambda z: renyi.epsilon(z, RATE, STEPS, DELTA)[0] - 1, 2, 40) == pytest.approx(10.88, abs=0.01)
+    assert brentq(lambda z: renyi.epsilon(z, RATE, STEPS, DELTA)[0] - 1, 2, 40) == pytest.approx(
+        10.88, abs=0.01
+    )
 
 
-@pytest.mark.parametrize("sampling, known", [("poisson", (2.18, 1.05, 0.64)), ("fixed", (4.83, 2.32, 1.35))])
+@pytest.mark.parametrize(
+    "sampling, known", [("poisson", (2.18, 1.05, 0.64)), ("fixed", (4.83, 2.32, 1.35))]
+)
 def test_privacy_loss_distributions_need_the_known_noise(sampling, known):
     for multiplier, epsilon in zip(known, (1.0, 3.0, 10.0), strict=True):
-        assert accounted(1.01 * multiplier, sampling) < epsilon < accounted(0.99 * multiplier, sampling)
+        assert (
+            accounted(1.01 * multiplier, sampling)
+            < epsilon
+            < accounted(0.99 * multiplier, sampling)
+        )
 
 
 def test_the_renyi_bound_is_never_below_what_it_bounds():
@@ -94,7 +121,11 @@ def test_the_papers_accountants_are_never_below_ours(rows):
 
 
 def test_epsilon_falls_in_sigma_cor_and_in_edges(rows):
-    for key in (("user", OURS, None), ("user", PAPER, None), *(("example", *k) for k in ((OURS, "poisson"), (PAPER, "fixed")))):
+    for key in (
+        ("user", OURS, None),
+        ("user", PAPER, None),
+        *(("example", *k) for k in ((OURS, "poisson"), (PAPER, "fixed"))),
+    ):
         found = curves(rows, *key)
         assert all((np.diff(values) < 0).all() for values in found.values())
         assert (found["ring"] > found["torus"]).all() and (found["torus"] > found["complete"]).all()
@@ -108,10 +139,17 @@ def test_the_users_noise_lies_in_the_centre_of_the_papers_interval():
 
 
 def test_the_notes_say_what_the_rows_show(rows):
-    """12 to 19 % at user level; at example level 1.5 to 50 times, and 5 to 10 times between the kinds of sampling."""
+    """12 to 19 % at user level; at example level 1.5 to 50 times, and 5 to 10 times between the
+    kinds of sampling.
+    """
 
     def ratios(first, second):
-        return np.concatenate([curves(rows, *first)[g] / curves(rows, *second)[g] for g in ("ring", "torus", "complete")])
+        return np.concatenate(
+            [
+                curves(rows, *first)[g] / curves(rows, *second)[g]
+                for g in ("ring", "torus", "complete")
+            ]
+        )
 
     saved = 1 - ratios(("user", OURS, None), ("user", PAPER, None))
     assert 0.12 <= saved.min() < saved.max() < 0.195
@@ -126,10 +164,16 @@ def test_every_line_of_the_table_and_of_the_figure_is_its_own(rows):
     assert len(points) == len(rows)
     shown = [r for panel in accountant.panels(rows) for series in panel.series for r in series.rows]
     assert len(shown) == len(rows)
-    assert [p.title for p in accountant.panels(rows)][::3] == ["user level, ring", "example level, ring"]
+    assert [p.title for p in accountant.panels(rows)][::3] == [
+        "user level, ring",
+        "example level, ring",
+    ]
 
 
 def test_the_quick_study_asks_the_same_with_fewer_points():
     quick, full = accountant.study(quick=True), accountant.study()
     assert [c.name for c in quick.cells] == [c.name for c in full.cells]
-    assert all(set(q.arguments["points"]) < set(f.arguments["points"]) for q, f in zip(quick.cells, full.cells, strict=True))
+    assert all(
+        set(q.arguments["points"]) < set(f.arguments["points"])
+        for q, f in zip(quick.cells, full.cells, strict=True)
+    )

@@ -6,7 +6,13 @@ import decor
 from decor.reproductions import adversaries
 from decor.reproductions.tuning import default_ratio
 
-COLUMNS = ["epsilon_eavesdropper", "epsilon_curious", "epsilon_colluding_2", "epsilon_colluding_3", "epsilon_everyone"]
+COLUMNS = [
+    "epsilon_eavesdropper",
+    "epsilon_curious",
+    "epsilon_colluding_2",
+    "epsilon_colluding_3",
+    "epsilon_everyone",
+]
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +50,19 @@ def test_a_plan_leaves_more_than_its_budget_against_somebody_stronger(rows):
 def test_central_dp_hides_nothing_from_an_eavesdropper(rows):
     for r in rows:
         if r["kind"] == "central":
-            assert r["epsilon_eavesdropper"] == pytest.approx(r["epsilon_everyone"]) and r["epsilon_everyone"] > 5 * r["epsilon"]
+            assert (
+                r["epsilon_eavesdropper"] == pytest.approx(r["epsilon_everyone"])
+                and r["epsilon_everyone"] > 5 * r["epsilon"]
+            )
 
 
 def test_more_colluders_take_more_independent_noise(rows):
     for epsilon in (3.0, 40.0):
         own = by_method(rows, epsilon)
-        noise = [own[m]["sigma_cdp"] for m in ("central DP", *(f"DECOR torus, {a}" for a in adversaries.AGAINST), "local DP")]
+        noise = [
+            own[m]["sigma_cdp"]
+            for m in ("central DP", *(f"DECOR torus, {a}" for a in adversaries.AGAINST), "local DP")
+        ]
         assert noise == sorted(noise)
         assert noise[1] == pytest.approx(noise[0], rel=0.01)
         # q colluders take their noise with them: n - q users are left to hide among
@@ -71,7 +83,10 @@ def test_on_the_same_noise_more_colluders_are_never_cheaper_and_always_cheaper_t
 
 def test_the_usual_ratio_grows_with_the_colluders():
     topology, gossip = adversaries.GRAPHS["torus, one plain round"]
-    ratios = [default_ratio(topology, adversaries.STEPS, decor.Adversary.parse(a), **gossip) for a in adversaries.AGAINST]
+    ratios = [
+        default_ratio(topology, adversaries.STEPS, decor.Adversary.parse(a), **gossip)
+        for a in adversaries.AGAINST
+    ]
     assert ratios == sorted(ratios)
     assert ratios[0] == default_ratio(topology, adversaries.STEPS, **gossip)
 

@@ -21,7 +21,11 @@ PAGE = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
 
 def value(study, variant, method, x):
     column = catalogue.study(study).x
-    (found,) = [r["value"] for r in committed.rows(study) if (r["variant"], r["method"], r[column]) == (variant, method, x)]
+    (found,) = [
+        r["value"]
+        for r in committed.rows(study)
+        if (r["variant"], r["method"], r[column]) == (variant, method, x)
+    ]
     return found
 
 
@@ -33,14 +37,23 @@ def test_the_tables_of_the_page_are_the_committed_results():
 @pytest.mark.parametrize("study", catalogue.MODULES)
 def test_every_study_has_its_results_its_figure_and_its_command(study):
     assert len(committed.rows(study)) > 10
-    assert f"figures/reproduction-{study}.svg" in PAGE and (ROOT / "docs" / "figures" / f"reproduction-{study}.svg").exists()
-    assert f"decor reproduce {study}\n" in (ROOT / "reproductions" / "results" / "README.md").read_text() + "\n"
+    assert (
+        f"figures/reproduction-{study}.svg" in PAGE
+        and (ROOT / "docs" / "figures" / f"reproduction-{study}.svg").exists()
+    )
+    assert (
+        f"decor reproduce {study}\n"
+        in (ROOT / "reproductions" / "results" / "README.md").read_text() + "\n"
+    )
 
 
 def test_no_guarantee_is_above_its_epsilon():
     for study in catalogue.MODULES:
         for r in committed.rows(study):
-            if r.get("accounted_epsilon") is not None and r["variant"] in ("ours", "as in the paper"):
+            if r.get("accounted_epsilon") is not None and r["variant"] in (
+                "ours",
+                "as in the paper",
+            ):
                 assert r["accounted_epsilon"] <= r["epsilon"] * (1 + 1e-9), (study, r)
 
 
@@ -55,8 +68,12 @@ def test_least_squares_reaches_its_targets(graph):
 @pytest.mark.parametrize("graph", ["ring", "torus", "complete"])
 def test_a9a_reaches_its_targets(graph):
     for epsilon in published.A9A_EPSILONS:
-        ours, central = (value("a9a", "ours", method, epsilon) for method in (f"DECOR {graph}", "central DP"))
-        assert ours < (1.1 if epsilon >= 10 else 1.2) * central and ours < value("a9a", "published", "central DP", epsilon)
+        ours, central = (
+            value("a9a", "ours", method, epsilon) for method in (f"DECOR {graph}", "central DP")
+        )
+        assert ours < (1.1 if epsilon >= 10 else 1.2) * central and ours < value(
+            "a9a", "published", "central DP", epsilon
+        )
 
 
 def test_mnist_reaches_its_targets():
@@ -67,21 +84,32 @@ def test_mnist_reaches_its_targets():
 def test_mnist_ours_is_better_than_the_papers_settings_everywhere():
     for method in ("central DP", "DECOR ring", "DECOR torus", "DECOR complete", "local DP ring"):
         for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0):
-            assert value("mnist", "ours", method, epsilon) > value("mnist", "as in the paper", method, epsilon)
+            assert value("mnist", "ours", method, epsilon) > value(
+                "mnist", "as in the paper", method, epsilon
+            )
     central = [value("mnist", "ours", "central DP", epsilon) for epsilon in (1.0, 2.0, 4.0, 8.0)]
     for graph in ("ring", "torus", "complete"):
-        reached = [value("mnist", "ours", f"DECOR {graph}", epsilon) for epsilon in (1.0, 2.0, 4.0, 8.0)]
+        reached = [
+            value("mnist", "ours", f"DECOR {graph}", epsilon) for epsilon in (1.0, 2.0, 4.0, 8.0)
+        ]
         assert all(abs(a - b) < 0.0034 for a, b in zip(reached, central, strict=True))
 
 
 def test_every_value_is_the_mean_over_its_seeds():
     for study in ("least-squares", "a9a"):  # of which two seeds are redone below
         for r in committed.rows(study):
-            assert r["variant"] == "published" or r["value"] == pytest.approx(sum(r["values"]) / len(r["values"]))
+            assert r["variant"] == "published" or r["value"] == pytest.approx(
+                sum(r["values"]) / len(r["values"])
+            )
 
 
 def test_a_point_redone_by_hand_is_the_studys():
-    done = subprocess.run([sys.executable, "reproductions/least_squares.py", "10", "2"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "reproductions/least_squares.py", "10", "2"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     pairs = re.findall(r"epsilon 10: ([\d.e-]+), the study ([\d.e-]+)", done.stdout)
     assert len(pairs) == 3
@@ -89,9 +117,17 @@ def test_a_point_redone_by_hand_is_the_studys():
         assert float(by_hand) == pytest.approx(float(study), rel=2e-3)
 
 
-@pytest.mark.skipif(not os.path.isdir(os.path.join(os.environ.get("DECOR_DATA", ""), "a9a")), reason="needs a9a in DECOR_DATA")
+@pytest.mark.skipif(
+    not os.path.isdir(os.path.join(os.environ.get("DECOR_DATA", ""), "a9a")),
+    reason="needs a9a in DECOR_DATA",
+)
 def test_a9a_redone_by_hand_is_the_studys():
-    done = subprocess.run([sys.executable, "reproductions/a9a.py", "40", "2"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "reproductions/a9a.py", "40", "2"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     pairs = re.findall(r": (-?[\d.]+) above central DP, in the study (-?[\d.]+)", done.stdout)
     assert len(pairs) == 3
@@ -100,15 +136,25 @@ def test_a9a_redone_by_hand_is_the_studys():
 
 
 def test_an_epsilon_that_no_study_has_is_refused_with_those_it_has():
-    done = subprocess.run([sys.executable, "reproductions/least_squares.py", "2"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "reproductions/least_squares.py", "2"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 1 and "there are 1, 3, 5" in done.stderr
 
 
 def over(study, ours, theirs, **where):
     """ours / theirs at every x, of rows that are where is said."""
     column = catalogue.study(study).x
-    rows = [r for r in committed.rows(study) if all(r[name] == value for name, value in where.items())]
-    values = {method: {r[column]: r["value"] for r in rows if r["method"] == method} for method in (ours, theirs)}
+    rows = [
+        r for r in committed.rows(study) if all(r[name] == value for name, value in where.items())
+    ]
+    values = {
+        method: {r[column]: r["value"] for r in rows if r["method"] == method}
+        for method in (ours, theirs)
+    }
     assert values[ours] and values[ours].keys() == values[theirs].keys()
     return [values[ours][x] / values[theirs][x] for x in sorted(values[ours])]
 
@@ -119,15 +165,28 @@ def said(text):
 
 
 def test_the_page_says_of_adversaries_what_was_found():
-    for against, name in (("curious", "any one curious user costs"), ("colluding:3", "against any three colluding users")):
-        costs = [100 * (ratio - 1) for ratio in over("adversaries", f"DECOR torus, {against}", "central DP")]
+    for against, name in (
+        ("curious", "any one curious user costs"),
+        ("colluding:3", "against any three colluding users"),
+    ):
+        costs = [
+            100 * (ratio - 1)
+            for ratio in over("adversaries", f"DECOR torus, {against}", "central DP")
+        ]
         said(f"{name} {min(costs):.0f} to {max(costs):.0f} %")
     local = over("adversaries", "local DP", "central DP")
     said(f"costs {min(local):.0f} to {max(local):.0f} times as much")
-    rows = [r for r in committed.rows("adversaries") if r["epsilon"] == 10 and r["against"] == "eavesdropper"]
-    designed, plain = ({r["graph"]: r for r in rows}[graph] for graph in ("torus", "torus, one plain round"))
+    rows = [
+        r
+        for r in committed.rows("adversaries")
+        if r["epsilon"] == 10 and r["against"] == "eavesdropper"
+    ]
+    designed, plain = (
+        {r["graph"]: r for r in rows}[graph] for graph in ("torus", "torus, one plain round")
+    )
     said(
-        f"leaves {designed['epsilon_curious']:.1f} against one curious user and {designed['epsilon_colluding_3']:.1f} against "
+        f"leaves {designed['epsilon_curious']:.1f} against one curious user and "
+        f"{designed['epsilon_colluding_3']:.1f} against "
         f"three ({plain['epsilon_colluding_3']:.1f} with one plain round)"
     )
 
@@ -135,19 +194,32 @@ def test_the_page_says_of_adversaries_what_was_found():
 def test_the_page_says_of_irregular_graphs_what_was_found():
     rows = committed.rows("irregular")
     graphs = list(dict.fromkeys(r["graph"] for r in rows))
-    gains = {(g, r["epsilon"]): r for g in graphs for r in rows if r["graph"] == g and r["method"] == "DECOR, uniform"}
+    gains = {
+        (g, r["epsilon"]): r
+        for g in graphs
+        for r in rows
+        if r["graph"] == g and r["method"] == "DECOR, uniform"
+    }
     by_edge = {(r["graph"], r["epsilon"]): r for r in rows if r["method"] == "DECOR, by edge"}
     ratios = {key: gains[key]["value"] / by_edge[key]["value"] for key in by_edge}
     best = max(ratios, key=ratios.get)
     predicted = gains[best]["predicted_error"] / by_edge[best]["predicted_error"]
     said(f"up to {ratios[best]:.1f} times on the graph {best[0]} at epsilon {best[1]:g}")
     said(f"the prediction from noise alone ({predicted:.1f} times)")
-    assert by_edge["Florentine families", 10.0]["most_exposed"] == "Pazzi" and min(ratios.values()) > 0.9
+    assert (
+        by_edge["Florentine families", 10.0]["most_exposed"] == "Pazzi"
+        and min(ratios.values()) > 0.9
+    )
 
 
 def test_the_page_says_of_more_users_what_was_found():
     rows = {(r["method"], r["users"]): r for r in committed.rows("scaling")}
-    assert [round(rows["central DP", n]["predicted_gain"]) for n in (16, 64, 256, 1024)] == [16, 64, 256, 1024]
+    assert [round(rows["central DP", n]["predicted_gain"]) for n in (16, 64, 256, 1024)] == [
+        16,
+        64,
+        256,
+        1024,
+    ]
     fraction = rows["DECOR random regular", 1024]["predicted_gain"] / 1024
     said(f"{100 * fraction:.0f} % of it on a random graph")
     assert rows["DECOR ring", 1024]["gain"] < 0.1 * rows["DECOR random regular", 1024]["gain"]
@@ -159,11 +231,17 @@ def test_the_page_says_of_gossip_what_was_found():
         for graph, enough in (("ring of 16", 8), ("torus of 16", 4)):
             where = {"graph": graph, "compared": compared}
             rounds = [1, 2, 3, 4, 6, 8]
-            designed = dict(zip(rounds, over("gossip", "designed rounds", "central DP", **where), strict=True))
-            assert 0.99 < designed[enough] < 1.01 and all(designed[r] > designed[enough] for r in rounds if r < enough)
+            designed = dict(
+                zip(rounds, over("gossip", "designed rounds", "central DP", **where), strict=True)
+            )
+            assert 0.99 < designed[enough] < 1.01 and all(
+                designed[r] > designed[enough] for r in rounds if r < enough
+            )
             plain = over("gossip", "designed rounds", "plain rounds", **where)
             assert all(ratio < 1.05 for ratio in plain)
-    chebyshev = over("gossip", "Chebyshev rounds", "plain rounds", graph="ring of 16", compared="same steps")
+    chebyshev = over(
+        "gossip", "Chebyshev rounds", "plain rounds", graph="ring of 16", compared="same steps"
+    )
     assert all(ratio > 1 for ratio in chebyshev[1:])
 
 
@@ -176,4 +254,8 @@ def test_no_setting_of_ours_was_chosen_at_the_edge_of_its_grid_where_anything_wa
     ):
         for r in committed.rows(study):
             if r["variant"] == "ours" and r["kind"] != "local":
-                assert min(grid) * 1.01 < r["learning_rate"] < max(grid) * 0.99, (study, r["method"], r["epsilon"])
+                assert min(grid) * 1.01 < r["learning_rate"] < max(grid) * 0.99, (
+                    study,
+                    r["method"],
+                    r["epsilon"],
+                )

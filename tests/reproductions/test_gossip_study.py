@@ -12,8 +12,15 @@ RING = "ring of 16"
 @pytest.fixture(scope="module")
 def points():
     """All weights at two and eight rounds, and once at one, where they are the same."""
-    asked = [("plain", 1), *((weights, rounds) for weights in ("central", *gossip.WEIGHTS) for rounds in (2, 8))]
-    return {(compared, *one): gossip.point(RING, compared, *one, quick=True) for compared in gossip.COMPARED for one in asked}
+    asked = [
+        ("plain", 1),
+        *((weights, rounds) for weights in ("central", *gossip.WEIGHTS) for rounds in (2, 8)),
+    ]
+    return {
+        (compared, *one): gossip.point(RING, compared, *one, quick=True)
+        for compared in gossip.COMPARED
+        for one in asked
+    }
 
 
 @pytest.mark.parametrize("graph", gossip.GRAPHS)
@@ -41,23 +48,32 @@ def test_fewer_steps_take_less_noise_each_and_spend_the_same_epsilon(points):
     for r in points.values():
         assert 0.99 * gossip.EPSILON < r["accounted_epsilon"] <= gossip.EPSILON
     many, few = (points["same messages", "central", rounds] for rounds in (2, 8))
-    assert many["sigma_cdp"] / few["sigma_cdp"] == pytest.approx(np.sqrt(many["steps"] / few["steps"]))
+    assert many["sigma_cdp"] / few["sigma_cdp"] == pytest.approx(
+        np.sqrt(many["steps"] / few["steps"])
+    )
 
 
 @pytest.mark.parametrize("compared", gossip.COMPARED)
 def test_eight_designed_rounds_on_a_ring_of_sixteen_are_central_dp(points, compared):
-    assert points[compared, "designed", 8]["value"] == pytest.approx(points[compared, "central", 8]["value"], rel=0.01)
+    assert points[compared, "designed", 8]["value"] == pytest.approx(
+        points[compared, "central", 8]["value"], rel=0.01
+    )
 
 
 @pytest.mark.parametrize("compared", gossip.COMPARED)
 @pytest.mark.parametrize("rounds", (2, 8))
 def test_designed_rounds_are_no_worse_than_the_others(points, compared, rounds):
     designed = points[compared, "designed", rounds]["value"]
-    assert designed <= 1.1 * min(points[compared, weights, rounds]["value"] for weights in ("plain", "Chebyshev"))
+    assert designed <= 1.1 * min(
+        points[compared, weights, rounds]["value"] for weights in ("plain", "Chebyshev")
+    )
 
 
 def test_at_the_same_steps_more_designed_rounds_are_better(points):
-    one, two, eight = (points["same steps", *which]["value"] for which in (("plain", 1), ("designed", 2), ("designed", 8)))
+    one, two, eight = (
+        points["same steps", *which]["value"]
+        for which in (("plain", 1), ("designed", 2), ("designed", 8))
+    )
     assert eight < 0.5 * two < 0.5 * 0.8 * one
 
 
@@ -68,7 +84,10 @@ def test_nothing_beats_central_dp(points):
 
 
 def test_of_one_round_the_weights_do_not_matter():
-    values = [gossip.point(RING, "same messages, few", weights, 1, quick=True)["values"] for weights in gossip.WEIGHTS]
+    values = [
+        gossip.point(RING, "same messages, few", weights, 1, quick=True)["values"]
+        for weights in gossip.WEIGHTS
+    ]
     assert values[0] == values[1] == values[2]
 
 
@@ -86,5 +105,7 @@ def test_ratio_zero_is_central_dp_and_says_so():
 
 def test_a_picture_holds_one_graph_and_one_comparison(points):
     panels = gossip.panels(list(points.values()))
-    assert [panel.title for panel in panels] == [f"{RING}, {compared}" for compared in gossip.COMPARED]
+    assert [panel.title for panel in panels] == [
+        f"{RING}, {compared}" for compared in gossip.COMPARED
+    ]
     assert all(len(panel.series) == 4 for panel in panels)

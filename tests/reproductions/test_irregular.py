@@ -12,9 +12,14 @@ SCALE_FREE = "Barabasi-Albert, m = 4"
 
 
 def plan(graph, edges, epsilon=10.0, ratio=40.0):
-    exposure, budget = decor.Exposure(clip=irregular.CLIP, steps=irregular.STEPS), decor.Budget(epsilon, 1e-5)
+    exposure, budget = (
+        decor.Exposure(clip=irregular.CLIP, steps=irregular.STEPS),
+        decor.Budget(epsilon, 1e-5),
+    )
     adversary = decor.Adversary.eavesdropper()
-    return decor.calibrate(irregular.topology_of(graph), exposure, adversary, budget, ratio=ratio, edges=edges)
+    return decor.calibrate(
+        irregular.topology_of(graph), exposure, adversary, budget, ratio=ratio, edges=edges
+    )
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +37,9 @@ def test_every_graph_is_connected_and_irregular(graph):
 def test_the_families_are_those_of_networkx():
     topology, graph = irregular.topology_of("Florentine families"), nx.florentine_families_graph()
     assert set(topology.labels) == set(graph.nodes) and topology.users == 15
-    assert {frozenset(map(topology.name, edge)) for edge in topology.edges} == {frozenset(edge) for edge in graph.edges}
+    assert {frozenset(map(topology.name, edge)) for edge in topology.edges} == {
+        frozenset(edge) for edge in graph.edges
+    }
 
 
 @pytest.mark.parametrize("graph", irregular.GRAPHS)
@@ -49,7 +56,9 @@ def test_where_averages_are_exact_the_spread_over_edges_cannot_matter():
     gossip = Gossip(14, "designed")
     for edges in ("uniform", "optimal"):
         noise = plan("Florentine families", edges)
-        assert decor.theory.predicted_error(noise, gossip) == pytest.approx(decor.theory.average_error(noise), rel=1e-6)
+        assert decor.theory.predicted_error(noise, gossip) == pytest.approx(
+            decor.theory.average_error(noise), rel=1e-6
+        )
 
 
 def test_families_with_one_marriage_are_the_most_exposed():
@@ -63,7 +72,10 @@ def test_families_with_one_marriage_are_the_most_exposed():
 
 def test_noise_by_edge_protects_nobody_more_than_uniform_noise_needs_to():
     """What is saved was protection beyond the budget: the best hidden users come nearer to it."""
-    least = [irregular.exposed(plan(SCALE_FREE, edges))["epsilon_least"] for edges in ("uniform", "optimal")]
+    least = [
+        irregular.exposed(plan(SCALE_FREE, edges))["epsilon_least"]
+        for edges in ("uniform", "optimal")
+    ]
     assert least[0] < least[1] <= 10.0
 
 
@@ -75,7 +87,9 @@ def test_every_row_keeps_its_budget(rows):
 
 def test_noise_by_edge_pays_and_stays_between_the_ends(rows):
     for epsilon in (3.0, 10.0):
-        central, uniform, by_edge, local = (rows[method, epsilon]["value"] for method in irregular.METHODS)
+        central, uniform, by_edge, local = (
+            rows[method, epsilon]["value"] for method in irregular.METHODS
+        )
         assert central < by_edge < 0.8 * uniform < 0.8 * local
 
 

@@ -31,7 +31,10 @@ def dies(log):
 
 
 def study(tmp_path, *more, points=3):
-    cells = [Cell(f"point {x}", point, {"x": float(x), "log": str(tmp_path / "log")}) for x in range(points)]
+    cells = [
+        Cell(f"point {x}", point, {"x": float(x), "log": str(tmp_path / "log")})
+        for x in range(points)
+    ]
     return Study("s", "S", "?", (*cells, *more), "x", "x", "value", one_panel("all"))
 
 
@@ -44,7 +47,11 @@ def test_rows_come_in_the_order_of_the_cells_and_are_kept(tmp_path, jobs):
     s, folder = study(tmp_path, points=5), tmp_path / "out"
     rows = running.run(s, folder, jobs=jobs)
     assert [r["x"] for r in rows] == [0, 1, 2, 3, 4]
-    assert rows[3]["value"] == 4.0 and rows[3]["error"] == pytest.approx(1.0) and rows[3]["values"] == [3.0, 5.0]
+    assert (
+        rows[3]["value"] == 4.0
+        and rows[3]["error"] == pytest.approx(1.0)
+        and rows[3]["values"] == [3.0, 5.0]
+    )
     assert rows == running.rows(s, folder)
     processes = {process for _, process in calls(tmp_path)}
     assert (str(os.getpid()) in processes) == (jobs == 1) and len(processes) <= jobs
@@ -64,7 +71,8 @@ def test_an_error_in_a_cell_is_the_errors_own_and_what_was_finished_stays(tmp_pa
     with pytest.raises(InputError, match="this cell cannot be"):
         running.run(s, folder, jobs=jobs)
     kept = [r["x"] for r in running.rows(s, folder)]
-    assert kept == [0, 1] if jobs == 1 else set(kept) <= {0, 1}  # with two processes the error may come first
+    # with two processes the error may come first
+    assert kept == [0, 1] if jobs == 1 else set(kept) <= {0, 1}
 
 
 def test_a_process_that_is_killed_is_told_and_does_not_hang(tmp_path):
@@ -82,7 +90,9 @@ def breaks(log):
 
 def test_a_bug_in_a_cell_is_told_with_its_place_even_if_it_cannot_be_sent(tmp_path):
     s = study(tmp_path, Cell("bad", breaks, {"log": ""}), points=1)
-    with pytest.raises(RuntimeError, match="(?s)in 'bad'.*test_running.py.*Unknown: somewhere deep"):
+    with pytest.raises(
+        RuntimeError, match="(?s)in 'bad'.*test_running.py.*Unknown: somewhere deep"
+    ):
         running.run(s, tmp_path / "out", jobs=2)
 
 
@@ -145,7 +155,10 @@ def test_folders_of_others_are_left_alone(tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.txt").write_text("years of work")
-    for wrong in (lambda: running.run(s, other, jobs=1), lambda: running.remove(other, ("thesis.txt",))):
+    for wrong in (
+        lambda: running.run(s, other, jobs=1),
+        lambda: running.remove(other, ("thesis.txt",)),
+    ):
         with pytest.raises(InputError, match="something else|no study"):
             wrong()
     assert (other / "thesis.txt").exists()
@@ -156,13 +169,28 @@ def test_folders_of_others_are_left_alone(tmp_path):
 
 def test_ctrl_c_keeps_what_is_finished_ends_the_processes_and_says_how_to_go_on(tmp_path):
     folder = tmp_path / "out"
-    command = [sys.executable, "-m", "decor", "reproduce", "least-squares", "--quick", "--output", str(folder), "--jobs", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "decor",
+        "reproduce",
+        "least-squares",
+        "--quick",
+        "--output",
+        str(folder),
+        "--jobs",
+        "2",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     waited = time.monotonic()
     while not list(folder.glob("cells/*.json")):
         assert process.poll() is None and time.monotonic() < waited + 120
         time.sleep(0.1)
-    listed = subprocess.run(["ps", "-ww", "-o", "pid=,args=", "--ppid", str(process.pid)], capture_output=True, text=True).stdout
+    listed = subprocess.run(
+        ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(process.pid)],
+        capture_output=True,
+        text=True,
+    ).stdout
     workers = [int(line.split()[0]) for line in listed.splitlines() if "spawn_main" in line]
     assert len(workers) == 2
     process.send_signal(signal.SIGINT)

@@ -1,4 +1,6 @@
-"""Scaling: local DP's error is as many times central DP's as there are users, and DECOR follows central DP."""
+"""Scaling: local DP's error is as many times central DP's as there are users, and DECOR follows
+central DP.
+"""
 
 import numpy as np
 import pytest
@@ -10,7 +12,11 @@ from decor.reproductions import scaling
 
 @pytest.fixture(scope="module")
 def rows():
-    return {(r["users"], r["method"]): r for users in (64, 256) for r in scaling.point(users, quick=True)}
+    return {
+        (r["users"], r["method"]): r
+        for users in (64, 256)
+        for r in scaling.point(users, quick=True)
+    }
 
 
 def test_the_optimum_is_the_mean_and_no_gradient_is_cut_there():
@@ -36,7 +42,9 @@ def test_the_gain_over_local_dp_grows_with_the_users(rows):
 
 
 def test_decor_follows_central_dp_on_the_random_graph_only(rows):
-    """The 64 users' plans share their Gaussians, so that they compare far better than their errors say."""
+    """The 64 users' plans share their Gaussians, so that they compare far better than their errors
+    say.
+    """
     central = rows[64, "central DP"]["value"]
     assert central < rows[64, "DECOR random regular"]["value"] < 1.1 * central
     assert rows[256, "DECOR ring"]["value"] > 4 * rows[256, "DECOR random regular"]["value"]
@@ -52,11 +60,16 @@ def test_everybody_is_as_far_as_the_average_model_and_the_disagreement_together(
     for r in rows.values():
         assert 0 < r["average_model"] <= r["value"]
     assert rows[256, "DECOR ring"]["average_model"] < 0.9 * rows[256, "DECOR ring"]["value"]
-    assert rows[256, "DECOR random regular"]["average_model"] > 0.999 * rows[256, "DECOR random regular"]["value"]
+    assert (
+        rows[256, "DECOR random regular"]["average_model"]
+        > 0.999 * rows[256, "DECOR random regular"]["value"]
+    )
 
 
 def test_every_row_keeps_its_budget(rows):
-    assert all(0.99 * scaling.EPSILON < r["accounted_epsilon"] <= scaling.EPSILON for r in rows.values())
+    assert all(
+        0.99 * scaling.EPSILON < r["accounted_epsilon"] <= scaling.EPSILON for r in rows.values()
+    )
 
 
 def test_eight_designed_rounds_are_near_the_average_for_the_most_users():

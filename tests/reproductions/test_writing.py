@@ -21,30 +21,55 @@ ROWS = [
 
 
 def study(**more):
-    return Study("s", "A <title>", "Why?", (Cell("c", print),), "epsilon", "epsilon", "loss", by_graph, notes=("a & b",), **more)
+    return Study(
+        "s",
+        "A <title>",
+        "Why?",
+        (Cell("c", print),),
+        "epsilon",
+        "epsilon",
+        "loss",
+        by_graph,
+        notes=("a & b",),
+        **more,
+    )
 
 
 def test_the_csv_holds_every_row_with_all_its_digits():
     found = list(csv.DictReader(io.StringIO(writing.as_csv(ROWS))))
     assert len(found) == len(ROWS) and list(found[0])[-1] == "values"
     for text, r in zip(found, ROWS, strict=True):
-        assert [float(v) for v in text["values"].split()] == r["values"] and float(text["value"]) == r["value"]
+        assert [float(v) for v in text["values"].split()] == r["values"] and float(
+            text["value"]
+        ) == r["value"]
         assert text["clip"] == ("0.5" if "clip" in r else "") and text["variant"] == r["variant"]
 
 
 def test_the_table_has_a_line_for_every_method_and_variant_and_a_column_for_every_x():
     header, body = writing.table(study(), ROWS)
     assert header == ["method", "variant", "epsilon 1", "3", "10"]
-    assert body[0] == ["central DP", OURS, "2", "", ""] and body[3] == ["DECOR ring", PAPER, "", "", "0.3333"]
+    assert body[0] == ["central DP", OURS, "2", "", ""] and body[3] == [
+        "DECOR ring",
+        PAPER,
+        "",
+        "",
+        "0.3333",
+    ]
     assert writing.table(study(percent=True), ROWS)[1][3][-1] == "33.33"
 
 
 def test_every_graph_has_its_panel_with_the_baselines_beside_it():
     ring, torus = by_graph(ROWS)
     assert (ring.title, torus.title) == ("ring", "torus")
-    assert [s.label for s in ring.series] == ["central DP", "DECOR, ours", "DECOR, as in the paper", "local DP, published"]
+    assert [s.label for s in ring.series] == [
+        "central DP",
+        "DECOR, ours",
+        "DECOR, as in the paper",
+        "local DP, published",
+    ]
     assert all(len(s.rows) == 1 for s in ring.series) and len(torus.series) == 3
-    assert {s.turn for s in lines(ROWS)} == {0, 1}  # two graphs of one kind and variant differ in colour
+    # two graphs of one kind and variant differ in colour
+    assert {s.turn for s in lines(ROWS)} == {0, 1}
 
 
 def test_the_files_are_whole_and_the_page_needs_nothing_else(tmp_path):
@@ -52,7 +77,12 @@ def test_the_files_are_whole_and_the_page_needs_nothing_else(tmp_path):
     assert {path.split("/")[-1] for path in written.values()} == set(writing.FILES)
     assert all((tmp_path / name).stat().st_size > 100 for name in writing.FILES)
     page = (tmp_path / "report.html").read_text()
-    assert "A &lt;title&gt;" in page and "a &amp; b" in page and "decor reproduce &lt;s&gt;" in page and "<svg" in page
+    assert (
+        "A &lt;title&gt;" in page
+        and "a &amp; b" in page
+        and "decor reproduce &lt;s&gt;" in page
+        and "<svg" in page
+    )
     assert "<script" not in page and "src=" not in page and "@import" not in page
     ElementTree.parse(tmp_path / "figure.svg")
     before = (tmp_path / "figure.svg").read_bytes()
@@ -62,14 +92,18 @@ def test_the_files_are_whole_and_the_page_needs_nothing_else(tmp_path):
 
 @pytest.mark.parametrize("name", catalogue.MODULES)
 def test_a_study_interrupted_after_its_first_cell_can_be_written(name, tmp_path):
-    """With the rows that its last full run gave for that cell, which may be nothing but a baseline's."""
+    """With the rows that its last full run gave for that cell, which may be nothing but a
+    baseline's.
+    """
     full = catalogue.study(name)
     sys.path.insert(0, str(Path(__file__).parent.parent.parent / "reproductions"))
     import committed
 
     rows = [r for r in committed.rows(name) if r["variant"] != PUBLISHED]
     kind, method = rows[0]["kind"], rows[0]["method"]
-    writing.write(full, [r for r in rows if (r["kind"], r["method"]) == (kind, method)], tmp_path, {})
+    writing.write(
+        full, [r for r in rows if (r["kind"], r["method"]) == (kind, method)], tmp_path, {}
+    )
     assert (tmp_path / "report.html").stat().st_size > 1000
 
 

@@ -1,4 +1,6 @@
-"""Report data as real runs leave it: true noise plans and guarantees, invented but plausible metrics."""
+"""Report data as real runs leave it: true noise plans and guarantees, invented but plausible
+metrics.
+"""
 
 import copy
 from functools import cache
@@ -20,7 +22,9 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&amp;\u
 
 
 def _curves(best, noise, rng, steps=STEPS):
-    """Accuracy and loss of every seed every 10 steps: they approach a level that more noise makes worse."""
+    """Accuracy and loss of every seed every 10 steps: they approach a level that more noise makes
+    worse.
+    """
     at = np.arange(0, steps + 1, 10)
     level = best - 0.36 * noise / (1 + noise)
     accuracy, loss = [], []
@@ -29,17 +33,31 @@ def _curves(best, noise, rng, steps=STEPS):
         wander = rng.normal(0, 0.004 + 0.012 * min(noise, 1), len(at))
         values = np.clip(end - (end - 0.5) * np.exp(-at / 35) + wander * (at > 0), 0.3, 1)
         accuracy.append([round(float(v), 4) for v in values])
-        loss.append([round(float(-np.log(np.clip(2 * v - 1, 0.03, 1)) * 0.7 + 0.06), 5) for v in values])
+        loss.append(
+            [round(float(-np.log(np.clip(2 * v - 1, 0.03, 1)) * 0.7 + 0.06), 5) for v in values]
+        )
     return {"step": at.tolist(), "accuracy": accuracy, "loss": loss}
 
 
 def _against(plan):
-    named = [decor.Adversary.eavesdropper(), decor.Adversary.curious(), decor.Adversary.colluding(2), decor.Adversary.everyone()]
+    named = [
+        decor.Adversary.eavesdropper(),
+        decor.Adversary.curious(),
+        decor.Adversary.colluding(2),
+        decor.Adversary.everyone(),
+    ]
     rows = []
     for adversary in named:
         found = plan.guarantee(adversary=adversary)
         epsilon = "inf" if np.isinf(found.epsilon) else found.epsilon
-        rows.append({"adversary": str(adversary), "epsilon": epsilon, "exact": found.exact, "worst_user": found.worst_user})
+        rows.append(
+            {
+                "adversary": str(adversary),
+                "epsilon": epsilon,
+                "exact": found.exact,
+                "worst_user": found.worst_user,
+            }
+        )
     return rows
 
 
@@ -65,7 +83,11 @@ def _outcome(method, epsilon, noise, rng, plan=None, **more):
     }
     if plan is not None:
         guarantee = plan.guarantee()
-        outcome |= {"sigma_cdp": plan.sigma_cdp, "sigma_cor": float(np.mean(plan.sigma_cor)), "guarantee": str(guarantee)}
+        outcome |= {
+            "sigma_cdp": plan.sigma_cdp,
+            "sigma_cor": float(np.mean(plan.sigma_cor)),
+            "guarantee": str(guarantee),
+        }
         if not plan.adversary.average_only:
             users = [float(value) for value in guarantee.per_user]
             outcome |= {"per_user_epsilon": users, "adversaries": _against(plan)}
@@ -83,20 +105,29 @@ def _surroundings(title, subtitle):
             "tuned": True,
             "criterion": "training loss",
             "grid": {"learning_rate": [0.03, 0.1, 0.3, 1.0], "clip": [1.0]},
-            "warning": "Tuning on private data is not free: the epsilons here are those of one run with the chosen settings, "
+            "warning": "Tuning on private data is not free: the epsilons here are those of one "
+            "run with the chosen settings, "
             "not of the search for them.",
         },
         "repeat": {
-            "command": "decor compare --task breast-cancer --users 16 --topology ring torus --epsilon 1 3 10 30 --seeds 4",
+            "command": "decor compare --task breast-cancer --users 16 --topology ring torus "
+            "--epsilon 1 3 10 30 --seeds 4",
             "versions": {"decor": "0.1.0", "torch": "2.13.0", "numpy": "2.1.0", "python": "3.11.9"},
             "machine": "2 cores, x86_64",
             "seconds": 12.34,
             "files": {"metrics": "metrics.jsonl", "plan": "plans/ring-3.json"},
-            "options": {"task": "breast-cancer", "users": 16, "unit": "user", "delta": DELTA, "engine": "vectorised"},
+            "options": {
+                "task": "breast-cancer",
+                "users": 16,
+                "unit": "user",
+                "delta": DELTA,
+                "engine": "vectorised",
+            },
         },
         "notes": [
             "The unit of privacy is a user: all records of one hospital are protected together.",
-            "What is not covered: the choice of features and of the model, and what the users do with the final model.",
+            "What is not covered: the choice of features and of the model, and what the users do "
+            "with the final model.",
         ],
     }
 
@@ -106,17 +137,38 @@ def _comparison():
     rng = np.random.default_rng(7)
     data = _surroundings(
         "breast-cancer: what privacy costs 16 users",
-        "Sixteen hospitals train one logistic regression without showing each other their gradients: DECOR on a ring and on a "
+        "Sixteen hospitals train one logistic regression without showing each other their "
+        "gradients: DECOR on a ring and on a "
         "torus, beside central DP, local DP and no privacy.",
     )
     graphs = {"ring": decor.ring(16), "torus": decor.torus(4, 4)}
     data["graphs"] = [drawn_graph(graph, name) for name, graph in graphs.items()]
     data["methods"] = [
-        {"name": "DECOR ring", "kind": "decor", "graph": "ring", "sentence": "noise that cancels between neighbours on a ring"},
-        {"name": "DECOR torus", "kind": "decor", "graph": "torus", "sentence": "the same with four neighbours each"},
-        {"name": "Central DP", "kind": "central", "graph": None, "sentence": "a trusted party sees all and adds noise once"},
+        {
+            "name": "DECOR ring",
+            "kind": "decor",
+            "graph": "ring",
+            "sentence": "noise that cancels between neighbours on a ring",
+        },
+        {
+            "name": "DECOR torus",
+            "kind": "decor",
+            "graph": "torus",
+            "sentence": "the same with four neighbours each",
+        },
+        {
+            "name": "Central DP",
+            "kind": "central",
+            "graph": None,
+            "sentence": "a trusted party sees all and adds noise once",
+        },
         {"name": "Local DP", "kind": "local", "graph": "ring", "sentence": "everybody hides alone"},
-        {"name": "No privacy", "kind": "none", "graph": "ring", "sentence": "gradients are shared as they are"},
+        {
+            "name": "No privacy",
+            "kind": "none",
+            "graph": "ring",
+            "sentence": "gradients are shared as they are",
+        },
     ]
     exposure = decor.Exposure(clip=1.0, steps=STEPS)
     outcomes = []
@@ -124,7 +176,15 @@ def _comparison():
         budget = decor.Budget(epsilon, DELTA)
         for name, graph in graphs.items():
             plan = decor.calibrate(graph, exposure, decor.Adversary.eavesdropper(), budget)
-            outcomes.append(_outcome(f"DECOR {name}", epsilon, (0.35 if name == "ring" else 0.24) / epsilon, rng, plan))
+            outcomes.append(
+                _outcome(
+                    f"DECOR {name}",
+                    epsilon,
+                    (0.35 if name == "ring" else 0.24) / epsilon,
+                    rng,
+                    plan,
+                )
+            )
         central = decor.baselines.central(graphs["ring"], exposure, budget)
         outcomes.append(_outcome("Central DP", epsilon, 0.17 / epsilon, rng, central))
         local = decor.baselines.local(graphs["ring"], exposure, budget)
@@ -141,13 +201,24 @@ def comparison():
 @cache
 def _star():
     rng = np.random.default_rng(3)
-    data = _surroundings("digits on a star: the centre is hidden best", "Everybody has another epsilon.")
+    data = _surroundings(
+        "digits on a star: the centre is hidden best", "Everybody has another epsilon."
+    )
     data["graphs"] = [drawn_graph(decor.star(16), "star")]
-    data["methods"] = [{"name": "DECOR star", "kind": "decor", "graph": "star", "sentence": "one hospital in the middle"}]
+    data["methods"] = [
+        {
+            "name": "DECOR star",
+            "kind": "decor",
+            "graph": "star",
+            "sentence": "one hospital in the middle",
+        }
+    ]
     exposure = decor.Exposure(clip=1.0, steps=STEPS)
     data["outcomes"] = []
     for epsilon in (1.0, 10.0):
-        plan = decor.calibrate(decor.star(16), exposure, decor.Adversary.eavesdropper(), decor.Budget(epsilon, DELTA))
+        plan = decor.calibrate(
+            decor.star(16), exposure, decor.Adversary.eavesdropper(), decor.Budget(epsilon, DELTA)
+        )
         data["outcomes"].append(_outcome("DECOR star", epsilon, 0.4 / epsilon, rng, plan))
     return data
 
@@ -178,8 +249,15 @@ def single():
     one = next(o for o in data["outcomes"] if o["method"] == "DECOR ring" and o["epsilon"] == 3.0)
     one["seeds"] = [0]
     one["final"] = {name: values[:1] for name, values in one["final"].items()}
-    one["curve"] = {name: values if name == "step" else values[:1] for name, values in one["curve"].items()}
-    data |= {"title": "breast-cancer with DECOR on a ring", "outcomes": [one], "methods": data["methods"][:1], "tuning": None}
+    one["curve"] = {
+        name: values if name == "step" else values[:1] for name, values in one["curve"].items()
+    }
+    data |= {
+        "title": "breast-cancer with DECOR on a ring",
+        "outcomes": [one],
+        "methods": data["methods"][:1],
+        "tuning": None,
+    }
     return data | {"graphs": data["graphs"][:1]}
 
 
@@ -187,7 +265,9 @@ def large(users=3000):
     """A graph too large to draw, on which epsilons differ."""
     data = star()
     rng = np.random.default_rng(1)
-    data["graphs"] = [{"name": "star", "description": f"random graph of {users} users", "users": users}]
+    data["graphs"] = [
+        {"name": "star", "description": f"random graph of {users} users", "users": users}
+    ]
     for outcome in data["outcomes"]:
         values = outcome["epsilon"] * rng.uniform(0.6, 1, users)
         outcome["per_user_epsilon"] = [*map(float, values[1:]), "inf"]
@@ -202,7 +282,12 @@ def hostile():
     data["metrics"][0]["label"] = HOSTILE
     data["methods"][0] |= {"name": HOSTILE, "sentence": HOSTILE}
     data["graphs"][0] |= {"description": HOSTILE, "labels": [HOSTILE + str(k) for k in range(16)]}
-    data["repeat"] |= {"command": HOSTILE, "machine": HOSTILE, "versions": {HOSTILE: HOSTILE}, "options": {HOSTILE: [HOSTILE]}}
+    data["repeat"] |= {
+        "command": HOSTILE,
+        "machine": HOSTILE,
+        "versions": {HOSTILE: HOSTILE},
+        "options": {HOSTILE: [HOSTILE]},
+    }
     data["tuning"] |= {"warning": HOSTILE, "criterion": HOSTILE, "grid": {HOSTILE: HOSTILE}}
     for outcome in data["outcomes"]:
         outcome |= {"method": HOSTILE, "guarantee": HOSTILE, "stopped": HOSTILE}

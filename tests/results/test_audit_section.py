@@ -9,7 +9,9 @@ import decor
 from decor.errors import InputError
 from decor.results.audit_section import fingerprint, lines, saved, section
 
-PLAN = decor.NoisePlan(decor.ring(4), decor.Exposure(clip=1.0, steps=10), decor.Adversary.curious(), 1.0, 2.0)
+PLAN = decor.NoisePlan(
+    decor.ring(4), decor.Exposure(clip=1.0, steps=10), decor.Adversary.curious(), 1.0, 2.0
+)
 ROW = {
     "engine": "vectorised", "adversary": "curious", "claimed_epsilon": 3.0, "measured_epsilon": 2.5, "reached": 0.9,
     "passed": True,
@@ -21,13 +23,17 @@ AUDIT = {
 
 
 def put(folder, data):
-    (folder / "audit.json").write_text(data if isinstance(data, str) else json.dumps(data), encoding="utf-8")
+    (folder / "audit.json").write_text(
+        data if isinstance(data, str) else json.dumps(data), encoding="utf-8"
+    )
 
 
 def test_an_audit_is_shown_beside_its_own_plan_only(tmp_path):
     assert saved(tmp_path, PLAN) is None
     put(tmp_path, AUDIT)
-    against_another = decor.NoisePlan(PLAN.topology, PLAN.exposure, decor.Adversary.everyone(), 1.0, 2.0)
+    against_another = decor.NoisePlan(
+        PLAN.topology, PLAN.exposure, decor.Adversary.everyone(), 1.0, 2.0
+    )
     assert saved(tmp_path, PLAN) == AUDIT == saved(tmp_path, against_another)
     with pytest.warns(UserWarning, match="another plan"):
         assert saved(tmp_path, PLAN.scaled(0.01)) is None
@@ -62,9 +68,15 @@ def test_what_is_not_even_an_object_is_refused_with_a_sentence(tmp_path, text):
 
 def test_nothing_of_an_audit_is_markup():
     bad = "<script>"
-    data = AUDIT | {"statement": bad, "failures": [bad], "adversaries": [ROW | {"engine": bad, "adversary": bad}]}
+    data = AUDIT | {
+        "statement": bad,
+        "failures": [bad],
+        "adversaries": [ROW | {"engine": bad, "adversary": bad}],
+    }
     assert bad not in section([(bad, data), (bad, data)])
 
 
 def test_of_records_what_was_measured_is_not_called_a_bound():
-    assert lines(AUDIT)[0][3] == ">= 2.5" and lines(AUDIT | {"unit": "example"})[0][3] == "about 2.5"
+    assert (
+        lines(AUDIT)[0][3] == ">= 2.5" and lines(AUDIT | {"unit": "example"})[0][3] == "about 2.5"
+    )

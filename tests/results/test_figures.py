@@ -58,7 +58,9 @@ def test_error_bars_are_standard_errors_around_means(axes, tmp_path):
     own = [o for o in data["outcomes"] if o["method"] == "DECOR torus"]
     line, _, (verticals,) = bars["DECOR torus"]
     values = np.array([o["final"]["accuracy"] for o in own]) * 100
-    assert np.allclose(line.get_ydata(), values.mean(axis=1)) and np.allclose(line.get_xdata(), sample.EPSILONS)
+    assert np.allclose(line.get_ydata(), values.mean(axis=1)) and np.allclose(
+        line.get_xdata(), sample.EPSILONS
+    )
     ends = np.array([s[:, 1] for s in verticals.get_segments()])
     assert np.allclose((ends[:, 1] - ends[:, 0]) / 2, values.std(axis=1, ddof=1) / 2)
     assert line.get_color() == styles(data)[1].light
@@ -85,7 +87,9 @@ def test_a_curve_is_the_mean_over_seeds_at_the_epsilon_asked_for(axes, tmp_path)
     curves_figure(data, "accuracy", tmp_path / "a.png", 10.0)
     drawn = {line.get_label(): line.get_ydata() for line in axes[0].lines}
     assert list(drawn) == [method["name"] for method in data["methods"]]
-    wanted = next(o for o in data["outcomes"] if o["method"] == "DECOR ring" and o["epsilon"] == 10.0)
+    wanted = next(
+        o for o in data["outcomes"] if o["method"] == "DECOR ring" and o["epsilon"] == 10.0
+    )
     assert np.allclose(drawn["DECOR ring"], 100 * np.mean(wanted["curve"]["accuracy"], axis=0))
 
 
@@ -99,7 +103,9 @@ def test_every_user_is_coloured_by_its_epsilon(axes, tmp_path):
 def test_an_infinite_epsilon_is_drawn_as_a_level_and_a_dollar_is_a_dollar(axes, tmp_path):
     data = sample.star()
     data["outcomes"][1]["epsilon"] = "inf"
-    data["methods"][0]["name"] = data["outcomes"][0]["method"] = data["outcomes"][1]["method"] = "_$x_1$ 漢"
+    data["methods"][0]["name"] = data["outcomes"][0]["method"] = data["outcomes"][1]["method"] = (
+        "_$x_1$ 漢"
+    )
     comparison_figure(data, "accuracy", tmp_path / "a.svg")
     names = [thing.get_label() for thing in (*axes[0].lines, *axes[0].containers)]
     assert r" _\$x_1\$ 漢, epsilon ∞" in names and r" _\$x_1\$ 漢" in names
@@ -110,7 +116,10 @@ def test_an_infinite_epsilon_is_drawn_as_a_level_and_a_dollar_is_a_dollar(axes, 
     [
         (lambda p: comparison_figure(sample.star(), "speed", p / "a.png"), "accuracy, loss"),
         (lambda p: comparison_figure(sample.star(), "accuracy", p / "a.pdf"), ".png or .svg"),
-        (lambda p: comparison_figure(sample.star(), "accuracy", p / "no" / "a.png"), "cannot be written"),
+        (
+            lambda p: comparison_figure(sample.star(), "accuracy", p / "no" / "a.png"),
+            "cannot be written",
+        ),
         (lambda p: curves_figure(sample.star(), "accuracy", p / "a.png", 2.0), "choose from 1, 10"),
         (lambda p: users_figure(sample.comparison(), "Central DP", p / "a.png"), "Central DP"),
         (lambda p: users_figure(sample.comparison(), "nobody", p / "a.png"), "nobody"),
@@ -133,9 +142,21 @@ def test_no_curve_at_all_is_a_typed_error(tmp_path):
 # linear RGB as seen without one kind of cone (Machado, Oliveira and Fernandes 2009, severity 1)
 SEEN = {
     "all cones": np.eye(3),
-    "no red": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "no green": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
-    "no blue": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+    "no red": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "no green": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "no blue": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
 }
 
 
@@ -145,7 +166,9 @@ def linear(colour):
 
 
 def lab(light):
-    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ np.clip(light, 0, 1)
+    xyz = np.array(
+        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    ) @ np.clip(light, 0, 1)
     f = np.cbrt(np.maximum(xyz / [0.9505, 1, 1.089], 1e-4))
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
@@ -153,9 +176,14 @@ def lab(light):
 @pytest.mark.parametrize("eyes", SEEN)
 @pytest.mark.parametrize(("scheme", "ground"), [(0, "#ffffff"), (1, "#161b24")])
 def test_colours_are_told_apart_by_everybody(scheme, ground, eyes):
-    used = [HUES["decor"][k][scheme] for k in range(3)] + [HUES[kind][0][scheme] for kind in ("central", "local")]
+    used = [HUES["decor"][k][scheme] for k in range(3)] + [
+        HUES[kind][0][scheme] for kind in ("central", "local")
+    ]
     for a, b in itertools.combinations(used, 2):
-        assert np.linalg.norm(lab(SEEN[eyes] @ linear(a)) - lab(SEEN[eyes] @ linear(b))) > 15, (a, b)
+        assert np.linalg.norm(lab(SEEN[eyes] @ linear(a)) - lab(SEEN[eyes] @ linear(b))) > 15, (
+            a,
+            b,
+        )
 
 
 @pytest.mark.parametrize(("scheme", "ground"), [(0, "#ffffff"), (1, "#161b24")])

@@ -1,4 +1,6 @@
-"""The page as a file: complete, checked, the same every time, and without anything that leaves it."""
+"""The page as a file: complete, checked, the same every time, and without anything that
+leaves it.
+"""
 
 import base64
 import hashlib
@@ -17,7 +19,14 @@ from decor.results.report_view import CURVE_POINTS, view
 from decor.results.tables import Spread, spread_text, summary_header, summary_rows
 from decor.text import rounded_up
 
-EVERY = [sample.comparison, sample.star, sample.diverged, sample.single, sample.large, sample.hostile]
+EVERY = [
+    sample.comparison,
+    sample.star,
+    sample.diverged,
+    sample.single,
+    sample.large,
+    sample.hostile,
+]
 
 
 class Reader(HTMLParser):
@@ -60,9 +69,13 @@ def read(text):
 def test_a_page_names_nothing_outside_itself(make):
     reader = read(report.page(make()))
     assert not [
-        a for a in reader.attributes if a[1] in ("src", "srcset", "action", "data") or (a[1] == "href" and a[2][0] != "#")
+        a
+        for a in reader.attributes
+        if a[1] in ("src", "srcset", "action", "data") or (a[1] == "href" and a[2][0] != "#")
     ]
-    assert not re.search(r"url\((?!#)|@import|https?://(?!www\.w3\.org/2000/svg)", report.page(make()))
+    assert not re.search(
+        r"url\((?!#)|@import|https?://(?!www\.w3\.org/2000/svg)", report.page(make())
+    )
     assert {"link", "img", "iframe", "object", "base"}.isdisjoint(reader.elements)
 
 
@@ -94,7 +107,9 @@ def test_the_policy_names_the_digest_of_the_one_script():
     text = report.page(sample.star())
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
     code = re.search(r"<script>(.*?)</script>", text, re.S)[1]
-    assert f"script-src 'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'" in policy
+    assert (
+        f"script-src 'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
+    ) in policy
     assert policy.startswith("default-src 'none'") and "http" not in policy
 
 
@@ -103,18 +118,31 @@ def test_a_text_that_looks_like_a_place_of_the_template_stays_as_it_is():
     assert "<h1>{{data}} {{script}} \\1 \\g&lt;0&gt;</h1>" in report.page(data)
 
 
-@pytest.mark.parametrize("make", [sample.comparison, sample.diverged, sample.single, sample.star], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make",
+    [sample.comparison, sample.diverged, sample.single, sample.star],
+    ids=lambda make: make.__name__,
+)
 def test_the_table_of_the_page_is_the_table_of_the_terminal(make):
     data = make()
     rows = [row for row in read(report.page(data)).rows if row][: len(data["outcomes"]) + 1]
     width = len(summary_header(data))
     assert [row[1:width] for row in rows[1:]] == [row[1:] for row in summary_rows(data)]
-    assert [row[0].removesuffix("stopped early") for row in rows[1:]] == [row[0] for row in summary_rows(data)]
+    assert [row[0].removesuffix("stopped early") for row in rows[1:]] == [
+        row[0] for row in summary_rows(data)
+    ]
 
 
 def test_every_epsilon_of_the_table_is_rounded_up():
     data = sample.star()
-    cases = {2.99991: "3", 1.00001: "1.001", 0.123456: "0.1235", 12345.6: "1.235e+04", "inf": "∞", None: "none"}
+    cases = {
+        2.99991: "3",
+        1.00001: "1.001",
+        0.123456: "0.1235",
+        12345.6: "1.235e+04",
+        "inf": "∞",
+        None: "none",
+    }
     for given, shown in cases.items():
         data["outcomes"][0]["epsilon"] = given
         assert summary_rows(data)[0][1] == shown
@@ -123,12 +151,17 @@ def test_every_epsilon_of_the_table_is_rounded_up():
 def test_means_and_spreads_are_the_textbook_ones():
     spread = Spread.of_seeds([1.0, 2.0, 4.0, None])
     assert spread.mean == pytest.approx(7 / 3)
-    assert spread.error == pytest.approx(math.sqrt(((1 - 7 / 3) ** 2 + (2 - 7 / 3) ** 2 + (4 - 7 / 3) ** 2) / 2 / 3))
+    assert spread.error == pytest.approx(
+        math.sqrt(((1 - 7 / 3) ** 2 + (2 - 7 / 3) ** 2 + (4 - 7 / 3) ** 2) / 2 / 3)
+    )
     assert (spread.low, spread.high, spread.seeds, spread.of) == (1.0, 4.0, 3, 4)
     assert spread_text(spread, 2) == "2.33 ± 0.88 (3 of 4 seeds)"
     assert spread_text(spread, 1, "%") == "2.3 ± 0.9 % (3 of 4 seeds)"
     assert Spread.of_seeds([None, None]) is None and spread_text(None, 2) == "no value"
-    assert Spread.of_seeds([0.5], 100).error is None and spread_text(Spread.of_seeds([0.5], 100), 1) == "50.0"
+    assert (
+        Spread.of_seeds([0.5], 100).error is None
+        and spread_text(Spread.of_seeds([0.5], 100), 1) == "50.0"
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,7 +184,9 @@ def test_means_and_spreads_are_the_textbook_ones():
         (0.0, None, 4, "0"),
     ],
 )
-def test_a_number_keeps_digits_that_say_something_and_a_spread_ends_where_its_mean_does(mean, error, digits, shown):
+def test_a_number_keeps_digits_that_say_something_and_a_spread_ends_where_its_mean_does(
+    mean, error, digits, shown
+):
     assert spread_text(Spread(mean, error, mean, mean, 4, 4), digits) == shown
 
 
@@ -169,7 +204,9 @@ def test_a_diverged_outcome_has_no_number_and_says_why():
     assert rows["Local DP", "1"][2:] == ["no value", "no value"]
     assert rows["Local DP", "3"][2].endswith("(3 of 4 seeds)")
     text = report.page(data)
-    assert "<strong>Local DP at ε = 1, Local DP at ε = 3:</strong> The loss became infinite at step 60" in text
+    assert (
+        "<strong>Local DP at ε = 1, Local DP at ε = 3:</strong> The loss became infinite at step 60"
+    ) in text
     assert "60 of 200" in text and "ε spent" in text
 
 
@@ -190,7 +227,9 @@ def test_without_its_script_the_page_still_says_everything_that_matters():
 def test_every_outcome_of_the_page_belongs_to_its_method():
     data = sample.comparison()
     shown = view(data)
-    assert [shown["methods"][o["method"]]["name"] for o in shown["outcomes"]] == [o["method"] for o in data["outcomes"]]
+    assert [shown["methods"][o["method"]]["name"] for o in shown["outcomes"]] == [
+        o["method"] for o in data["outcomes"]
+    ]
     assert [o["epsilon"] for o in shown["outcomes"]] == [o["epsilon"] for o in data["outcomes"]]
 
 
@@ -225,7 +264,9 @@ def test_pictures_and_page_draw_graphs_up_to_the_same_size():
     assert report_data.DRAWN_USERS == plots.DRAWN_USERS
 
 
-@pytest.mark.parametrize("value", [1e-320, 1e-7, 0.12344, 0.99991, 1, 2.5, 9.9999, 123.45, 99999, 123456, 1e300])
+@pytest.mark.parametrize(
+    "value", [1e-320, 1e-7, 0.12344, 0.99991, 1, 2.5, 9.9999, 123.45, 99999, 123456, 1e300]
+)
 def test_rounded_up_never_understates(value):
     assert float(rounded_up(value)) >= value * (1 - 1e-8)
 

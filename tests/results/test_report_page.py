@@ -22,7 +22,14 @@ from decor.text import rounded_up
 
 pytestmark = browser.NEEDED
 
-EVERY = [sample.comparison, sample.star, sample.diverged, sample.single, sample.large, sample.hostile]
+EVERY = [
+    sample.comparison,
+    sample.star,
+    sample.diverged,
+    sample.single,
+    sample.large,
+    sample.hostile,
+]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +85,10 @@ def test_every_plot_has_visible_marks_inside_the_window(show, make, width):
         for mark in plot["marks"]:
             assert mark["width"] + mark["height"] > 0 and "NaN" not in mark["text"], mark
             assert mark["left"] >= 0 and mark["right"] <= width, mark
-            assert mark["top"] >= plot["frame"]["top"] - 12 and mark["bottom"] <= plot["frame"]["bottom"] + 12, mark
+            assert (
+                mark["top"] >= plot["frame"]["top"] - 12
+                and mark["bottom"] <= plot["frame"]["bottom"] + 12
+            ), mark
 
 
 @pytest.mark.parametrize("make", EVERY, ids=lambda make: make.__name__)
@@ -113,7 +123,11 @@ def test_a_legend_switches_its_method_off_and_on_in_all_plots(show):
         button = page.find_element(By.CSS_SELECTOR, f'{css} [data-legend] button[data-method="3"]')
         pressed = button.get_attribute("aria-pressed") == "true"
         button.click()
-        assert bool(series(page, "privacy", "Local DP")) is bool(series(page, "curves", "Local DP")) is not pressed
+        assert (
+            bool(series(page, "privacy", "Local DP"))
+            is bool(series(page, "curves", "Local DP"))
+            is not pressed
+        )
         states = page.find_elements(By.CSS_SELECTOR, '[data-legend] button[data-method="3"]')
         assert {b.get_attribute("aria-pressed") for b in states} == {str(not pressed).lower()}
     assert series(page, "privacy", "DECOR ring")
@@ -122,9 +136,15 @@ def test_a_legend_switches_its_method_off_and_on_in_all_plots(show):
 def test_switching_everything_off_leaves_a_page_that_works(show):
     page = show(sample.comparison())
     for k in range(5):
-        page.find_element(By.CSS_SELECTOR, f'#privacy-card [data-legend] button[data-method="{k}"]').click()
-    assert "switched off" in text(page, "#curves") and not page.find_elements(By.CSS_SELECTOR, "#privacy .line")
-    page.find_element(By.CSS_SELECTOR, '#privacy-card [data-legend] button[data-method="0"]').click()
+        page.find_element(
+            By.CSS_SELECTOR, f'#privacy-card [data-legend] button[data-method="{k}"]'
+        ).click()
+    assert "switched off" in text(page, "#curves") and not page.find_elements(
+        By.CSS_SELECTOR, "#privacy .line"
+    )
+    page.find_element(
+        By.CSS_SELECTOR, '#privacy-card [data-legend] button[data-method="0"]'
+    ).click()
     assert series(page, "curves", "DECOR ring")
 
 
@@ -134,15 +154,30 @@ def test_the_epsilon_chosen_changes_the_curves_the_promise_and_the_figures(show)
     seen = set()
     for epsilon in sample.EPSILONS:
         choose_epsilon(page, f"{epsilon:g}")
-        outcome = next(o for o in data["outcomes"] if o["method"] == "DECOR ring" and o["epsilon"] == epsilon)
+        outcome = next(
+            o for o in data["outcomes"] if o["method"] == "DECOR ring" and o["epsilon"] == epsilon
+        )
         assert text(page, "#guarantee") == outcome["guarantee"]
-        assert f"ε = {epsilon:g}" in text(page, "#curves-note") and f"ε = {epsilon:g}" in text(page, "#graph-note")
+        assert f"ε = {epsilon:g}" in text(page, "#curves-note") and f"ε = {epsilon:g}" in text(
+            page, "#graph-note"
+        )
         assert f"everybody: ε = {epsilon:g}" in text(page, "#graph")
-        seen.add((series(page, "curves", "DECOR ring")[0].get_attribute("d"), text(page, "#kpis"), text(page, "#adversaries")))
-        colours = {node.value_of_css_property("fill") for node in page.find_elements(By.CSS_SELECTOR, ".node")}
+        seen.add(
+            (
+                series(page, "curves", "DECOR ring")[0].get_attribute("d"),
+                text(page, "#kpis"),
+                text(page, "#adversaries"),
+            )
+        )
+        colours = {
+            node.value_of_css_property("fill")
+            for node in page.find_elements(By.CSS_SELECTOR, ".node")
+        }
         assert len(colours) == 1
         seen.add(colours.pop())
-        assert page.find_element(By.CSS_SELECTOR, "tr.chosen").text.startswith(f"DECOR ring {epsilon:g} ")
+        assert page.find_element(By.CSS_SELECTOR, "tr.chosen").text.startswith(
+            f"DECOR ring {epsilon:g} "
+        )
     assert len(seen) == 2 * len(sample.EPSILONS)
 
 
@@ -155,7 +190,9 @@ def test_the_method_metric_and_graph_chosen_are_shown(show):
     Select(page.find_element(By.ID, "graph-choice")).select_by_visible_text("ring")
     assert Select(page.find_element(By.ID, "method")).first_selected_option.text == "DECOR ring"
     Select(page.find_element(By.ID, "metric")).select_by_visible_text("training loss")
-    assert "lower is better" in text(page, "#privacy") and "lower is better" in text(page, "#curves")
+    assert "lower is better" in text(page, "#privacy") and "lower is better" in text(
+        page, "#curves"
+    )
     Select(page.find_element(By.ID, "method")).select_by_visible_text("No privacy")
     assert text(page, "#guarantee") == "Nothing is promised: this method has no privacy."
 
@@ -173,7 +210,8 @@ def test_pointing_at_a_column_tells_every_value_there_best_first(show):
         there = [o for o in shown["outcomes"] if o["epsilon"] in (own["epsilon"], None)]
         there.sort(key=lambda o: -o["final"]["accuracy"]["mean"])
         assert [row.text.replace("\n", " ") for row in rows] == [
-            f"{shown['methods'][o['method']]['name']} {o['final']['accuracy']['text']}" for o in there
+            f"{shown['methods'][o['method']]['name']} {o['final']['accuracy']['text']}"
+            for o in there
         ]
 
 
@@ -189,15 +227,24 @@ def test_marks_and_bars_lie_where_their_values_are(show):
     found = page.execute_script(code)
     assert len(found) == 16
     finals = {k: shown["outcomes"][k]["final"]["accuracy"] for k, *_ in found}
-    low, high = min(found, key=lambda f: finals[f[0]]["mean"]), max(found, key=lambda f: finals[f[0]]["mean"])
+    low, high = (
+        min(found, key=lambda f: finals[f[0]]["mean"]),
+        max(found, key=lambda f: finals[f[0]]["mean"]),
+    )
     slope = (low[1] - high[1]) / (finals[high[0]]["mean"] - finals[low[0]]["mean"])
     for k, middle, height, _, y in found:
         # a triangle's middle is not the middle of its box
         assert shown["outcomes"][k]["method"] == 3 or y == pytest.approx(middle, abs=0.05)
-        assert low[1] - middle == pytest.approx(slope * (finals[k]["mean"] - finals[low[0]]["mean"]), abs=0.05)
+        assert low[1] - middle == pytest.approx(
+            slope * (finals[k]["mean"] - finals[low[0]]["mean"]), abs=0.05
+        )
         assert height == pytest.approx(2 * slope * finals[k]["error"], abs=0.05)
     for method in range(4):
-        places = [(shown["outcomes"][k]["epsilon"], x) for k, _, _, x, _ in found if shown["outcomes"][k]["method"] == method]
+        places = [
+            (shown["outcomes"][k]["epsilon"], x)
+            for k, _, _, x, _ in found
+            if shown["outcomes"][k]["method"] == method
+        ]
         (a, x), (b, y), (c, z), _ = sorted(places)
         assert (y - x) / (z - y) == pytest.approx(math.log(b / a) / math.log(c / b), abs=0.02)
 
@@ -207,10 +254,15 @@ def test_the_script_writes_numbers_as_the_table_does(show):
     rng = random.Random(3)
     sizes = [0.0, *(rng.uniform(1, 10) * 10.0 ** rng.randint(-20, 8) for _ in range(60))]
     cases = [
-        (mean, error, digits) for mean in sizes for error in (*rng.sample(sizes, 8), mean / 70, None) for digits in (1, 2, 4)
+        (mean, error, digits)
+        for mean in sizes
+        for error in (*rng.sample(sizes, 8), mean / 70, None)
+        for digits in (1, 2, 4)
     ]
     source = resources.files("decor.results").joinpath("page/format.js").read_text("utf-8")
-    code = source + "return arguments[0].map(([mean, error, decimals]) => withSpread({decimals}, mean, error))"
+    code = source + (
+        "return arguments[0].map(([mean, error, decimals]) => withSpread({decimals}, mean, error))"
+    )
     found = page.execute_script(code, cases)
     for (mean, error, digits), text_ in zip(cases, found, strict=True):
         assert text_ == spread_text(Spread(mean, error, mean, mean, 4, 4), digits)
@@ -254,10 +306,14 @@ def test_users_with_different_epsilons_have_different_colours(show):
     data = sample.star()
     page = show(data)
     users = data["outcomes"][0]["per_user_epsilon"]
-    colours = [node.value_of_css_property("fill") for node in page.find_elements(By.CSS_SELECTOR, ".node")]
+    colours = [
+        node.value_of_css_property("fill") for node in page.find_elements(By.CSS_SELECTOR, ".node")
+    ]
     assert len(colours) == 16
     assert len(set(colours[1:])) == 1 and colours[0] != colours[1] and users[0] != users[1]
-    assert rounded_up(min(users)) in text(page, "#graph") and rounded_up(max(users)) in text(page, "#graph")
+    assert rounded_up(min(users)) in text(page, "#graph") and rounded_up(max(users)) in text(
+        page, "#graph"
+    )
 
 
 def test_an_infinite_epsilon_of_a_user_is_said_and_coloured(show):
@@ -272,7 +328,9 @@ def test_an_infinite_epsilon_of_a_user_is_said_and_coloured(show):
     assert "rgb(179, 38, 30)" not in {n.value_of_css_property("fill") for n in nodes[:5]}
     assert "∞" in nodes[5].get_attribute("aria-label")
     assert "∞" in text(page, "#adversaries") and "≤ ∞" not in text(page, "#adversaries")
-    assert f"≤ {rounded_up(data['outcomes'][0]['adversaries'][1]['epsilon'])}" in text(page, "#adversaries")
+    assert f"≤ {rounded_up(data['outcomes'][0]['adversaries'][1]['epsilon'])}" in text(
+        page, "#adversaries"
+    )
 
 
 def test_a_user_tells_its_epsilon_and_neighbours_to_pointer_and_keyboard(show):
@@ -293,15 +351,27 @@ def test_a_user_tells_its_epsilon_and_neighbours_to_pointer_and_keyboard(show):
 def test_who_learns_what_is_told_for_the_chosen_outcome(show):
     data = sample.comparison()
     page = show(data)
-    outcome = next(o for o in data["outcomes"] if o["method"] == "DECOR ring" and o["epsilon"] == 3.0)
-    rows = [row.text.split() for row in page.find_elements(By.CSS_SELECTOR, "#adversaries tbody tr")]
+    outcome = next(
+        o for o in data["outcomes"] if o["method"] == "DECOR ring" and o["epsilon"] == 3.0
+    )
+    rows = [
+        row.text.split() for row in page.find_elements(By.CSS_SELECTOR, "#adversaries tbody tr")
+    ]
     assert rows == [
-        [a["adversary"], *([] if a["exact"] else ["≤"]), rounded_up(a["epsilon"]), str(a["worst_user"])]
+        [
+            a["adversary"],
+            *([] if a["exact"] else ["≤"]),
+            rounded_up(a["epsilon"]),
+            str(a["worst_user"]),
+        ]
         for a in outcome["adversaries"]
     ]
     widths = [m.rect["width"] for m in page.find_elements(By.CSS_SELECTOR, "#adversaries .meter")]
     values = [a["epsilon"] for a in outcome["adversaries"]]
-    assert all(w / max(widths) == pytest.approx(v / max(values), abs=0.01) for w, v in zip(widths, values, strict=True))
+    assert all(
+        w / max(widths) == pytest.approx(v / max(values), abs=0.01)
+        for w, v in zip(widths, values, strict=True)
+    )
 
 
 def column(page, k):
@@ -344,12 +414,16 @@ def test_a_curve_ends_where_its_values_end(show):
     (line,) = series(page, "curves", "Local DP")
     assert line.get_attribute("d").count("L") == 5
     assert line.rect["x"] + line.rect["width"] == pytest.approx(
-        page.find_element(By.CSS_SELECTOR, '#curves [data-series="Local DP"] .failed').rect["x"] + 4.5, abs=3
+        page.find_element(By.CSS_SELECTOR, '#curves [data-series="Local DP"] .failed').rect["x"]
+        + 4.5,
+        abs=3,
     )
     root = page.find_element(By.CSS_SELECTOR, "#curves svg")
     hover(page, root, root.size["width"] // 2 - 16, 0)
     rows = [row.text.split("\n")[0] for row in page.find_elements(By.CSS_SELECTOR, "#tip .row")]
-    assert "Local DP" not in " ".join(rows) and "Local DP: The loss became infinite" in text(page, "#tip")
+    assert "Local DP" not in " ".join(rows) and "Local DP: The loss became infinite" in text(
+        page, "#tip"
+    )
 
 
 def sparse(**more):
@@ -357,7 +431,13 @@ def sparse(**more):
     outcome = {"method": "plain", "epsilon": None, "seeds": [0], "final": {"loss": [0.5]}} | more
     method = {"name": "plain", "kind": "decor" if more.get("epsilon") else "none"}
     metric = {"name": "loss", "label": "loss", "better": "lower"}
-    return {"format": "decor-report-1", "title": "least", "metrics": [metric], "methods": [method], "outcomes": [outcome]}
+    return {
+        "format": "decor-report-1",
+        "title": "least",
+        "metrics": [metric],
+        "methods": [method],
+        "outcomes": [outcome],
+    }
 
 
 NOTHING = {"final": {"loss": [None]}, "epsilon": 2.0}
@@ -369,13 +449,19 @@ POINT = {"curve": {"step": [0], "loss": [[-3.5]]}, "epsilon": "inf"}
 def test_the_least_data_makes_a_page_that_works(show, more):
     page = show(sparse(**more))
     assert page.find_element(By.ID, "results").is_displayed() and text(page, "h1") == "least"
-    assert "NaN" not in page.page_source.split("<script")[0] and "undefined" not in page.page_source.split("<script")[0]
+    assert (
+        "NaN" not in page.page_source.split("<script")[0]
+        and "undefined" not in page.page_source.split("<script")[0]
+    )
     double = sparse(**more)
     double["methods"].append({"name": "other", "kind": "local"})
     double["outcomes"].append(double["outcomes"][0] | {"method": "other"})
     page = show(double)
     assert page.find_element(By.CSS_SELECTOR, "#privacy svg").is_displayed()
-    assert "NaN" not in page.page_source.split("<script")[0] and "undefined" not in page.page_source.split("<script")[0]
+    assert (
+        "NaN" not in page.page_source.split("<script")[0]
+        and "undefined" not in page.page_source.split("<script")[0]
+    )
 
 
 def test_values_over_many_powers_of_ten_are_drawn_on_a_log_axis(show):
@@ -401,11 +487,18 @@ def test_epsilons_are_rounded_in_the_browser_as_in_python(show):
     data["outcomes"][0]["per_user_epsilon"] = values
     data["outcomes"][1]["per_user_epsilon"] = None
     page = show(data)
-    labels = page.execute_script("return [...document.querySelectorAll('.node')].map((node) => node.getAttribute('aria-label'))")
-    assert [label.split("ε = ")[1].removesuffix(".") for label in labels] == [rounded_up(value) for value in values]
+    labels = page.execute_script(
+        "return [...document.querySelectorAll('.node')].map((node) => "
+        "node.getAttribute('aria-label'))"
+    )
+    assert [label.split("ε = ")[1].removesuffix(".") for label in labels] == [
+        rounded_up(value) for value in values
+    ]
 
 
-@pytest.mark.parametrize("make", [sample.comparison, sample.single, sample.large], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", [sample.comparison, sample.single, sample.large], ids=lambda make: make.__name__
+)
 def test_every_control_has_a_name(show, make):
     page = show(make())
     for what, name in page.execute_script(CONTROLS):
@@ -418,7 +511,9 @@ def test_every_control_has_a_name(show, make):
 @pytest.mark.parametrize("make", [sample.diverged, sample.star], ids=lambda make: make.__name__)
 def test_all_text_has_enough_contrast(show, make, dark):
     page = show(make(), dark=dark)
-    page.find_elements(By.CSS_SELECTOR, "[data-legend] button")[0].click() if make is sample.diverged else None
+    page.find_elements(By.CSS_SELECTOR, "[data-legend] button")[
+        0
+    ].click() if make is sample.diverged else None
     assert page.execute_script(CONTRAST) == []
 
 
@@ -438,18 +533,26 @@ def test_hostile_text_stays_text(show):
     page = show(sample.hostile())
     choose_epsilon(page, "10")
     hover(page, page.find_elements(By.CSS_SELECTOR, ".node")[0])
-    assert sample.HOSTILE in page.execute_script("return document.getElementById('tip').textContent")
+    assert sample.HOSTILE in page.execute_script(
+        "return document.getElementById('tip').textContent"
+    )
     assert page.execute_script(
-        "return [document.querySelectorAll('script').length, document.querySelectorAll('img').length]"
+        "return [document.querySelectorAll('script').length, "
+        "document.querySelectorAll('img').length]"
     ) == [2, 0]
     assert page.find_element(By.CSS_SELECTOR, "h1").get_attribute("textContent") == sample.HOSTILE
-    assert page.execute_script("return document.getElementById('method').options[0].textContent") == sample.HOSTILE
+    assert (
+        page.execute_script("return document.getElementById('method').options[0].textContent")
+        == sample.HOSTILE
+    )
     with pytest.raises(NoAlertPresentException):
         page.switch_to.alert.accept()
 
 
 def test_a_script_that_gets_in_all_the_same_does_not_run(driver, tmp_path):
-    text = report.page(sample.star()).replace("</main>", "</main><script>window.bad = 1</script><b onclick='1' id=b></b>")
+    text = report.page(sample.star()).replace(
+        "</main>", "</main><script>window.bad = 1</script><b onclick='1' id=b></b>"
+    )
     (tmp_path / "bad.html").write_text(text)
     driver.get((tmp_path / "bad.html").as_uri())
     assert driver.execute_script("return window.bad") is None
@@ -458,8 +561,13 @@ def test_a_script_that_gets_in_all_the_same_does_not_run(driver, tmp_path):
 
 def test_without_scripts_the_results_are_there_and_empty_figures_are_not(show):
     page = show(sample.comparison(), script=False)
-    assert page.find_element(By.ID, "results").is_displayed() and "JavaScript" in text(page, "noscript")
-    assert not page.find_element(By.ID, "figures").is_displayed() and not page.find_element(By.ID, "bar").is_displayed()
+    assert page.find_element(By.ID, "results").is_displayed() and "JavaScript" in text(
+        page, "noscript"
+    )
+    assert (
+        not page.find_element(By.ID, "figures").is_displayed()
+        and not page.find_element(By.ID, "bar").is_displayed()
+    )
     assert "SecLDP" in text(page, "#guarantee")
 
 
@@ -467,7 +575,8 @@ def test_a_window_that_changes_its_width_is_drawn_again(show):
     page = show(sample.comparison(), 1280)
     before = page.find_element(By.CSS_SELECTOR, "#curves svg").get_attribute("width")
     page.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": 420, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        "Emulation.setDeviceMetricsOverride",
+        {"width": 420, "height": 900, "deviceScaleFactor": 1, "mobile": False},
     )
     page.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
     # drawn again and not only shrunk by the style sheet
@@ -479,7 +588,10 @@ def test_on_paper_there_are_figures_and_no_controls(show):
     page = show(sample.comparison(), dark=True)
     scheme = {"name": "prefers-color-scheme", "value": "dark"}
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": [scheme]})
-    assert not page.find_element(By.ID, "bar").is_displayed() and not page.find_element(By.ID, "copy").is_displayed()
+    assert (
+        not page.find_element(By.ID, "bar").is_displayed()
+        and not page.find_element(By.ID, "copy").is_displayed()
+    )
     assert page.find_element(By.CSS_SELECTOR, "#privacy svg").is_displayed()
     assert style(page, "body", "backgroundColor") == "rgb(255, 255, 255)"
     assert style(page, "body", "color") == "rgb(31, 36, 48)"
@@ -514,7 +626,14 @@ def test_the_report_of_a_real_comparison_opens_with_its_plots(show, tmp_path):
 
     graphs = (("ring", decor.ring(8)), ("star", decor.star(8)))
     outsider = decor.Adversary.eavesdropper()  # on a star everybody else is isolated by its hub
-    design = Design(graphs, (3.0, 30.0), decor.Exposure(1.0, 12), adversary=outsider, learning_rates=(0.05, 0.2), seeds=(0, 1))
+    design = Design(
+        graphs,
+        (3.0, 30.0),
+        decor.Exposure(1.0, 12),
+        adversary=outsider,
+        learning_rates=(0.05, 0.2),
+        seeds=(0, 1),
+    )
     data = Comparison(decor.tasks.breast_cancer(users=8), design, tmp_path / "c").run()
     page = show(data)
     found = {plot["plot"]: plot["marks"] for plot in page.execute_script(BOXES)}

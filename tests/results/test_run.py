@@ -1,4 +1,6 @@
-"""What a run leaves behind: everything, whatever stops the writing, and nothing that was not there."""
+"""What a run leaves behind: everything, whatever stops the writing, and nothing that was
+not there.
+"""
 
 import json
 import math
@@ -21,34 +23,55 @@ BUDGET = decor.Budget(3.0, 1e-5)
 
 def plan(steps=6, epsilon=3.0, users=3):
     exposure = decor.Exposure(clip=1.0, steps=steps)
-    return decor.calibrate(decor.ring(users), exposure, decor.Adversary.eavesdropper(), decor.Budget(epsilon, 1e-5))
+    return decor.calibrate(
+        decor.ring(users), exposure, decor.Adversary.eavesdropper(), decor.Budget(epsilon, 1e-5)
+    )
 
 
 def made(steps_taken=4, seed=0, stopped="stopped after step 4 of 6", **more):
     """A run by hand, with momentum's state and a metric that is not finite."""
     generator = torch.Generator().manual_seed(seed)
     parts = {"0.weight": (3, 2, 4), "0.bias": (3, 2), "deep/name.with.dots": (3, 1)}
-    tensors = [{name: torch.randn(shape, generator=generator) for name, shape in parts.items()} for _ in range(2)]
+    tensors = [
+        {name: torch.randn(shape, generator=generator) for name, shape in parts.items()}
+        for _ in range(2)
+    ]
     tensors[0]["double"] = torch.randn(3, 2, generator=generator, dtype=torch.float64)
     steps = list(range(0, steps_taken + 1, 2))
-    history = {"step": steps, "loss": [1 / (1 + k + seed) for k in steps], "accuracy": [0.1 + k / 10 for k in steps]}
-    return Run(plan(**more), history, tensors[0], steps_taken, stopped, {"seed": seed, "task": {"name": "é"}}, tensors[1])
+    history = {
+        "step": steps,
+        "loss": [1 / (1 + k + seed) for k in steps],
+        "accuracy": [0.1 + k / 10 for k in steps],
+    }
+    return Run(
+        plan(**more),
+        history,
+        tensors[0],
+        steps_taken,
+        stopped,
+        {"seed": seed, "task": {"name": "é"}},
+        tensors[1],
+    )
 
 
 def same(one, two):
     tensors = all(
-        a.keys() == b.keys() and all(torch.equal(a[k], b[k]) and a[k].dtype == b[k].dtype for k in a)
+        a.keys() == b.keys()
+        and all(torch.equal(a[k], b[k]) and a[k].dtype == b[k].dtype for k in a)
         for a, b in ((one.models, two.models), (one.velocity, two.velocity))
     )
     return (
         tensors
         and json.dumps(one.history) == json.dumps(two.history)
         and one.plan.to_json() == two.plan.to_json()
-        and (one.steps_taken, one.stopped, one.manifest) == (two.steps_taken, two.stopped, two.manifest)
+        and (one.steps_taken, one.stopped, one.manifest)
+        == (two.steps_taken, two.stopped, two.manifest)
     )
 
 
-@pytest.mark.parametrize("run", [made(), made(6, stopped=None), replace(made(), velocity={}), made(0, stopped="at once")])
+@pytest.mark.parametrize(
+    "run", [made(), made(6, stopped=None), replace(made(), velocity={}), made(0, stopped="at once")]
+)
 def test_a_saved_run_is_loaded_as_it_was(run, tmp_path):
     run.save(tmp_path / "deep" / "run")
     again = Run.load(tmp_path / "deep" / "run")
@@ -64,9 +87,14 @@ def test_a_saved_run_is_loaded_as_it_was(run, tmp_path):
 
 
 def test_a_run_that_was_trained_is_loaded_as_it_was(tmp_path):
-    X, y = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 1, 0, 1])
+    X, y = (
+        torch.randn(5, 4, generator=torch.Generator().manual_seed(0)),
+        torch.tensor([0, 1, 1, 0, 1]),
+    )
     task = decor.Task(models.logistic(4), losses.logistic, [(X, y)] * 3, test=(X, y))
-    run = decor.train(task, plan(), learning_rate=0.5, momentum=0.9, callbacks=[lambda moment: moment.step >= 3])
+    run = decor.train(
+        task, plan(), learning_rate=0.5, momentum=0.9, callbacks=[lambda moment: moment.step >= 3]
+    )
     assert run.stopped and run.velocity and run.steps_taken == 3
     run.save(tmp_path)
     assert same(run, Run.load(tmp_path))
@@ -79,7 +107,9 @@ def test_a_run_that_was_trained_is_loaded_as_it_was(tmp_path):
 
 def test_the_average_model_is_the_mean_over_users():
     run = made()
-    assert all(torch.equal(value, run.models[name].mean(0)) for name, value in run.average_model.items())
+    assert all(
+        torch.equal(value, run.models[name].mean(0)) for name, value in run.average_model.items()
+    )
 
 
 class Killed(BaseException):
@@ -111,7 +141,10 @@ def killed_when_removing(monkeypatch):
 FOLLOWING = {
     "the same run later": (made(2), made(4)),
     "the same run at its end": (made(4), made(6, stopped=None)),
-    "the same step again": (made(4), replace(made(4), stopped="interrupted after step 4; go on with --resume")),
+    "the same step again": (
+        made(4),
+        replace(made(4), stopped="interrupted after step 4; go on with --resume"),
+    ),
 }
 
 OTHERS = {
@@ -140,7 +173,9 @@ def test_a_folder_is_a_whole_run_wherever_saving_is_killed(name, tmp_path):
             except Killed:
                 pass
         found = Run.load(folder)
-        assert same(found, new) or (not done and same(found, old)), f"killed at move {k}: a mixture of two runs"
+        assert same(found, new) or (not done and same(found, old)), (
+            f"killed at move {k}: a mixture of two runs"
+        )
         new.save(folder)
         assert same(Run.load(folder), new), "and the next save mends everything"
         assert len(os.listdir(folder)) == 4, "what is old or half written is removed"
@@ -177,7 +212,8 @@ def test_another_run_is_only_replaced_on_request_and_never_mixed_with(name, tmp_
                 new.save(folder, overwrite=True)
                 done = True
             except Killed:
-                with pytest.raises(InputError, match="manifest.json is missing"):  # no run, rather than parts of two
+                # no run, rather than parts of two
+                with pytest.raises(InputError, match="manifest.json is missing"):
                     Run.load(folder)
         new.save(folder, overwrite=True)
         assert same(Run.load(folder), new) and len(os.listdir(folder)) == 4
@@ -206,7 +242,9 @@ GARBAGE = {
 }
 
 
-@pytest.mark.parametrize("file", ["manifest.json", "plan.json", "metrics.jsonl", "models-4.safetensors"])
+@pytest.mark.parametrize(
+    "file", ["manifest.json", "plan.json", "metrics.jsonl", "models-4.safetensors"]
+)
 @pytest.mark.parametrize("garbage", GARBAGE)
 def test_a_broken_file_is_named(file, garbage, tmp_path):
     if (garbage, file) == ("empty", "metrics.jsonl"):
@@ -216,10 +254,14 @@ def test_a_broken_file_is_named(file, garbage, tmp_path):
     path.write_bytes(GARBAGE[garbage](path.read_bytes()))
     with pytest.raises(InputError) as problem:
         Run.load(tmp_path)
-    assert str(tmp_path) in str(problem.value) and (file if file != "manifest.json" else "manifest") in str(problem.value)
+    assert str(tmp_path) in str(problem.value) and (
+        file if file != "manifest.json" else "manifest"
+    ) in str(problem.value)
 
 
-@pytest.mark.parametrize("file", ["manifest.json", "plan.json", "metrics.jsonl", "models-4.safetensors"])
+@pytest.mark.parametrize(
+    "file", ["manifest.json", "plan.json", "metrics.jsonl", "models-4.safetensors"]
+)
 def test_a_missing_file_is_named(file, tmp_path):
     made().save(tmp_path)
     (tmp_path / file).unlink()
@@ -255,14 +297,24 @@ def test_a_number_of_steps_that_cannot_be_is_refused(value, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["../secret.safetensors", "{folder}/secret.safetensors", "..", ".", "", "sub/../../secret.safetensors"]
+    "name",
+    [
+        "../secret.safetensors",
+        "{folder}/secret.safetensors",
+        "..",
+        ".",
+        "",
+        "sub/../../secret.safetensors",
+    ],
 )
 def test_a_models_file_outside_the_folder_is_not_followed(name, tmp_path):
     save_file({"models/0.weight": torch.ones(3, 1)}, tmp_path / "secret.safetensors")
     folder = tmp_path / "run"
     made().save(folder)
     manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"models": name.format(folder=tmp_path)}))
+    (folder / "manifest.json").write_text(
+        json.dumps(manifest | {"models": name.format(folder=tmp_path)})
+    )
     with pytest.raises(InputError, match="run"):
         Run.load(folder)
 
@@ -275,10 +327,17 @@ def test_nothing_is_unpickled(tmp_path):
 
 
 def test_what_a_manifest_says_of_its_own_does_not_replace_what_the_run_says(tmp_path):
-    run = replace(made(), manifest={"models": "elsewhere", "steps_taken": 1, "stopped": None, "format": "other"})
+    run = replace(
+        made(),
+        manifest={"models": "elsewhere", "steps_taken": 1, "stopped": None, "format": "other"},
+    )
     run.save(tmp_path)
     found = Run.load(tmp_path)
-    assert found.steps_taken == 4 and found.stopped == run.stopped and found.models.keys() == run.models.keys()
+    assert (
+        found.steps_taken == 4
+        and found.stopped == run.stopped
+        and found.models.keys() == run.models.keys()
+    )
 
 
 def test_a_path_that_cannot_be_written_is_named(tmp_path):
@@ -286,7 +345,13 @@ def test_a_path_that_cannot_be_written_is_named(tmp_path):
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(InputError, match="cannot be written to .*file"):
             made().save(path)
-    for blocked in ("models-4.safetensors.new", "plan.json.new", "metrics.jsonl.new", "manifest.json.new", "manifest.json"):
+    for blocked in (
+        "models-4.safetensors.new",
+        "plan.json.new",
+        "metrics.jsonl.new",
+        "manifest.json.new",
+        "manifest.json",
+    ):
         folder = tmp_path / ("in the way of " + blocked)
         (folder / blocked / "full").mkdir(parents=True)
         with pytest.raises(InputError, match="cannot be written to .*in the way"):
@@ -307,14 +372,23 @@ def test_a_full_disk_is_said_in_a_sentence(tmp_path, monkeypatch):
 
 
 def test_metrics_that_are_not_finite_are_null_and_come_back_as_nan(tmp_path):
-    run = replace(made(), history={"step": [0, 2, 4], "loss": [1.0, math.inf, math.nan], "accuracy": [0.5, 0.25, -math.inf]})
+    run = replace(
+        made(),
+        history={
+            "step": [0, 2, 4],
+            "loss": [1.0, math.inf, math.nan],
+            "accuracy": [0.5, 0.25, -math.inf],
+        },
+    )
     run.save(tmp_path)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert json.loads(lines[1]) == {"step": 2, "loss": None, "accuracy": 0.25}
     assert "NaN" not in "".join(lines) and "Infinity" not in "".join(lines)
     found = Run.load(tmp_path).history
     assert found["step"] == [0, 2, 4] and found["loss"][0] == 1.0
-    assert all(math.isnan(value) for value in (*found["loss"][1:], found["accuracy"][2])) and found["accuracy"][:2] == [0.5, 0.25]
+    assert all(math.isnan(value) for value in (*found["loss"][1:], found["accuracy"][2])) and found[
+        "accuracy"
+    ][:2] == [0.5, 0.25]
 
 
 def test_a_run_promises_what_the_whole_plan_does_and_says_what_fewer_steps_would_cost():
@@ -325,7 +399,12 @@ def test_a_run_promises_what_the_whole_plan_does_and_says_what_fewer_steps_would
     assert curve[5] == run.guarantee.epsilon == pytest.approx(3.0, rel=1e-3)
     by_hand = replace(whole, exposure=replace(whole.exposure, steps=10)).guarantee(0.999e-5)
     found = run.guarantee_at(steps=10)
-    assert (found.epsilon, found.delta, found.steps, found.in_advance) == (by_hand.epsilon, 1e-5, 10, True)
+    assert (found.epsilon, found.delta, found.steps, found.in_advance) == (
+        by_hand.epsilon,
+        1e-5,
+        10,
+        True,
+    )
     assert run.guarantee.steps == 50 and not run.guarantee.in_advance
     for steps in (-1, 51):
         with pytest.raises(InputError, match="steps must be from 0 to the plan's 50"):
@@ -338,13 +417,19 @@ def test_no_steps_cost_nothing_for_anybody():
         assert (found.epsilon, found.steps, found.exact) == (0.0, 0, True)
         assert found.per_user.tolist() == [0.0] * users
     free = replace(made(0), plan=replace(plan(), sigma_cdp=0.0, sigma_cor=0.0))
-    assert free.guarantee_at(steps=0).epsilon == 0 and math.isinf(free.guarantee_at(steps=1).epsilon)
+    assert free.guarantee_at(steps=0).epsilon == 0 and math.isinf(
+        free.guarantee_at(steps=1).epsilon
+    )
 
 
 def test_a_run_promises_at_any_delta_and_against_any_adversary():
     run = made()
     everyone = decor.Adversary.everyone()
-    assert run.guarantee_at(1e-7).epsilon == run.plan.guarantee(0.999e-7).epsilon > run.guarantee.epsilon
+    assert (
+        run.guarantee_at(1e-7).epsilon
+        == run.plan.guarantee(0.999e-7).epsilon
+        > run.guarantee.epsilon
+    )
     against = run.guarantee_at(1e-5, everyone)
     assert against.epsilon == run.plan.guarantee(0.999e-5, everyone).epsilon > run.guarantee.epsilon
     assert str(against.adversary) == "everyone" and str(run.guarantee.adversary) == "eavesdropper"

@@ -12,11 +12,15 @@ OLD = Path(__file__).parent.parent / "version_0_1"
 
 
 @pytest.mark.parametrize("name", ["secret", "stopped"])
-def test_a_folder_of_the_simulator_is_called_a_simulation_also_where_its_seed_was_called_secret(name, tmp_path):
+def test_a_folder_of_the_simulator_is_called_a_simulation_also_where_its_seed_was_called_secret(
+    name, tmp_path
+):
     """Version 0.1 promised privacy for floating-point noise of a 62-bit seed."""
     run = decor.Run.load(OLD / name)
     assert run.simulated and run.guarantee.simulated
-    assert str(run.guarantee).startswith("Simulation with a known seed. With secret noise this plan is (3.00")
+    assert str(run.guarantee).startswith(
+        "Simulation with a known seed. With secret noise this plan is (3.00"
+    )
     with pytest.raises(InputError, match="this run is a simulation"):
         run.release(tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -32,7 +36,11 @@ def test_a_folder_of_a_node_keeps_its_promise_and_can_be_released(tmp_path):
     assert run.guarantee.epsilon == run.plan.guarantee().epsilon
     run.release(tmp_path / "out")
     held = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert "seconds" not in held and "steps_missed" not in held and set(held["task"]) == {"name", "users", "parameters"}
+    assert (
+        "seconds" not in held
+        and "steps_missed" not in held
+        and set(held["task"]) == {"name", "users", "parameters"}
+    )
     again = decor.Run.load(tmp_path / "out")
     assert str(again.guarantee) == str(run.guarantee) and not again.simulated
 
@@ -40,4 +48,6 @@ def test_a_folder_of_a_node_keeps_its_promise_and_can_be_released(tmp_path):
 def test_the_whole_plans_epsilon_is_promised_for_a_run_that_had_stopped():
     run = decor.Run.load(OLD / "stopped")
     assert run.steps_taken == 3 and run.guarantee.epsilon == pytest.approx(3.0, rel=1e-3)
-    assert "the whole plan's; stopped after 3 of 6 steps (stopped by a callback after step 3)" in str(run.guarantee)
+    assert (
+        "the whole plan's; stopped after 3 of 6 steps (stopped by a callback after step 3)"
+    ) in str(run.guarantee)

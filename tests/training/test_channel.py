@@ -1,4 +1,6 @@
-"""The noise as it is transmitted, seen through `train` and `sweep` alone, has exactly the law that is accounted."""
+"""The noise as it is transmitted, seen through `train` and `sweep` alone, has exactly the law that
+is accounted.
+"""
 
 import itertools
 import math
@@ -23,9 +25,15 @@ RATE = 0.25
 
 
 def still(users, dimension, layers=1):
-    """A task without a gradient: records of zeros and no bias, so that a message is the model and its noise."""
+    """A task without a gradient: records of zeros and no bias, so that a message is the model and
+    its noise.
+    """
     sizes = [dimension] * layers + [1]
-    parts = [part for a, b in itertools.pairwise(sizes) for part in (nn.Linear(a, b, bias=False), nn.Tanh())][:-1]
+    parts = [
+        part
+        for a, b in itertools.pairwise(sizes)
+        for part in (nn.Linear(a, b, bias=False), nn.Tanh())
+    ][:-1]
     model = nn.Sequential(*parts)
     with torch.no_grad():
         for p in model.parameters():
@@ -51,15 +59,31 @@ def weights(topology):
 
 
 def noise(plan, task, learning_rates=(RATE,), seeds=(5,), plans=(), dtype="float64", momentum=0.0):
-    """What went over the wire, less the models that were to be sent, by the learning rate: [steps, users, seeds, settings, d]."""
+    """What went over the wire, less the models that were to be sent, by the learning rate: [steps,
+    users, seeds, settings, d].
+    """
     wire = []
-    engine = Vectorised(dtype=dtype, on_messages=lambda step, sent: wire.append((step, sent.double().numpy())))
+    engine = Vectorised(
+        dtype=dtype, on_messages=lambda step, sent: wire.append((step, sent.double().numpy()))
+    )
     plans = [plan, *plans]
-    decor.sweep(task, plans, learning_rates=learning_rates, seeds=seeds, engine=engine, momentum=momentum, evaluate_every=10**6)
+    decor.sweep(
+        task,
+        plans,
+        learning_rates=learning_rates,
+        seeds=seeds,
+        engine=engine,
+        momentum=momentum,
+        evaluate_every=10**6,
+    )
     assert [step for step, _ in wire] == list(range(plan.exposure.steps))
     start = torch.cat([p.detach().T.flatten() for p in task.model.parameters()]).double().numpy()
     model = np.broadcast_to(start, wire[0][1].shape)
-    W = np.full((task.users, task.users), 1 / task.users) if plan.adversary.average_only else weights(plan.topology)
+    W = (
+        np.full((task.users, task.users), 1 / task.users)
+        if plan.adversary.average_only
+        else weights(plan.topology)
+    )
     found, before = [], 0.0
     rates = np.array([rate for _ in plans for rate in learning_rates])[:, None]
     for _, sent in wire:
@@ -71,7 +95,9 @@ def noise(plan, task, learning_rates=(RATE,), seeds=(5,), plans=(), dtype="float
 
 def true_sigma(topology, s, c):
     sigma = s**2 * np.eye(topology.users)
-    for (i, j), each in zip(topology.edges.tolist(), np.broadcast_to(c, topology.edge_count).tolist(), strict=True):
+    for (i, j), each in zip(
+        topology.edges.tolist(), np.broadcast_to(c, topology.edge_count).tolist(), strict=True
+    ):
         sigma[[i, j], [i, j]] += each**2
         sigma[i, j] -= each**2
         sigma[j, i] -= each**2
@@ -79,14 +105,18 @@ def true_sigma(topology, s, c):
 
 
 def whitened(samples, sigma):
-    """Samples [..., users] in the eigenvectors of sigma, each at its own scale: independent and standard if they are sigma's."""
+    """Samples [..., users] in the eigenvectors of sigma, each at its own scale: independent and
+    standard if they are sigma's.
+    """
     values, vectors = np.linalg.eigh(sigma)
     return samples @ vectors / np.sqrt(values)
 
 
 def consistent(samples, sigma, alarm=1e-6):
-    """Whether samples [count, users] can be N(0, sigma): every mode's variance and that of all together by their chi-squares,
-    every two modes' correlation by its normal law. A right answer is refused once in 1 / alarm times at most (Bonferroni)."""
+    """Whether samples [count, users] can be N(0, sigma): every mode's variance and that of all
+    together by their chi-squares, every two modes' correlation by its normal law. A right answer is
+    refused once in 1 / alarm times at most (Bonferroni).
+    """
     z = whitened(samples, sigma)
     count, users = z.shape
     each = alarm / (users * (users + 1) / 2 + 1)
@@ -98,7 +128,11 @@ def consistent(samples, sigma, alarm=1e-6):
 
     off = abs(squares[np.triu_indices(users, 1)]) / math.sqrt(count)
     modes = np.diag(squares)
-    return bool(right(modes, count).all() and right(modes.sum(), count * users) and (off <= stats.norm.isf(each / 2)).all())
+    return bool(
+        right(modes, count).all()
+        and right(modes.sum(), count * users)
+        and (off <= stats.norm.isf(each / 2)).all()
+    )
 
 
 def only_its_own(samples, topology, s, c):
@@ -121,7 +155,9 @@ def plan_of(topology, s, c, steps=20, adversary=None):
 
 
 def test_the_test_itself_knows_its_false_alarms_and_what_it_must_refuse():
-    """On Gaussians of numpy: right ones are accepted at a rate of one in a hundred, scaled, moved and mixed ones are refused."""
+    """On Gaussians of numpy: right ones are accepted at a rate of one in a hundred, scaled, moved
+    and mixed ones are refused.
+    """
     rng = np.random.default_rng(0)
     topology = decor.ring(8)
     F = np.linalg.cholesky(true_sigma(topology, 1.0, 2.0))
@@ -129,14 +165,25 @@ def test_the_test_itself_knows_its_false_alarms_and_what_it_must_refuse():
     refused = sum(not consistent(x, true_sigma(topology, 1.0, 2.0), alarm=0.05) for x in trials)
     assert 2 <= refused <= 40, "20 expected of an alarm of 0.05"
     assert all(only_its_own(x, topology, 1.0, 2.0) for x in trials[:20])
-    assert not consistent(trials[0] @ weights(topology), true_sigma(topology, 1.0, 2.0)), "noise that was gossiped"
-    assert not consistent(trials[0][:, ::-1] * [1, 1, 1, 1, -1, -1, -1, -1], true_sigma(topology, 1.0, 2.0)), "a wrong sign"
+    assert not consistent(trials[0] @ weights(topology), true_sigma(topology, 1.0, 2.0)), (
+        "noise that was gossiped"
+    )
+    assert not consistent(
+        trials[0][:, ::-1] * [1, 1, 1, 1, -1, -1, -1, -1], true_sigma(topology, 1.0, 2.0)
+    ), "a wrong sign"
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(
     "topology",
-    [decor.ring(16), decor.torus(4, 4), decor.star(16), decor.erdos_renyi(16, 0.3, seed=3), decor.complete(12), decor.path(2)],
+    [
+        decor.ring(16),
+        decor.torus(4, 4),
+        decor.star(16),
+        decor.erdos_renyi(16, 0.3, seed=3),
+        decor.complete(12),
+        decor.path(2),
+    ],
     ids=repr,
 )
 def test_transmitted_noise_is_sigmas_on_small_graphs(topology, dtype):
@@ -161,18 +208,26 @@ def test_transmitted_noise_is_sigmas_on_large_graphs(topology, root):
     assert only_its_own(by_users(found), topology, 0.5, 1.2), root
 
 
-@pytest.mark.parametrize("topology", [decor.ring(12), decor.star(9), decor.ring(100), decor.torus(9, 9)], ids=repr)
+@pytest.mark.parametrize(
+    "topology", [decor.ring(12), decor.star(9), decor.ring(100), decor.torus(9, 9)], ids=repr
+)
 def test_transmitted_noise_is_sigmas_when_edges_differ(topology):
     c = np.random.default_rng(1).uniform(0.3, 3.0, topology.edge_count)
     c[3] = 0.0
     found = noise(plan_of(topology, 0.5, c, steps=12), still(topology.users, 700))
     assert only_its_own(by_users(found), topology, 0.5, c)
-    assert not consistent(by_users(found), true_sigma(topology, 0.5, float(np.sqrt((c**2).mean())))), "one number for all edges"
-    assert not consistent(by_users(found), true_sigma(topology, 0.5, np.roll(c, 1))), "each edge its own"
+    assert not consistent(
+        by_users(found), true_sigma(topology, 0.5, float(np.sqrt((c**2).mean())))
+    ), "one number for all edges"
+    assert not consistent(by_users(found), true_sigma(topology, 0.5, np.roll(c, 1))), (
+        "each edge its own"
+    )
 
 
 @pytest.mark.parametrize(
-    "topology", [decor.ring(10), decor.star(8), decor.ring(80), decor.torus(8, 9), decor.complete(70)], ids=repr
+    "topology",
+    [decor.ring(10), decor.star(8), decor.ring(80), decor.torus(8, 9), decor.complete(70)],
+    ids=repr,
 )
 def test_every_setting_of_a_sweep_has_its_own_law_and_every_seed_its_own_noise(topology):
     couples = [(0.4, 1.5), (1.2, 0.3), (0.7, 0.0), (0.05, 2.0)]
@@ -216,7 +271,15 @@ def test_central_noise_is_everybodys_own_and_the_server_averages(users):
 
 
 @pytest.mark.parametrize(
-    "topology", [decor.ring(16), decor.star(9), decor.erdos_renyi(20, 0.3, seed=1), decor.torus(9, 9), decor.ring(100)], ids=repr
+    "topology",
+    [
+        decor.ring(16),
+        decor.star(9),
+        decor.erdos_renyi(20, 0.3, seed=1),
+        decor.torus(9, 9),
+        decor.ring(100),
+    ],
+    ids=repr,
 )
 def test_correlated_noise_cancels_in_the_sum_over_users(topology):
     for s in (0.0, 1e-4, 1e-8):
@@ -235,7 +298,10 @@ def test_correlated_noise_cancels_in_the_sum_over_users(topology):
 def unrelated(x, y):
     """No correlation of values and of squares, five deviations."""
     x, y = x.ravel(), y.ravel()
-    return all(abs(np.corrcoef(a, b)[0, 1]) < 5 / math.sqrt(len(x)) for a, b in ((x, y), (x**2, y**2), (x, y**2), (x**2, y)))
+    return all(
+        abs(np.corrcoef(a, b)[0, 1]) < 5 / math.sqrt(len(x))
+        for a, b in ((x, y), (x**2, y**2), (x, y**2), (x**2, y))
+    )
 
 
 def unrelated_steps(found, sigma):
@@ -244,15 +310,21 @@ def unrelated_steps(found, sigma):
 
 
 @pytest.mark.parametrize(
-    "topology", [decor.ring(16), decor.star(8), decor.ring(100), decor.torus(9, 9), decor.complete(80)], ids=repr
+    "topology",
+    [decor.ring(16), decor.star(8), decor.ring(100), decor.torus(9, 9), decor.complete(80)],
+    ids=repr,
 )
 def test_noise_is_fresh_in_every_step(topology):
     found = noise(plan_of(topology, 0.5, 2.0, steps=8), still(topology.users, 300))
     assert unrelated_steps(found, true_sigma(topology, 0.5, 2.0))
-    assert not unrelated_steps(np.stack([found[0], found[1], found[0]]), true_sigma(topology, 0.5, 2.0)), "reused noise is seen"
+    assert not unrelated_steps(
+        np.stack([found[0], found[1], found[0]]), true_sigma(topology, 0.5, 2.0)
+    ), "reused noise is seen"
 
 
-@pytest.mark.parametrize("topology", [decor.ring(10), decor.ring(70), decor.torus(8, 9), decor.complete(66)], ids=repr)
+@pytest.mark.parametrize(
+    "topology", [decor.ring(10), decor.ring(70), decor.torus(8, 9), decor.complete(66)], ids=repr
+)
 @pytest.mark.parametrize("dimension", [5, 12, 40])
 def test_noise_is_independent_between_coordinates_and_between_layers(topology, dimension):
     """Three layers, whose widths are below and above what shares a group of Gaussians."""
@@ -262,28 +334,49 @@ def test_noise_is_independent_between_coordinates_and_between_layers(topology, d
     steps = 20_000 // (topology.users * dimension**2) + 12
     found = noise(plan_of(topology, 0.5, 1.0, steps=steps), task)
     assert consistent(by_users(found), true_sigma(topology, 0.5, 1.0))
-    z = whitened(found[:, :, 0, 0].transpose(0, 2, 1), true_sigma(topology, 0.5, 1.0))  # [steps, d, users]
+    # [steps, d, users]
+    z = whitened(found[:, :, 0, 0].transpose(0, 2, 1), true_sigma(topology, 0.5, 1.0))
     d = dimension**2
     assert unrelated(z[:, :d], z[:, d : 2 * d]), "layers of one shape, place by place"
-    assert unrelated(z[:, :dimension], z[:, 2 * d :]) and unrelated(z[:, d : d + dimension], z[:, 2 * d :])
+    assert unrelated(z[:, :dimension], z[:, 2 * d :]) and unrelated(
+        z[:, d : d + dimension], z[:, 2 * d :]
+    )
     assert unrelated(z[:, 1:], z[:, :-1]) and unrelated(z[:, :, 1:], z[:, :, :-1])
     if len(z) * topology.users > 8 * z.shape[1]:
         each = np.corrcoef(z.transpose(1, 0, 2).reshape(z.shape[1], -1))
         off = abs(each[np.triu_indices(len(each), 1)])
-        assert off.max() < stats.norm.isf(5e-7 / len(off)) / math.sqrt(len(z) * topology.users), "any two coordinates"
+        assert off.max() < stats.norm.isf(5e-7 / len(off)) / math.sqrt(len(z) * topology.users), (
+            "any two coordinates"
+        )
 
 
 @pytest.mark.parametrize(
     "topology",
-    [decor.ring(16), decor.torus(4, 5), decor.star(12), decor.erdos_renyi(15, 0.4, seed=2), decor.torus(9, 9)],
+    [
+        decor.ring(16),
+        decor.torus(4, 5),
+        decor.star(12),
+        decor.erdos_renyi(15, 0.4, seed=2),
+        decor.torus(9, 9),
+    ],
     ids=repr,
 )
 def test_one_round_of_gossip_leaves_of_the_correlated_noise_what_lemma_noisereduce_says(topology):
     """E |N W|_F^2 = 2 H_G(W) |E| d sigma_cor^2, of the models that users hold after the round."""
     c, d = 1.7, 20_000
     task = still(topology.users, d)
-    run = decor.train(task, plan_of(topology, 0.0, c, steps=1), learning_rate=RATE, engine=Vectorised(seed=3, dtype="float64"))
-    left = ((run.models["0.weight"].squeeze(1) - task.model[0].weight.detach()) / RATE).square().sum().item()
+    run = decor.train(
+        task,
+        plan_of(topology, 0.0, c, steps=1),
+        learning_rate=RATE,
+        engine=Vectorised(seed=3, dtype="float64"),
+    )
+    left = (
+        ((run.models["0.weight"].squeeze(1) - task.model[0].weight.detach()) / RATE)
+        .square()
+        .sum()
+        .item()
+    )
     expected = 2 * mixing.heterogeneity(topology) * topology.edge_count * d * c**2
     # the sum of d independent quadratic forms: their variance is 2 |W L W|_F^2 c^4
     W, L = weights(topology), true_sigma(topology, 0.0, 1.0)
@@ -293,7 +386,12 @@ def test_one_round_of_gossip_leaves_of_the_correlated_noise_what_lemma_noiseredu
         assert abs(left - wrong**2 * expected) > 5 * deviation
 
 
-@given(graphs(most=12), st.integers(0, 9), st.sampled_from([False, True, "designed"]), st.integers(1, 40))
+@given(
+    graphs(most=12),
+    st.integers(0, 9),
+    st.sampled_from([False, True, "designed"]),
+    st.integers(1, 40),
+)
 def test_sparse_gossip_is_the_gossip_matrix(topology, rounds, accelerate, wide):
     gossip = Gossip(rounds, accelerate)
     x = np.random.default_rng(wide).normal(size=(topology.users, wide))
@@ -303,7 +401,16 @@ def test_sparse_gossip_is_the_gossip_matrix(topology, rounds, accelerate, wide):
     if rounds:
         middle = wide // 2  # as two threads would share the columns
         for left, right in ((0, middle), (middle, wide)):
-            sparse_kernels.gossip(found, W.indptr.astype(np.int64), W.indices.astype(np.int64), W.data, steps, 3, left, right)
+            sparse_kernels.gossip(
+                found,
+                W.indptr.astype(np.int64),
+                W.indices.astype(np.int64),
+                W.data,
+                steps,
+                3,
+                left,
+                right,
+            )
     assert np.allclose(found, gossip.matrix(topology) @ x, atol=1e-12)
     if not accelerate:
         assert np.allclose(found, np.linalg.matrix_power(weights(topology), rounds) @ x, atol=1e-12)
@@ -312,30 +419,44 @@ def test_sparse_gossip_is_the_gossip_matrix(topology, rounds, accelerate, wide):
 @pytest.mark.parametrize(("users", "rounds"), [(128, 64), (500, 250)])
 @pytest.mark.parametrize("accelerate", [True, "designed"])
 def test_what_all_agree_about_stays_in_single_precision(users, rounds, accelerate):
-    """Rounded weights would move it in the same direction in every step: by one part in fifty after fifty on a ring of 500."""
+    """Rounded weights would move it in the same direction in every step: by one part in fifty after
+    fifty on a ring of 500.
+    """
     topology = decor.ring(users)
     W = topology.mixing
     steps = np.array(Gossip(rounds, accelerate).steps(topology))
     found = np.full((users, 3), np.float32(0.7))
     for _ in range(20):
-        sparse_kernels.gossip(found, W.indptr.astype(np.int64), W.indices.astype(np.int64), W.data, steps, 3, 0, 3)
+        sparse_kernels.gossip(
+            found, W.indptr.astype(np.int64), W.indices.astype(np.int64), W.data, steps, 3, 0, 3
+        )
     assert (found == np.float32(0.7)).all()
     # and what they disagree about goes to the average, to a rounding or two
     start = np.random.default_rng(0).normal(size=(users, 3)).astype(np.float32)
     found = start.copy()
     for _ in range(3):
-        sparse_kernels.gossip(found, W.indptr.astype(np.int64), W.indices.astype(np.int64), W.data, steps, 3, 0, 3)
+        sparse_kernels.gossip(
+            found, W.indptr.astype(np.int64), W.indices.astype(np.int64), W.data, steps, 3, 0, 3
+        )
     assert np.allclose(found.mean(0), start.astype(float).mean(0), rtol=0, atol=2e-4)
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2, 7])
 @pytest.mark.parametrize("accelerate", [False, True, "designed"])
-@pytest.mark.parametrize("topology", [decor.ring(12), decor.star(7), decor.complete(6), decor.ring(70), decor.star(80)], ids=repr)
+@pytest.mark.parametrize(
+    "topology",
+    [decor.ring(12), decor.star(7), decor.complete(6), decor.ring(70), decor.star(80)],
+    ids=repr,
+)
 def test_models_after_a_step_are_the_messages_gossiped(topology, rounds, accelerate):
     sent = []
-    engine = Vectorised(dtype="float64", on_messages=lambda step, messages: sent.append(messages[:, 0, 0].numpy()))
+    engine = Vectorised(
+        dtype="float64", on_messages=lambda step, messages: sent.append(messages[:, 0, 0].numpy())
+    )
     task, plan = still(topology.users, 37), plan_of(topology, 1.0, 2.0, steps=3)
-    run = decor.train(task, plan, learning_rate=RATE, engine=engine, gossip_rounds=rounds, accelerate=accelerate)
+    run = decor.train(
+        task, plan, learning_rate=RATE, engine=engine, gossip_rounds=rounds, accelerate=accelerate
+    )
     P = Gossip(rounds, accelerate).matrix(topology)
     assert np.allclose(run.models["0.weight"].squeeze(1).numpy(), P @ sent[-1], atol=1e-12)
 
@@ -345,31 +466,47 @@ def test_models_after_a_step_are_the_messages_gossiped(topology, rounds, acceler
 def test_more_threads_make_the_same_noise(topology, dimension):
     task, plan = still(topology.users, dimension), plan_of(topology, 0.5, 1.0, steps=3)
     engines = [Vectorised(threads=threads) for threads in (1, 2, 3)]
-    one, *others = (decor.train(task, plan, learning_rate=RATE, engine=engine).models["0.weight"] for engine in engines)
-    assert one.std() > 0.1 and all((one - other).abs().max() < 1e-5 for other in others), "up to the order of sums"
+    one, *others = (
+        decor.train(task, plan, learning_rate=RATE, engine=engine).models["0.weight"]
+        for engine in engines
+    )
+    assert one.std() > 0.1 and all((one - other).abs().max() < 1e-5 for other in others), (
+        "up to the order of sums"
+    )
 
 
 def test_plans_without_noise_add_none():
     for users in (8, 80):
-        run = decor.train(still(users, 20), plan_of(decor.ring(users), 0.0, 0.0), learning_rate=RATE)
+        run = decor.train(
+            still(users, 20), plan_of(decor.ring(users), 0.0, 0.0), learning_rate=RATE
+        )
         assert run.metrics["consensus"] < 1e-12
 
 
 def test_noise_that_differs_by_edge_on_a_large_complete_graph_is_refused_in_words():
     topology = decor.complete(70)
     with pytest.raises(InputError, match="use one sigma_cor"):
-        decor.train(still(70, 3), plan_of(topology, 1.0, np.ones(topology.edge_count)), learning_rate=RATE)
+        decor.train(
+            still(70, 3), plan_of(topology, 1.0, np.ones(topology.edge_count)), learning_rate=RATE
+        )
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_large_models_on_small_rings_have_the_plans_sigmas_too(threads):
-    """From ten thousand parameters on a ring's noise comes from a band, whoever shares the columns; settings share Gaussians."""
+    """From ten thousand parameters on a ring's noise comes from a band, whoever shares the columns;
+    settings share Gaussians.
+    """
     topology, wire = decor.ring(16), []
-    engine = Vectorised(threads=threads, on_messages=lambda step, sent: wire.append(sent.double().numpy()))
+    engine = Vectorised(
+        threads=threads, on_messages=lambda step, sent: wire.append(sent.double().numpy())
+    )
     task = still(16, 12_000)
-    sigmas = [(1.0, 3.0), (2.0, 1.0), (1e-6, 1.0)]  # so little of everybody's own noise takes another root, and another tensor
+    # so little of everybody's own noise takes another root, and another tensor
+    sigmas = [(1.0, 3.0), (2.0, 1.0), (1e-6, 1.0)]
     plans = [plan_of(topology, s, c, steps=1) for s, c in sigmas]
-    decor.sweep(task, plans, learning_rates=[RATE], seeds=(1, 2), engine=engine, evaluate_every=10**6)
+    decor.sweep(
+        task, plans, learning_rates=[RATE], seeds=(1, 2), engine=engine, evaluate_every=10**6
+    )
     start = task.model[0].weight.detach().flatten().double().numpy()
     together, apart = ((start - sent) / RATE for sent in wire)
     for k, (s, c) in enumerate(sigmas[:2]):
@@ -378,13 +515,21 @@ def test_large_models_on_small_rings_have_the_plans_sigmas_too(threads):
     assert consistent(apart[:, 0, 0].T[:, 1:], true_sigma(topology, 0.0, 1.0)[1:, 1:])
     for k, sent in ((1, wire[0][:, 1, 1]), (2, wire[1][:, 1, 0])):
         alone: list = []
-        one = Vectorised(threads=1, seed=2, on_messages=lambda step, sent, alone=alone: alone.append(sent.double().numpy()))
+        one = Vectorised(
+            threads=1,
+            seed=2,
+            on_messages=lambda step, sent, alone=alone: alone.append(sent.double().numpy()),
+        )
         decor.train(task, plans[k], learning_rate=RATE, engine=one)
-        assert np.allclose(alone[0][:, 0, 0], sent, atol=1e-5), "alone as among others, on one thread as on two"
+        assert np.allclose(alone[0][:, 0, 0], sent, atol=1e-5), (
+            "alone as among others, on one thread as on two"
+        )
 
 
 def test_weak_edges_keep_their_noise_beside_strong_ones():
-    """Seven orders of magnitude between two edges, and hardly any noise of one's own: nobody's noise is lost in roundings."""
+    """Seven orders of magnitude between two edges, and hardly any noise of one's own: nobody's
+    noise is lost in roundings.
+    """
     topology = decor.path(3)
     plan = NoisePlan(topology, Exposure(1e-8, 40), Adversary.eavesdropper(), 1e-9, (1.0, 1e-7))
     found = noise(plan, still(3, 50))[:, :, 0, 0]  # [steps, users, d]

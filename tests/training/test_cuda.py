@@ -1,4 +1,6 @@
-"""The same runs on a card and on a processor: same records, same Gaussians, and numbers that differ by roundings alone."""
+"""The same runs on a card and on a processor: same records, same Gaussians, and numbers that differ
+by roundings alone.
+"""
 
 import subprocess
 import sys
@@ -11,7 +13,9 @@ from torch import nn
 
 import decor
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA card, and there is none here")
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs an NVIDIA card, and there is none here"
+)
 USERS = 6
 
 
@@ -20,7 +24,9 @@ def shards(features, classes, records=(20, 23, 20, 31, 20, 20), regression=False
     made = []
     for k in range(users):
         X = torch.from_numpy(rng.normal(size=(records[k % len(records)], features)))
-        y = torch.from_numpy(rng.normal(size=len(X)) if regression else rng.integers(0, classes, len(X)))
+        y = torch.from_numpy(
+            rng.normal(size=len(X)) if regression else rng.integers(0, classes, len(X))
+        )
         made.append((X, y))
     return made
 
@@ -32,33 +38,61 @@ def task(kind, **how):
     if kind == "logistic":
         return decor.Task(decor.models.logistic(9), decor.losses.logistic, shards(9, 2, **how))
     if kind == "mlp":
-        return decor.Task(decor.models.mlp(13, 40, 3), decor.losses.cross_entropy, shards(13, 3, **how), test=shards(13, 3)[0])
+        return decor.Task(
+            decor.models.mlp(13, 40, 3),
+            decor.losses.cross_entropy,
+            shards(13, 3, **how),
+            test=shards(13, 3)[0],
+        )
     layers = nn.Sequential(nn.Linear(13, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 3))
     return decor.Task(layers, decor.losses.cross_entropy, shards(13, 3, **how))
 
 
 def plan(topology, task=None, sampling="poisson", steps=6, s=0.02, c=0.1):
-    example = {} if task is None else {"unit": "example", "batch_size": 7, "records": task.records, "sampling": sampling}
-    return decor.NoisePlan(topology, decor.Exposure(clip=0.5, steps=steps, **example), decor.Adversary.eavesdropper(), s, c)
+    example = (
+        {}
+        if task is None
+        else {"unit": "example", "batch_size": 7, "records": task.records, "sampling": sampling}
+    )
+    return decor.NoisePlan(
+        topology,
+        decor.Exposure(clip=0.5, steps=steps, **example),
+        decor.Adversary.eavesdropper(),
+        s,
+        c,
+    )
 
 
 def covariance(made):
     i, j = made.topology.edges.T
     L = np.zeros((USERS, USERS))
-    np.add.at(L, (i, i), 1), np.add.at(L, (j, j), 1), np.add.at(L, (i, j), -1), np.add.at(L, (j, i), -1)
+    (
+        np.add.at(L, (i, i), 1),
+        np.add.at(L, (j, j), 1),
+        np.add.at(L, (i, j), -1),
+        np.add.at(L, (j, i), -1),
+    )
     return made.sigma_cdp**2 * np.eye(USERS) + made.sigma_cor**2 * L
 
 
 def apart(one, other):
     """The largest difference of two runs' models, over the largest number."""
     both = [(one.models[name].double(), other.models[name].double()) for name in one.models]
-    return max(float((a - b).abs().max()) for a, b in both) / max(float(a.abs().max()) for a, _ in both)
+    return max(float((a - b).abs().max()) for a, b in both) / max(
+        float(a.abs().max()) for a, _ in both
+    )
 
 
 def pair(given, made, device="cuda", **options):
     dtype = options.pop("dtype", "float64")
     return [
-        decor.train(given, made, learning_rate=0.2, engine=decor.Vectorised(device=d, dtype=dtype, noise="edges"), **options)
+        decor.train(
+            given,
+            made,
+            learning_rate=0.2,
+            engine=decor.Vectorised(device=d, dtype=dtype, noise="edges"),
+            **options,
+        )
         for d in ("cpu", device)
     ]
 
@@ -72,7 +106,8 @@ def test_a_card_trains_what_a_processor_trains(kind, level):
     made = plan(decor.ring(USERS), None if level.startswith("user") else given, level)
     options = {"batch_size": 5} if level == "user in batches" else {}
     processor, card = pair(given, made, **options)
-    assert apart(processor, card) < 2e-6  # Gaussians are float32, and a card's logarithm has another last bit
+    # Gaussians are float32, and a card's logarithm has another last bit
+    assert apart(processor, card) < 2e-6
     for name, values in processor.history.items():
         assert card.history[name] == pytest.approx(values, rel=1e-4, abs=1e-6)
 
@@ -80,7 +115,9 @@ def test_a_card_trains_what_a_processor_trains(kind, level):
 @pytest.mark.parametrize("kind", ["quadratic", "logistic", "mlp", "module"])
 def test_without_noise_both_agree_to_double_precision(kind):
     given = task(kind)
-    processor, card = pair(given, plan(decor.torus(2, 3), s=0.0, c=0.0), momentum=0.5, weight_decay=0.1)
+    processor, card = pair(
+        given, plan(decor.torus(2, 3), s=0.0, c=0.0), momentum=0.5, weight_decay=0.1
+    )
     assert apart(processor, card) < 1e-12
 
 
@@ -100,19 +137,30 @@ def test_without_noise_both_agree_to_double_precision(kind):
 )
 def test_every_recipe_does_the_same_on_a_card(options):
     limit = 1e-4 if options.get("dtype") == "float32" else 2e-6
-    assert apart(*pair(task("mlp"), plan(decor.ring(USERS)), allow_disconnected=True, **options)) < limit
+    assert (
+        apart(*pair(task("mlp"), plan(decor.ring(USERS)), allow_disconnected=True, **options))
+        < limit
+    )
 
 
 @pytest.mark.parametrize(
     "topology",
-    [decor.complete(USERS), decor.complete(70), decor.star(USERS), decor.erdos_renyi(90, 0.1, seed=1), decor.ring(300)],
+    [
+        decor.complete(USERS),
+        decor.complete(70),
+        decor.star(USERS),
+        decor.erdos_renyi(90, 0.1, seed=1),
+        decor.ring(300),
+    ],
     ids=repr,
 )
 def test_every_graph_does_the_same_on_a_card(topology):
     given = task("logistic", users=topology.users)
     both = pair(given, plan(topology), allow_disconnected=True)
     if topology.users == 70:  # where noise has a closed form, edges are not counted one by one
-        both[0] = decor.train(given, plan(topology), learning_rate=0.2, engine=decor.Vectorised(dtype="float64"))
+        both[0] = decor.train(
+            given, plan(topology), learning_rate=0.2, engine=decor.Vectorised(dtype="float64")
+        )
     assert apart(*both) < 2e-6
 
 
@@ -129,7 +177,9 @@ def test_a_grid_of_settings_has_the_numbers_of_single_runs():
     given, rates = task("mlp"), (0.1, 0.3)
     plans = [plan(decor.ring(USERS), given, c=c) for c in (0.1, 0.4)]
     engine = decor.Vectorised(device="cuda", dtype="float64")
-    grid = decor.sweep(given, plans, learning_rates=rates, seeds=(3, 8), engine=engine, keep_models=True)
+    grid = decor.sweep(
+        given, plans, learning_rates=rates, seeds=(3, 8), engine=engine, keep_models=True
+    )
     for setting, run in zip(grid.settings, grid.runs, strict=True):
         alone = decor.Vectorised(device="cuda", dtype="float64", seed=setting.seed)
         one = decor.train(given, setting.plan, learning_rate=setting.learning_rate, engine=alone)
@@ -149,11 +199,19 @@ def test_a_run_is_the_same_every_time_and_goes_on_where_it_stopped():
 
 def test_messages_are_seen_before_gossip_and_have_the_planned_covariance():
     topology, seen = decor.ring(USERS), []
-    given = decor.Task(nn.Linear(4000, 1, bias=False), decor.losses.squared, [(torch.zeros(1, 4000), torch.zeros(1))] * USERS)
+    given = decor.Task(
+        nn.Linear(4000, 1, bias=False),
+        decor.losses.squared,
+        [(torch.zeros(1, 4000), torch.zeros(1))] * USERS,
+    )
     nn.init.zeros_(given.model.weight)
-    engine = decor.Vectorised(device="cuda", on_messages=lambda step, x: seen.append((step, x.clone())))
+    engine = decor.Vectorised(
+        device="cuda", on_messages=lambda step, x: seen.append((step, x.clone()))
+    )
     made = plan(topology, s=0.3, c=1.0, steps=4)
-    decor.train(given, made, learning_rate=1.0, engine=engine, gossip_rounds=0, allow_disconnected=True)
+    decor.train(
+        given, made, learning_rate=1.0, engine=engine, gossip_rounds=0, allow_disconnected=True
+    )
     assert [step for step, _ in seen] == [0, 1, 2, 3]
     noise = [seen[0][1]] + [b - a for (_, a), (_, b) in zip(seen, seen[1:], strict=False)]
     Z = torch.cat([part.flatten(1) for part in noise], 1).double().cpu().numpy()
@@ -163,26 +221,51 @@ def test_messages_are_seen_before_gossip_and_have_the_planned_covariance():
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_processes_on_cards_train_what_one_processor_trains(tmp_path, size):
-    """With one card two processes share it, and models travel through memory; with two, from card to card."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+    """With one card two processes share it, and models travel through memory; with two, from card
+    to card.
+    """
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(size),
+    ]
     subprocess.run([*torchrun, team_of.__file__, tmp_path, "cuda"], check=True, timeout=300)
     engine = decor.Vectorised(dtype="float64", seed=3, noise="edges")
     for name, case in team_of.cases().items():
-        assert apart(team_of.trained(engine, *case), decor.Run.load(tmp_path / name.replace(" ", "-"))) < 2e-6, name
+        assert (
+            apart(team_of.trained(engine, *case), decor.Run.load(tmp_path / name.replace(" ", "-")))
+            < 2e-6
+        ), name
 
 
 def test_with_tf32_no_record_moves_a_message_by_more_than_the_clip():
-    """The contribution of one record, on the card, with operands cut to eleven bits: never longer than the plan says."""
+    """The contribution of one record, on the card, with operands cut to eleven bits: never longer
+    than the plan says.
+    """
     for scale in (1.0, 1024.0):
         # eleven bits make this number larger by 5 parts in 10,000
         X = torch.full((64, 784), scale * (1 + 2.0**-11 + 2.0**-20))
         y = torch.arange(64) % 10
         one_each = [(X[k : k + 1], y[k : k + 1]) for k in range(64)]
         given = decor.Task(decor.models.mlp(784, 128, 10), decor.losses.cross_entropy, one_each)
-        exposure = decor.Exposure(clip=0.01, steps=1, unit="example", batch_size=1, records=given.records, sampling="fixed")
+        exposure = decor.Exposure(
+            clip=0.01,
+            steps=1,
+            unit="example",
+            batch_size=1,
+            records=given.records,
+            sampling="fixed",
+        )
         made = decor.NoisePlan(decor.ring(64), exposure, decor.Adversary.eavesdropper(), 0.0, 0.0)
         engine = decor.Vectorised(device="cuda", tf32=True)
-        run = decor.train(given, made, learning_rate=1.0, engine=engine, gossip_rounds=0, allow_disconnected=True)
+        run = decor.train(
+            given, made, learning_rate=1.0, engine=engine, gossip_rounds=0, allow_disconnected=True
+        )
         start = {name: p.detach() for name, p in given.model.named_parameters()}
-        moved = sum((run.models[name] - start[name]).double().flatten(1).square().sum(1) for name in start).sqrt()
+        moved = sum(
+            (run.models[name] - start[name]).double().flatten(1).square().sum(1) for name in start
+        ).sqrt()
         assert 0.0099 < float(moved.max()) <= 0.01 * (1 + 1e-4)  # float32 models cannot show less

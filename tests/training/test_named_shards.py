@@ -18,7 +18,10 @@ BUDGET = Budget(10.0, 1e-5)
 
 def held(sizes=(12, 30, 7, 19)):
     rng = np.random.default_rng(4)
-    return {name: (rng.normal(size=(m, 3)).astype("f"), rng.integers(0, 2, m)) for name, m in zip(NAMES, sizes, strict=True)}
+    return {
+        name: (rng.normal(size=(m, 3)).astype("f"), rng.integers(0, 2, m))
+        for name, m in zip(NAMES, sizes, strict=True)
+    }
 
 
 def made(shards):
@@ -38,7 +41,9 @@ def trained(task, plan):
 def test_named_shards_are_matched_with_the_users_of_the_graph_by_name(unit, order):
     shards = held()
     task = made({NAMES[k]: shards[NAMES[k]] for k in order})
-    assert task.names == tuple(NAMES[k] for k in order) and task.records == {name: len(X) for name, (X, _) in shards.items()}
+    assert task.names == tuple(NAMES[k] for k in order) and task.records == {
+        name: len(X) for name, (X, _) in shards.items()
+    }
     plain = made([shards[name] for name in NAMES])
     assert plain.names is None and plain.records == (12, 30, 7, 19) == plain.counts
 
@@ -48,18 +53,26 @@ def test_named_shards_are_matched_with_the_users_of_the_graph_by_name(unit, orde
     run = trained(task, planned(TOWNS, exposure(task.records)))
     same = trained(plain, planned(GRAPH, exposure(plain.records)))
     for name, models in same.models.items():
-        assert torch.equal(run.models[name], models), "the model of the user in the same place of the same graph"
+        assert torch.equal(run.models[name], models), (
+            "the model of the user in the same place of the same graph"
+        )
     assert run.manifest["task"]["records"] == [12, 30, 7, 19] and run.metrics == same.metrics
 
 
 @pytest.mark.parametrize("unit", ["user", "example"])
 def test_a_list_of_shards_for_named_users_is_refused_at_any_level(unit):
     shards, records = held(), {name: len(X) for name, (X, _) in held().items()}
-    plan = planned(TOWNS, Exposure(1.0, 6) if unit == "user" else Exposure(1.0, 6, "example", 4, records))
-    said = (
-        r'shards is a list, but the users of this graph have names .*write shards=\{"ulm": \(X, y\), "bonn": \(X, y\), \.\.\.\}'
+    plan = planned(
+        TOWNS, Exposure(1.0, 6) if unit == "user" else Exposure(1.0, 6, "example", 4, records)
     )
-    for ask in (trained, lambda task, plan: decor.sweep(task, [plan], learning_rates=[0.5], seeds=[0])):
+    said = (
+        r'shards is a list, but the users of this graph have names .*write shards=\{"ulm": \(X, '
+        r'y\), "bonn": \(X, y\), \.\.\.\}'
+    )
+    for ask in (
+        trained,
+        lambda task, plan: decor.sweep(task, [plan], learning_rates=[0.5], seeds=[0]),
+    ):
         with pytest.raises(InputError, match=said):
             ask(made(list(shards.values())), plan)
 
@@ -67,37 +80,56 @@ def test_a_list_of_shards_for_named_users_is_refused_at_any_level(unit):
 def test_a_missing_or_unknown_user_is_refused_by_name():
     plan, shards = planned(TOWNS, Exposure(1.0, 6)), held()
     jena = shards.pop("jena")
-    with pytest.raises(InputError, match="shards has nothing for jena; give one for every user of the graph, by name"):
+    with pytest.raises(
+        InputError,
+        match="shards has nothing for jena; give one for every user of the graph, by name",
+    ):
         trained(made(shards), plan)
-    with pytest.raises(InputError, match="shards has nothing for jena and names Jena, whom the graph does not have"):
+    with pytest.raises(
+        InputError, match="shards has nothing for jena and names Jena, whom the graph does not have"
+    ):
         trained(made(shards | {"Jena": jena}), plan)
     with pytest.raises(InputError, match="shards names celle, whom the graph does not have"):
         trained(made(shards | {"jena": jena, "celle": jena}), plan)
-    with pytest.raises(InputError, match=r"shards names users \(ulm, bonn, kiel, jena\), but those of ring\(4\) have no names"):
+    with pytest.raises(
+        InputError,
+        match=r"shards names users \(ulm, bonn, kiel, jena\), but "
+        r"those of ring\(4\) have no names",
+    ):
         trained(made(shards | {"jena": jena}), planned(decor.ring(4), Exposure(1.0, 6)))
 
 
 def test_another_number_of_records_than_planned_is_refused_with_the_users_name():
     task = made(held())
     plan = planned(TOWNS, Exposure(1.0, 6, "example", 4, task.records | {"kiel": 8}))
-    with pytest.raises(InputError, match=r"counts 8 records for user kiel, who holds 7: .*records=task\.records"):
+    with pytest.raises(
+        InputError,
+        match=r"counts 8 records for user kiel, who holds 7: "
+        r".*records=task\.records",
+    ):
         trained(task, plan)
 
 
 def test_a_sweep_over_graphs_that_name_their_users_in_another_order_is_refused():
-    plans = [planned(replace(GRAPH, labels=names), Exposure(1.0, 6)) for names in (NAMES, NAMES[::-1])]
+    plans = [
+        planned(replace(GRAPH, labels=names), Exposure(1.0, 6)) for names in (NAMES, NAMES[::-1])
+    ]
     with pytest.raises(InputError, match="name their users differently, or in another order"):
         decor.sweep(made(held()), plans, learning_rates=[0.5], seeds=[0])
     for plan in plans:
         (run,) = decor.sweep(made(held()), [plan], learning_rates=[0.5], seeds=[0]).runs
-        assert run.manifest["task"]["records"] == [len(held()[name][0]) for name in plan.topology.labels]
+        assert run.manifest["task"]["records"] == [
+            len(held()[name][0]) for name in plan.topology.labels
+        ]
 
 
 def test_ready_made_tasks_know_their_users_by_name():
     for make in (decor.tasks.breast_cancer, decor.tasks.digits, decor.tasks.least_squares):
         named, plain = make(users=NAMES), make(users=4)
         assert named.names == NAMES and named.counts == plain.records
-        assert all(torch.equal(X, Z) for (X, _), (Z, _) in zip(named.shards, plain.shards, strict=True))
+        assert all(
+            torch.equal(X, Z) for (X, _), (Z, _) in zip(named.shards, plain.shards, strict=True)
+        )
     for users in ((), ("bonn", "bonn"), ("bonn", 3), "bonn", 2.5):
         with pytest.raises(InputError, match="users"):
             decor.tasks.breast_cancer(users=users)

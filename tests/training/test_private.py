@@ -29,18 +29,35 @@ def data(change=None, public=True):
         shards[user][0][record] += 1.0
     test = (rng.normal(size=(20, 3)), rng.integers(0, 2, 20))
     return decor.Task(
-        decor.models.logistic(3), decor.losses.logistic, shards, test=test, name="toy", test_public=public, facts={"city": "Ulm"}
+        decor.models.logistic(3),
+        decor.losses.logistic,
+        shards,
+        test=test,
+        name="toy",
+        test_public=public,
+        facts={"city": "Ulm"},
     )
 
 
 def planned(task=None, steps=STEPS, topology=None, epsilon=3.0, sampling="poisson"):
-    example = {} if task is None else {"unit": "example", "batch_size": 4, "records": task.records, "sampling": sampling}
+    example = (
+        {}
+        if task is None
+        else {"unit": "example", "batch_size": 4, "records": task.records, "sampling": sampling}
+    )
     exposure = decor.Exposure(clip=1.0, steps=steps, **example)
-    return decor.calibrate(topology or decor.ring(USERS), exposure, decor.Adversary.curious(), decor.Budget(epsilon, 1e-5))
+    return decor.calibrate(
+        topology or decor.ring(USERS),
+        exposure,
+        decor.Adversary.curious(),
+        decor.Budget(epsilon, 1e-5),
+    )
 
 
 def trained(engine=PRIVATE, task=None, plan=None, **options):
-    return decor.train(task or data(), plan or planned(), learning_rate=0.1, engine=engine, **options)
+    return decor.train(
+        task or data(), plan or planned(), learning_rate=0.1, engine=engine, **options
+    )
 
 
 # what is sent
@@ -50,17 +67,28 @@ def trained(engine=PRIVATE, task=None, plan=None, **options):
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 @pytest.mark.parametrize("level", ["user", "poisson", "fixed"])
 def test_every_message_is_the_model_less_a_step_on_the_grid(dtype, momentum, level, monkeypatch):
-    """The whole run again in plain numpy, from its secret: keys, tables, grid, momentum, step size, gossip."""
+    """The whole run again in plain numpy, from its secret: keys, tables, grid, momentum, step size,
+    gossip.
+    """
     task, value = data(), os.urandom(32)
     plan = planned() if level == "user" else planned(task, sampling=level)
     known = secret.Secret(lambda count: value)
     monkeypatch.setattr("decor.training.vectorised.Secret", lambda *_: known)
     sent = []
-    engine = Vectorised(seed=None, dtype=dtype, on_messages=lambda step, messages: sent.append(messages[:, 0, 0].clone()))
+    engine = Vectorised(
+        seed=None,
+        dtype=dtype,
+        on_messages=lambda step, messages: sent.append(messages[:, 0, 0].clone()),
+    )
     run = trained(engine, task, plan, momentum=momentum, weight_decay=0.01)
     grid = grid_of(plan, 4, secret.WORDS_PER_KEY)
     noise = secret.GridNoise(
-        grid, secret.Secret(lambda count: value), USERS, plan.topology.edges, grid.multiples, secret.width_for(USERS, USERS)
+        grid,
+        secret.Secret(lambda count: value),
+        USERS,
+        plan.topology.edges,
+        grid.multiples,
+        secret.width_for(USERS, USERS),
     )
     W = plan.topology.mixing.toarray()
     models, velocity, integers = np.zeros((USERS, 4)), np.zeros((USERS, 4)), []
@@ -74,29 +102,49 @@ def test_every_message_is_the_model_less_a_step_on_the_grid(dtype, momentum, lev
         steps_of_grid = (gradient + silent) / grid.unit
         # to the precision of the numbers that are sent
         error = np.abs(steps_of_grid - np.rint(steps_of_grid)).max()
-        assert error < 1e-3 if dtype == "float64" else error < 1e-3 * np.abs(message).max() / grid.unit
+        assert (
+            error < 1e-3 if dtype == "float64" else error < 1e-3 * np.abs(message).max() / grid.unit
+        )
         limit = 1.0 if level == "user" else 8 * 1.0 / 4 * 3
-        assert (np.linalg.norm(gradient, axis=1) < limit + 1e-3).all(), "what is left without the noise is a clipped gradient"
+        assert (np.linalg.norm(gradient, axis=1) < limit + 1e-3).all(), (
+            "what is left without the noise is a clipped gradient"
+        )
         integers.append(steps_of_grid)
         velocity, models = update, W @ message
     assert np.abs(np.concatenate(integers)).max() > 1000
     assert torch.allclose(
-        torch.cat([run.models["weight"][:, 0], run.models["bias"]], 1).double(), torch.from_numpy(models), atol=1e-5
+        torch.cat([run.models["weight"][:, 0], run.models["bias"]], 1).double(),
+        torch.from_numpy(models),
+        atol=1e-5,
     )
 
 
 def test_the_average_of_many_private_runs_has_the_planned_noise_and_no_bias():
-    """One step from zero: messages are minus rate times (clipped gradient plus noise), whose mean and covariance are known."""
+    """One step from zero: messages are minus rate times (clipped gradient plus noise), whose mean
+    and covariance are known.
+    """
     task, plan = data(), planned(steps=1)
     sent = []
     for _ in range(400):
-        trained(replace(PRIVATE, on_messages=lambda step, m: sent.append(m[:, 0, 0].double().numpy())), task, plan)
+        trained(
+            replace(PRIVATE, on_messages=lambda step, m: sent.append(m[:, 0, 0].double().numpy())),
+            task,
+            plan,
+        )
     quiet = []
     silent = decor.NoisePlan(plan.topology, plan.exposure, plan.adversary, 0.0, 0.0)
-    trained(Vectorised(on_messages=lambda step, m: quiet.append(m[:, 0, 0].double().numpy())), task, silent)
+    trained(
+        Vectorised(on_messages=lambda step, m: quiet.append(m[:, 0, 0].double().numpy())),
+        task,
+        silent,
+    )
     noise = (np.array(sent) - quiet[0]) / 0.1
     topology, grid = plan.topology, grid_of(plan, 4, secret.WORDS_PER_KEY)
-    L = np.diag(topology.degrees) - (topology.mixing.toarray() > 0) + np.eye(USERS) * (topology.mixing.diagonal() > 0)
+    L = (
+        np.diag(topology.degrees)
+        - (topology.mixing.toarray() > 0)
+        + np.eye(USERS) * (topology.mixing.diagonal() > 0)
+    )
     own, shared = grid.unit * stream.OWN_SIGMA, grid.unit * grid.multiples[0] * stream.EDGE_SIGMA
     sigma = own**2 * np.eye(USERS) + shared**2 * L
     assert own >= plan.sigma_cdp and shared >= plan.sigma_cor
@@ -104,7 +152,9 @@ def test_the_average_of_many_private_runs_has_the_planned_noise_and_no_bias():
     scale = np.sqrt(np.multiply.outer(sigma.diagonal(), sigma.diagonal()))
     assert (np.abs(seen - sigma) < 5 * np.sqrt(2 / 1600) * scale).all()
     assert (np.abs(noise.mean(0)) < 5 * np.sqrt(sigma.diagonal()[:, None] / 400)).all()
-    assert abs(noise.sum(1).std() / (own * np.sqrt(USERS)) - 1) < 5 / np.sqrt(2 * 1600), "edges cancel in the sum"
+    assert abs(noise.sum(1).std() / (own * np.sqrt(USERS)) - 1) < 5 / np.sqrt(2 * 1600), (
+        "edges cancel in the sum"
+    )
 
 
 def test_every_run_draws_a_secret_of_its_own():
@@ -119,7 +169,9 @@ def test_dropout_is_drawn_from_the_secret_and_is_new_in_every_step():
     task = decor.Task(model, decor.losses.cross_entropy, shards)
     before = torch.random.get_rng_state()
     assert trained(task=task, plan=planned(steps=2)).steps_taken == 2
-    assert torch.equal(before, torch.random.get_rng_state()), "and leaves the caller's generator alone"
+    assert torch.equal(before, torch.random.get_rng_state()), (
+        "and leaves the caller's generator alone"
+    )
 
 
 # the grid of a plan
@@ -130,19 +182,33 @@ def test_dropout_is_drawn_from_the_secret_and_is_new_in_every_step():
     [
         (decor.Exposure(clip=3.0, steps=10), 6.0),
         (decor.Exposure(clip=3.0, steps=10, unit="example", batch_size=4, records=40), 0.75),
-        (decor.Exposure(clip=3.0, steps=10, unit="example", batch_size=4, records=40, relation="replace"), 0.75),
-        (decor.Exposure(clip=3.0, steps=10, unit="example", batch_size=4, records=40, sampling="fixed"), 1.5),
+        (
+            decor.Exposure(
+                clip=3.0, steps=10, unit="example", batch_size=4, records=40, relation="replace"
+            ),
+            0.75,
+        ),
+        (
+            decor.Exposure(
+                clip=3.0, steps=10, unit="example", batch_size=4, records=40, sampling="fixed"
+            ),
+            1.5,
+        ),
     ],
     ids=["user", "poisson", "poisson, replace", "fixed"],
 )
 def test_the_grid_hides_rounding_for_the_shift_of_one_unit(exposure, shift):
-    """With Poisson sampling a pair of batches with and without a record is one clip apart, whatever the relation."""
+    """With Poisson sampling a pair of batches with and without a record is one clip apart, whatever
+    the relation.
+    """
     assert moved(exposure) == shift
     plan = decor.NoisePlan(decor.ring(USERS), exposure, decor.Adversary.curious(), 1.0, 2.0)
     by_hand = Grid.of(1.0, [2.0] * USERS, plan.topology.edges, USERS, shift, 50_000, 10)
     assert grid_of(plan, 50_000) == by_hand
     for wrong in (shift / 2, 2 * shift):
-        assert grid_of(plan, 50_000) != Grid.of(1.0, [2.0] * USERS, plan.topology.edges, USERS, wrong, 50_000, 10)
+        assert grid_of(plan, 50_000) != Grid.of(
+            1.0, [2.0] * USERS, plan.topology.edges, USERS, wrong, 50_000, 10
+        )
 
 
 @pytest.mark.parametrize("epsilon, parameters", [(30.0, 10**6), (25.0, 10**7)])
@@ -156,7 +222,11 @@ def test_every_calibrated_plan_of_a_usual_size_fits_the_tables(epsilon, paramete
 
 def test_beyond_the_tables_one_sentence_says_the_largest_epsilon():
     plan = planned(steps=1000, topology=decor.ring(16), epsilon=60.0)
-    with pytest.raises(InputError, match=r"1,000,000 parameters epsilon can be at most 33\.[0-9], not 60; plan for") as caught:
+    with pytest.raises(
+        InputError,
+        match=r"1,000,000 parameters epsilon can be at most 33\.[0-9], "
+        r"not 60; plan for",
+    ) as caught:
         grid_of(plan, 10**6)
     most = float(str(caught.value).split("at most ")[1].split(",")[0])
     grid_of(planned(steps=1000, topology=decor.ring(16), epsilon=most), 10**6)
@@ -172,7 +242,9 @@ def test_what_the_tables_take_of_delta_is_in_the_promise():
     run = trained()
     large = replace(run, manifest=run.manifest | {"noise": {"kind": "grid", "distance": 1e-6}})
     assert run.guarantee_at(1e-5).epsilon <= 3.0 and large.guarantee_at(1e-5).epsilon == np.inf
-    assert run.guarantee_at(1e-30).epsilon == np.inf, "at a delta below what the tables take nothing is promised"
+    assert run.guarantee_at(1e-30).epsilon == np.inf, (
+        "at a delta below what the tables take nothing is promised"
+    )
 
 
 # what is kept
@@ -194,30 +266,58 @@ def _shape(value):
     return {key: _shape(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
-@pytest.mark.parametrize("engine", [PRIVATE, decor.ProcessGroup(seed=None), decor.Peers()], ids=["vectorised", "group", "peers"])
+@pytest.mark.parametrize(
+    "engine",
+    [PRIVATE, decor.ProcessGroup(seed=None), decor.Peers()],
+    ids=["vectorised", "group", "peers"],
+)
 @pytest.mark.parametrize("saved", ["save", "release"])
-def test_two_tasks_that_differ_in_one_record_leave_folders_that_differ_in_nothing_but_noise(engine, saved, tmp_path):
+def test_two_tasks_that_differ_in_one_record_leave_folders_that_differ_in_nothing_but_noise(
+    engine, saved, tmp_path
+):
     folders = []
     for name, change in (("one", None), ("two", (2, 3))):
         run = trained(engine, data(change))
         getattr(run, saved)(tmp_path / name)
         folders.append(keys_and_sizes(tmp_path / name))
-    names = [{key: value for key, value in folder.items() if key != "manifest.json"} for folder in folders]
+    names = [
+        {key: value for key, value in folder.items() if key != "manifest.json"}
+        for folder in folders
+    ]
     assert names[0] == names[1]
     one, two = (folder["manifest.json"] for folder in folders)
     assert one.pop("run") != two.pop("run"), "a random name tells two runs apart"
     assert one == two
-    text = (tmp_path / "one" / "manifest.json").read_text() + (tmp_path / "one" / "metrics.jsonl").read_text()
-    for private in ("fingerprint", "records", 'loss"', "seconds", "machine", "Ulm", "facts", "resume"):
+    text = (tmp_path / "one" / "manifest.json").read_text() + (
+        tmp_path / "one" / "metrics.jsonl"
+    ).read_text()
+    for private in (
+        "fingerprint",
+        "records",
+        'loss"',
+        "seconds",
+        "machine",
+        "Ulm",
+        "facts",
+        "resume",
+    ):
         assert private not in text.replace("test_loss", ""), private
 
 
 def test_a_simulation_keeps_what_repeats_it_and_says_what_it_is(tmp_path):
     run = trained(Vectorised(seed=7))
-    assert run.simulated and run.manifest["seed"] == 7 and len(run.manifest["task"]["fingerprint"]) == 64
-    assert str(run.guarantee).startswith("Simulation with a known seed. With secret noise this plan is (3, 1e-05)-SecLDP")
+    assert (
+        run.simulated
+        and run.manifest["seed"] == 7
+        and len(run.manifest["task"]["fingerprint"]) == 64
+    )
+    assert str(run.guarantee).startswith(
+        "Simulation with a known seed. With secret noise this plan is (3, 1e-05)-SecLDP"
+    )
     private = trained()
-    assert not private.simulated and str(private.guarantee).startswith("(3, 1e-05)-SecLDP over 6 steps")
+    assert not private.simulated and str(private.guarantee).startswith(
+        "(3, 1e-05)-SecLDP over 6 steps"
+    )
     with pytest.raises(InputError, match="simulation: anyone who knows its seed"):
         run.release(tmp_path / "out")
 
@@ -225,7 +325,9 @@ def test_a_simulation_keeps_what_repeats_it_and_says_what_it_is(tmp_path):
 @pytest.mark.parametrize("public", [True, False])
 def test_metrics_on_test_data_are_kept_only_if_the_task_declares_it_public(public):
     run = trained(task=data(public=public))
-    assert set(run.history) == {"step", "consensus"} | ({"test_loss", "accuracy"} if public else set())
+    assert set(run.history) == {"step", "consensus"} | (
+        {"test_loss", "accuracy"} if public else set()
+    )
     peers = trained(decor.Peers(), data(public=public))
     assert set(peers.history) == set(run.history) and peers.private_metrics == {}
 
@@ -249,18 +351,30 @@ def test_private_metrics_are_kept_apart_and_never_released(tmp_path):
     ]
     assert decor.Run.load(tmp_path / "out").private_metrics == {}
     trained().save(tmp_path / "run", overwrite=True)
-    assert not (tmp_path / "run" / "private.jsonl").exists(), "another run leaves nothing of the one before"
+    assert not (tmp_path / "run" / "private.jsonl").exists(), (
+        "another run leaves nothing of the one before"
+    )
 
 
 def test_a_release_has_what_the_allow_list_names_and_a_card(tmp_path):
     run = trained(callbacks=lambda moment: moment.step == 4)
-    run = replace(run, manifest=run.manifest | {"diary": "of a patient", "task": run.manifest["task"] | {"city": "Ulm"}})
+    run = replace(
+        run,
+        manifest=run.manifest
+        | {"diary": "of a patient", "task": run.manifest["task"] | {"city": "Ulm"}},
+    )
     run = replace(run, history=run.history | {"loss": [0.1] * len(run.history["step"])})
     run.release(tmp_path / "out")
-    text = "".join(path.read_text() for path in (tmp_path / "out").iterdir() if path.suffix != ".safetensors")
-    assert "diary" not in text and "Ulm" not in text and '"loss"' not in text and "resume" not in text
+    text = "".join(
+        path.read_text() for path in (tmp_path / "out").iterdir() if path.suffix != ".safetensors"
+    )
+    assert (
+        "diary" not in text and "Ulm" not in text and '"loss"' not in text and "resume" not in text
+    )
     card = (tmp_path / "out" / "MODEL_CARD.md").read_text()
-    assert "(3, 1e-05)-SecLDP, the whole plan's; stopped after 4 of 6 steps" in card and "- accuracy: " in card
+    assert (
+        "(3, 1e-05)-SecLDP, the whole plan's; stopped after 4 of 6 steps"
+    ) in card and "- accuracy: " in card
     released = decor.Run.load(tmp_path / "out")
     assert torch.equal(released.models["weight"], run.models["weight"]) and released.velocity == {}
     assert str(released.guarantee) == str(run.guarantee)
@@ -290,31 +404,47 @@ def test_a_rule_that_was_given_private_figures_leaves_no_guarantee(tmp_path):
     engine = Vectorised(seed=None, private_metrics=True)
     run = trained(engine, callbacks=lambda moment: moment.metrics["loss"] > 0 and moment.step == 3)
     assert str(run.guarantee) == "No guarantee: the stop depended on private data."
-    assert run.guarantee.epsilon == np.inf == run.guarantee_at(1e-5, steps=3).epsilon and (run.guarantee.per_user == np.inf).all()
+    assert (
+        run.guarantee.epsilon == np.inf == run.guarantee_at(1e-5, steps=3).epsilon
+        and (run.guarantee.per_user == np.inf).all()
+    )
     run.save(tmp_path / "run")
     again = decor.Run.load(tmp_path / "run")
     assert again.guarantee.void and again.guarantee.epsilon == np.inf
     with pytest.raises(InputError, match="No guarantee.*not to be published"):
         again.release(tmp_path / "out")
     whole = trained(engine, callbacks=lambda moment: moment.metrics["loss"] < 0)
-    assert whole.stopped is None and whole.guarantee.epsilon <= 3.0, "a rule that never stopped has not chosen anything"
+    assert whole.stopped is None and whole.guarantee.epsilon <= 3.0, (
+        "a rule that never stopped has not chosen anything"
+    )
 
 
 def test_a_checkpoint_kept_by_looking_at_private_figures_has_no_guarantee():
     """Keeping the best of all steps chooses a step as much as stopping there does."""
     kept = []
     engine = Vectorised(seed=None, private_metrics=True)
-    trained(engine, callbacks=lambda moment: kept.append(moment.run()) if moment.metrics["loss"] > 0 else None)
-    assert len(kept) == STEPS + 1 and all(run.guarantee.void for run in kept[:-1]) and not kept[-1].guarantee.void
+    trained(
+        engine,
+        callbacks=lambda moment: kept.append(moment.run()) if moment.metrics["loss"] > 0 else None,
+    )
+    assert (
+        len(kept) == STEPS + 1
+        and all(run.guarantee.void for run in kept[:-1])
+        and not kept[-1].guarantee.void
+    )
 
 
 def test_resuming_does_not_wash_off_that_private_figures_were_seen(tmp_path):
-    seen = trained(Vectorised(seed=None, private_metrics=True), callbacks=lambda moment: moment.step == 2)
+    seen = trained(
+        Vectorised(seed=None, private_metrics=True), callbacks=lambda moment: moment.step == 2
+    )
     seen.save(tmp_path)
     again = trained(resume=decor.Run.load(tmp_path), callbacks=lambda moment: moment.step == 4)
     assert again.steps_taken == 4 and again.guarantee.void
     whole = trained(resume=decor.Run.load(tmp_path))
-    assert whole.stopped is None and whole.guarantee.epsilon <= 3.0, "at the end nothing is left to choose"
+    assert whole.stopped is None and whole.guarantee.epsilon <= 3.0, (
+        "at the end nothing is left to choose"
+    )
 
 
 def test_what_others_may_see_of_a_measurement_is_public():
@@ -332,7 +462,9 @@ def test_an_engine_that_is_called_directly_refuses_what_the_plan_does_not_accoun
 
     task = data()
     more = decor.Exposure(1.0, STEPS, unit="example", batch_size=4, records=[100_000] * USERS)
-    plan = decor.calibrate(decor.ring(USERS), more, decor.Adversary.curious(), decor.Budget(1.0, 1e-6))
+    plan = decor.calibrate(
+        decor.ring(USERS), more, decor.Adversary.curious(), decor.Budget(1.0, 1e-6)
+    )
     for engine in (PRIVATE, decor.ProcessGroup(seed=None), decor.Peers()):
         with pytest.raises(InputError, match="the epsilon would not be"):
             engine.run(task, [Setting(plan, 0.1, None)], Recipe())
@@ -341,7 +473,9 @@ def test_an_engine_that_is_called_directly_refuses_what_the_plan_does_not_accoun
 
 
 def test_every_users_epsilon_is_infinite_where_the_tables_leave_nothing():
-    plan = decor.NoisePlan(decor.star(6), decor.Exposure(1.0, 1000), decor.Adversary.curious(), 8.0, 0.0)
+    plan = decor.NoisePlan(
+        decor.star(6), decor.Exposure(1.0, 1000), decor.Adversary.curious(), 8.0, 0.0
+    )
     found = plan.guarantee_on_grid(grid_of(plan, 10**6).distance, 1e-5)
     assert found.epsilon == np.inf and (found.per_user == np.inf).all()
 
@@ -351,10 +485,17 @@ def test_words_of_batches_count_in_the_distance():
     plan = planned(task)
     from decor.training.share import private_grid
 
-    assert private_grid(plan, task).distance > grid_of(plan, task.parameters, secret.WORDS_PER_KEY).distance
-    large = Grid.of(1.0, [], np.empty((0, 2)), 1, 2.0, 10, 1000, secret.WORDS_PER_KEY, batch_words=32_561)
+    assert (
+        private_grid(plan, task).distance
+        > grid_of(plan, task.parameters, secret.WORDS_PER_KEY).distance
+    )
+    large = Grid.of(
+        1.0, [], np.empty((0, 2)), 1, 2.0, 10, 1000, secret.WORDS_PER_KEY, batch_words=32_561
+    )
     small = Grid.of(1.0, [], np.empty((0, 2)), 1, 2.0, 10, 1000, secret.WORDS_PER_KEY)
-    assert large.distance - small.distance == pytest.approx(1.001 * 1000 * (32_561 / 4 + 1) ** 2 / 2**129, rel=1e-3)
+    assert large.distance - small.distance == pytest.approx(
+        1.001 * 1000 * (32_561 / 4 + 1) ** 2 / 2**129, rel=1e-3
+    )
 
 
 def test_what_modules_draw_comes_from_more_bits_than_a_seed_has():
@@ -408,7 +549,10 @@ def test_an_unfinished_private_run_goes_on_with_its_own_data_alone(tmp_path):
 
 def test_the_tag_of_an_unfinished_run_tells_nothing_without_its_key():
     """Equal data under two keys, and other data: three tags that have nothing in common."""
-    runs = [trained(task=task, callbacks=lambda m: m.step == 2) for task in (data(), data(), data((0, 0)))]
+    runs = [
+        trained(task=task, callbacks=lambda m: m.step == 2)
+        for task in (data(), data(), data((0, 0)))
+    ]
     assert len({run.manifest["resume_tag"] for run in runs}) == 3
 
 
@@ -420,17 +564,34 @@ def test_the_tag_of_an_unfinished_run_tells_nothing_without_its_key():
     [
         (lambda: Vectorised(seed=None, noise="edges"), "a private run draws its own noise"),
         (lambda: Vectorised(seed=0, private_metrics=True), "a simulation keeps all its metrics"),
-        (lambda: decor.sweep(data(), [planned()], learning_rates=[0.1, 0.2], engine=PRIVATE), "choosing among private runs"),
-        (lambda: decor.sweep(data(), [planned()], learning_rates=[0.1], engine=PRIVATE), "choosing among private runs"),
         (
-            lambda: trained(plan=decor.baselines.central(decor.ring(USERS), decor.Exposure(1.0, 6), decor.Budget(3.0, 1e-5))),
+            lambda: decor.sweep(data(), [planned()], learning_rates=[0.1, 0.2], engine=PRIVATE),
+            "choosing among private runs",
+        ),
+        (
+            lambda: decor.sweep(data(), [planned()], learning_rates=[0.1], engine=PRIVATE),
+            "choosing among private runs",
+        ),
+        (
+            lambda: trained(
+                plan=decor.baselines.central(
+                    decor.ring(USERS), decor.Exposure(1.0, 6), decor.Budget(3.0, 1e-5)
+                )
+            ),
             "central",
         ),
         (
-            lambda: trained(plan=decor.NoisePlan(decor.ring(USERS), decor.Exposure(1.0, 6), decor.Adversary.curious(), 0.0, 0.0)),
+            lambda: trained(
+                plan=decor.NoisePlan(
+                    decor.ring(USERS), decor.Exposure(1.0, 6), decor.Adversary.curious(), 0.0, 0.0
+                )
+            ),
             "nothing",
         ),
-        (lambda: decor.sweep(data(), [planned()], learning_rates=[0.1], engine=decor.Peers()), "choosing among private runs"),
+        (
+            lambda: decor.sweep(data(), [planned()], learning_rates=[0.1], engine=decor.Peers()),
+            "choosing among private runs",
+        ),
     ],
 )
 def test_what_cannot_be_private_is_refused(make, said):

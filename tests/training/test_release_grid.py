@@ -1,4 +1,6 @@
-"""The grid that a plan's messages are on is made for as far as one protected unit moves a gradient, and no further."""
+"""The grid that a plan's messages are on is made for as far as one protected unit moves a gradient,
+and no further.
+"""
 
 import math
 from fractions import Fraction
@@ -19,16 +21,30 @@ SHIFTS = {
 
 
 def plan_of(unit, sampling, relation):
-    example = {"unit": unit, "batch_size": BATCH, "records": 400, "sampling": sampling, "relation": relation}
+    example = {
+        "unit": unit,
+        "batch_size": BATCH,
+        "records": 400,
+        "sampling": sampling,
+        "relation": relation,
+    }
     exposure = decor.Exposure(CLIP, 50, **(example if unit == "example" else {}))
-    return decor.NoisePlan(decor.ring(5), exposure, decor.Adversary.curious(), 0.4 * SHIFTS[unit, sampling, relation], 0.3)
+    return decor.NoisePlan(
+        decor.ring(5),
+        exposure,
+        decor.Adversary.curious(),
+        0.4 * SHIFTS[unit, sampling, relation],
+        0.3,
+    )
 
 
 @pytest.mark.parametrize("kind", SHIFTS, ids=str)
 def test_the_noise_hides_a_shift_with_its_rounding_as_well_as_the_plans_hides_the_shift(kind):
-    """Rounding moves a gradient by less than a step a coordinate: (shift + sqrt(d) unit) / own = shift / sigma, to six digits.
+    """Rounding moves a gradient by less than a step a coordinate: (shift + sqrt(d) unit) / own =
+    shift / sigma, to six digits.
 
-    A grid made for twice the shift has a step that is finer than that, and hides roundings half as well as it says.
+    A grid made for twice the shift has a step that is finer than that, and hides roundings half as
+    well as it says.
     """
     plan, shift = plan_of(*kind), SHIFTS[kind]
     unit = Fraction(grid_of(plan, WIDE).unit)

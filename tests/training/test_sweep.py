@@ -1,4 +1,6 @@
-"""A sweep is its runs: sharing a tensor changes no number beyond rounding, and the best is the best."""
+"""A sweep is its runs: sharing a tensor changes no number beyond rounding, and the best is the
+best.
+"""
 
 import math
 
@@ -34,7 +36,9 @@ def make(kind, sizes=SIZES):
             return Task(models.logistic(4), losses.logistic, data, test=data[0])
         case "mlp":
             data = shards((4,), 3, sizes)
-            return Task(models.mlp(4, 5, 3, activation="tanh"), losses.cross_entropy, data, test=data[0])
+            return Task(
+                models.mlp(4, 5, 3, activation="tanh"), losses.cross_entropy, data, test=data[0]
+            )
         case "squares":
             model = nn.Linear(4, 1)
             nn.init.ones_(model.weight), nn.init.ones_(model.bias)
@@ -49,7 +53,11 @@ def make(kind, sizes=SIZES):
 
 
 def exposure(task, unit, clip, steps=6, sampling="poisson"):
-    more = {"batch_size": 3, "records": task.records, "sampling": sampling} if unit == "example" else {}
+    more = (
+        {"batch_size": 3, "records": task.records, "sampling": sampling}
+        if unit == "example"
+        else {}
+    )
     return Exposure(clip, steps, unit=unit, **more)
 
 
@@ -61,12 +69,17 @@ def grid(task, unit="user", topology=None, steps=6):
         (0.3, 0.2, 0.05, Adversary.curious()),
         (0.05, 0.9, 2.0, Adversary.colluding(2)),
     ]
-    return [NoisePlan(topology, exposure(task, unit, clip, steps), who, s, c, Budget(5.0, 1e-5)) for s, c, clip, who in couples]
+    return [
+        NoisePlan(topology, exposure(task, unit, clip, steps), who, s, c, Budget(5.0, 1e-5))
+        for s, c, clip, who in couples
+    ]
 
 
 def alone(task, setting, dtype, **options):
     engine = Vectorised(seed=setting.seed, dtype=dtype)
-    return decor.train(task, setting.plan, learning_rate=setting.learning_rate, engine=engine, **options)
+    return decor.train(
+        task, setting.plan, learning_rate=setting.learning_rate, engine=engine, **options
+    )
 
 
 def same(task, swept, dtype="float64", some=None, **options):
@@ -75,36 +88,63 @@ def same(task, swept, dtype="float64", some=None, **options):
     for k in range(len(swept.runs)) if some is None else some:
         setting, run = swept.settings[k], swept.runs[k]
         own = alone(task, setting, dtype, **options)
-        assert run.plan is setting.plan and run.steps_taken == own.steps_taken and run.stopped == own.stopped
-        assert (run.manifest["seed"], run.manifest["learning_rate"]) == (setting.seed, setting.learning_rate)
+        assert (
+            run.plan is setting.plan
+            and run.steps_taken == own.steps_taken
+            and run.stopped == own.stopped
+        )
+        assert (run.manifest["seed"], run.manifest["learning_rate"]) == (
+            setting.seed,
+            setting.learning_rate,
+        )
         assert run.models.keys() == own.models.keys() and run.history.keys() == own.history.keys()
         for name, value in own.models.items():
             assert run.models[name].shape == value.shape
-            assert (run.models[name] - value).abs().max() <= close * max(1.0, value.abs().max()), (k, name)
+            assert (run.models[name] - value).abs().max() <= close * max(1.0, value.abs().max()), (
+                k,
+                name,
+            )
         for name, values in own.history.items():
-            assert np.allclose(run.history[name], values, rtol=10 * close, atol=10 * close), (k, name)
+            assert np.allclose(run.history[name], values, rtol=10 * close, atol=10 * close), (
+                k,
+                name,
+            )
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("unit", ["user", "example"])
 @pytest.mark.parametrize("kind", ["logistic", "mlp", "squares", "convolution"])
-def test_runs_batched_over_seeds_rates_clips_couples_and_adversaries_are_the_runs_alone(kind, unit, dtype):
+def test_runs_batched_over_seeds_rates_clips_couples_and_adversaries_are_the_runs_alone(
+    kind, unit, dtype
+):
     task = make(kind)
     swept = decor.sweep(
-        task, grid(task, unit), learning_rates=[0.05, 0.4], seeds=[3, 0, 8], engine=Vectorised(dtype=dtype), keep_models=True
+        task,
+        grid(task, unit),
+        learning_rates=[0.05, 0.4],
+        seeds=[3, 0, 8],
+        engine=Vectorised(dtype=dtype),
+        keep_models=True,
     )
     assert len(swept.runs) == 18
     assert len({(id(s.plan), s.learning_rate, s.seed) for s in swept.settings}) == 18
     same(task, swept, dtype)
     ends = [torch.cat([v.flatten() for v in run.models.values()]) for run in swept.runs]
-    assert all((a - b).abs().max() > 1e-5 for k, a in enumerate(ends) for b in ends[:k]), "no two settings are one"
+    assert all((a - b).abs().max() > 1e-5 for k, a in enumerate(ends) for b in ends[:k]), (
+        "no two settings are one"
+    )
 
 
 @pytest.mark.parametrize(
     "options",
     [
         {"batch_size": 3, "momentum": 0.8, "weight_decay": 0.2},
-        {"gossip_rounds": 3, "accelerate": True, "final_gossip_rounds": 2, "schedule": schedule.InverseTime(3.0)},
+        {
+            "gossip_rounds": 3,
+            "accelerate": True,
+            "final_gossip_rounds": 2,
+            "schedule": schedule.InverseTime(3.0),
+        },
         {"local_steps": 2, "batch_size": 2, "evaluate_every": 4},
     ],
     ids=str,
@@ -113,7 +153,13 @@ def test_runs_batched_over_seeds_rates_clips_couples_and_adversaries_are_the_run
 def test_batched_runs_with_every_option_are_the_runs_alone(kind, options):
     task = make(kind)
     swept = decor.sweep(
-        task, grid(task), learning_rates=[0.1, 0.3], seeds=[1, 2], engine=Vectorised(dtype="float64"), keep_models=True, **options
+        task,
+        grid(task),
+        learning_rates=[0.1, 0.3],
+        seeds=[1, 2],
+        engine=Vectorised(dtype="float64"),
+        keep_models=True,
+        **options,
     )
     same(task, swept, **options)
 
@@ -130,11 +176,26 @@ def test_batched_runs_on_large_graphs_are_the_runs_alone(topology, unit):
 
 
 def test_a_plan_without_correlated_noise_has_the_same_numbers_beside_others():
-    """Local DP next to DECOR on one graph: a shared tensor must not change what its seed gives it."""
+    """Local DP next to DECOR on one graph: a shared tensor must not change what its seed
+    gives it.
+    """
     task = make("logistic")
     topology = decor.ring(USERS)
-    plans = [NoisePlan(topology, Exposure(0.5, 5), Adversary.everyone(), s, c) for s, c in ((0.5, 0.0), (0.1, 0.8), (0.0, 0.0))]
-    same(task, decor.sweep(task, plans, learning_rates=[0.3], seeds=[4, 5], engine=Vectorised(dtype="float64"), keep_models=True))
+    plans = [
+        NoisePlan(topology, Exposure(0.5, 5), Adversary.everyone(), s, c)
+        for s, c in ((0.5, 0.0), (0.1, 0.8), (0.0, 0.0))
+    ]
+    same(
+        task,
+        decor.sweep(
+            task,
+            plans,
+            learning_rates=[0.3],
+            seeds=[4, 5],
+            engine=Vectorised(dtype="float64"),
+            keep_models=True,
+        ),
+    )
 
 
 def test_edges_that_differ_keep_their_numbers_beside_plans_that_do_not():
@@ -142,17 +203,38 @@ def test_edges_that_differ_keep_their_numbers_beside_plans_that_do_not():
     topology = decor.ring(USERS)
     c = np.random.default_rng(0).uniform(0.2, 1.0, USERS)
     noises = (c, 2 * c, c[::-1].copy(), 0.5, np.zeros(USERS))
-    plans = [NoisePlan(topology, Exposure(0.5, 5), Adversary.eavesdropper(), 0.2, each) for each in noises]
-    same(task, decor.sweep(task, plans, learning_rates=[0.3], seeds=[4, 5], engine=Vectorised(dtype="float64"), keep_models=True))
+    plans = [
+        NoisePlan(topology, Exposure(0.5, 5), Adversary.eavesdropper(), 0.2, each)
+        for each in noises
+    ]
+    same(
+        task,
+        decor.sweep(
+            task,
+            plans,
+            learning_rates=[0.3],
+            seeds=[4, 5],
+            engine=Vectorised(dtype="float64"),
+            keep_models=True,
+        ),
+    )
 
 
 def test_many_settings_of_least_squares_are_the_runs_alone():
     task = make("least-squares")
     topology = decor.ring(USERS)
-    plans = [NoisePlan(topology, Exposure(0.01 * 3**k, 5), Adversary.eavesdropper(), 0.1 * (k + 1), 0.3) for k in range(7)]
+    plans = [
+        NoisePlan(topology, Exposure(0.01 * 3**k, 5), Adversary.eavesdropper(), 0.1 * (k + 1), 0.3)
+        for k in range(7)
+    ]
     rates = [0.01 * (k + 1) for k in range(10)]
     swept = decor.sweep(
-        task, plans, learning_rates=rates, seeds=[0, 1, 2, 3], engine=Vectorised(dtype="float64"), keep_models=True
+        task,
+        plans,
+        learning_rates=rates,
+        seeds=[0, 1, 2, 3],
+        engine=Vectorised(dtype="float64"),
+        keep_models=True,
     )
     assert len(swept.runs) == 280
     same(task, swept, some=[0, 1, 69, 70, 127, 128, 129, 200, 255, 256, 279])
@@ -165,11 +247,26 @@ def test_plans_on_other_graphs_of_other_lengths_and_units_are_grouped_apart_and_
         *grid(task, topology=decor.star(USERS)),
         *grid(task, steps=9),
         *grid(task, "example"),
-        NoisePlan(decor.ring(USERS), exposure(task, "example", 0.5, sampling="fixed"), Adversary.eavesdropper(), 0.1, 0.4),
+        NoisePlan(
+            decor.ring(USERS),
+            exposure(task, "example", 0.5, sampling="fixed"),
+            Adversary.eavesdropper(),
+            0.1,
+            0.4,
+        ),
         NoisePlan(decor.ring(USERS), Exposure(0.5, 6), Adversary(0, average_only=True), 0.3, 0.0),
     ]
-    swept = decor.sweep(task, plans, learning_rates=[0.2], seeds=[0, 1], engine=Vectorised(dtype="float64"), keep_models=True)
-    assert {(id(s.plan), s.seed) for s in swept.settings} == {(id(plan), seed) for plan in plans for seed in (0, 1)}
+    swept = decor.sweep(
+        task,
+        plans,
+        learning_rates=[0.2],
+        seeds=[0, 1],
+        engine=Vectorised(dtype="float64"),
+        keep_models=True,
+    )
+    assert {(id(s.plan), s.seed) for s in swept.settings} == {
+        (id(plan), seed) for plan in plans for seed in (0, 1)
+    }
     same(task, swept)
     for setting, run in zip(swept.settings, swept.runs, strict=True):
         assert run.steps_taken == setting.plan.exposure.steps == run.history["step"][-1]
@@ -179,9 +276,17 @@ def test_plans_on_other_graphs_of_other_lengths_and_units_are_grouped_apart_and_
 def test_grids_cut_to_fit_the_memory_are_the_same_grids(kind, monkeypatch):
     task = make(kind)
     plans = grid(task)
-    options = {"learning_rates": [0.1, 0.3], "seeds": [1, 2, 3], "engine": Vectorised(dtype="float64"), "keep_models": True}
+    options = {
+        "learning_rates": [0.1, 0.3],
+        "seeds": [1, 2, 3],
+        "engine": Vectorised(dtype="float64"),
+        "keep_models": True,
+    }
     swept = decor.sweep(task, plans, **options)
-    whole = {(id(s.plan), s.learning_rate, s.seed): run for s, run in zip(swept.settings, swept.runs, strict=True)}
+    whole = {
+        (id(s.plan), s.learning_rate, s.seed): run
+        for s, run in zip(swept.settings, swept.runs, strict=True)
+    }
     monkeypatch.setattr(descent, "_ROOM", 1)
     monkeypatch.setattr(layers, "_REPEATED", 1)
     for fit in (1, 2, 3, 7):
@@ -190,7 +295,9 @@ def test_grids_cut_to_fit_the_memory_are_the_same_grids(kind, monkeypatch):
         assert len(cut.runs) == 18
         for setting, run in zip(cut.settings, cut.runs, strict=True):
             other = whole[id(setting.plan), setting.learning_rate, setting.seed]
-            assert all((run.models[name] - other.models[name]).abs().max() < 1e-10 for name in run.models)
+            assert all(
+                (run.models[name] - other.models[name]).abs().max() < 1e-10 for name in run.models
+            )
 
 
 def test_runs_keep_their_models_only_if_asked():
@@ -198,7 +305,10 @@ def test_runs_keep_their_models_only_if_asked():
     light = decor.sweep(task, grid(task)[:1], learning_rates=[0.1])
     kept = decor.sweep(task, grid(task)[:1], learning_rates=[0.1], keep_models=True)
     assert light.runs[0].models == {} and light.runs[0].velocity == {}
-    assert kept.runs[0].models["weight"].shape == (USERS, 1, 4) and light.runs[0].history == kept.runs[0].history
+    assert (
+        kept.runs[0].models["weight"].shape == (USERS, 1, 4)
+        and light.runs[0].history == kept.runs[0].history
+    )
     plan = light.settings[0].plan
     assert light.runs[0].guarantee.epsilon == plan.guarantee(0.999 * plan.budget.delta).epsilon
 
@@ -210,21 +320,29 @@ def test_the_best_is_the_candidate_with_the_best_mean_over_seeds():
     for criterion, sign in (("loss", 1), ("test_loss", 1), ("consensus", 1), ("accuracy", -1)):
         means = {}
         for setting, run in zip(swept.settings, swept.runs, strict=True):
-            means.setdefault((id(setting.plan), setting.learning_rate), []).append(run.history[criterion][-1])
+            means.setdefault((id(setting.plan), setting.learning_rate), []).append(
+                run.history[criterion][-1]
+            )
         means = {key: sum(values) / 3 for key, values in means.items()}
         best = swept.best(criterion)
         extreme = min(sign * value for value in means.values())
-        assert sign * best.value == pytest.approx(extreme, rel=1e-12) and best.criterion == criterion
+        assert (
+            sign * best.value == pytest.approx(extreme, rel=1e-12) and best.criterion == criterion
+        )
         assert means[id(best.plan), best.learning_rate] == pytest.approx(best.value, rel=1e-12)
         assert len(best.runs) == 3 and all(run.plan is best.plan for run in best.runs)
         assert all(run.manifest["learning_rate"] == best.learning_rate for run in best.runs)
         assert {run.manifest["seed"] for run in best.runs} == {0, 1, 2}
         assert [row[criterion] for row in best.tried] == pytest.approx(list(means.values()))
         assert "no epsilon here counts" in best.warning
-    assert max(abs(a - b) for a in means.values() for b in means.values()) > 0.01, "accuracies differ, so that the side matters"
+    assert max(abs(a - b) for a in means.values() for b in means.values()) > 0.01, (
+        "accuracies differ, so that the side matters"
+    )
     only = swept.best("loss", plans[2:])
     assert only.plan is plans[2] and len(only.tried) == 3
-    tuned = decor.tune(task, plans, learning_rates=[0.02, 0.3, 1.0], seeds=[0, 1, 2], criterion="accuracy")
+    tuned = decor.tune(
+        task, plans, learning_rates=[0.02, 0.3, 1.0], seeds=[0, 1, 2], criterion="accuracy"
+    )
     assert tuned.value == swept.best("accuracy").value and tuned.plan is swept.best("accuracy").plan
 
 
@@ -246,7 +364,9 @@ def test_what_diverged_never_wins_and_never_touches_its_neighbours(criterion):
     assert best.learning_rate == 0.1 and math.isfinite(best.value)
     assert math.isnan(best.tried[0][criterion])
     own = decor.train(task, plans[0], learning_rate=0.1, engine=Vectorised(seed=1))
-    assert (ends[0.1].models["weight"] - own.models["weight"]).abs().max() < 1e-4 * own.models["weight"].abs().max()
+    assert (ends[0.1].models["weight"] - own.models["weight"]).abs().max() < 1e-4 * own.models[
+        "weight"
+    ].abs().max()
 
 
 def test_sweeps_that_cannot_be_meant_are_refused():
@@ -272,17 +392,30 @@ def test_sweeps_that_cannot_be_meant_are_refused():
         swept.best("beauty")
     with pytest.raises(InputError, match="none of these plans"):
         swept.best("loss", [grid(task)[0]])
-    assert decor.sweep(task, plans[0], learning_rates=[0.1]).runs[0].plan is plans[0], "one plan needs no list"
+    assert decor.sweep(task, plans[0], learning_rates=[0.1]).runs[0].plan is plans[0], (
+        "one plan needs no list"
+    )
 
 
 def test_a_run_that_ends_among_others_is_what_it_is_alone():
-    """What the others do afterwards is not its own: its models are of the steps that its guarantee counts."""
+    """What the others do afterwards is not its own: its models are of the steps that its guarantee
+    counts.
+    """
     task = decor.tasks.breast_cancer(users=4)
-    plan = decor.calibrate(decor.ring(4), decor.Exposure(1.0, 30), decor.Adversary.eavesdropper(), decor.Budget(3.0, 1e-5))
-    swept = decor.sweep(task, [plan], learning_rates=[0.01, 1e19], keep_models=True, evaluate_every=5)
+    plan = decor.calibrate(
+        decor.ring(4),
+        decor.Exposure(1.0, 30),
+        decor.Adversary.eavesdropper(),
+        decor.Budget(3.0, 1e-5),
+    )
+    swept = decor.sweep(
+        task, [plan], learning_rates=[0.01, 1e19], keep_models=True, evaluate_every=5
+    )
     with pytest.warns(decor.DivergenceWarning):
         alone = decor.train(task, plan, learning_rate=1e19, evaluate_every=5)
     ended = swept.runs[1]
     assert ended.stopped == alone.stopped and ended.steps_taken == alone.steps_taken == 5
     assert ended.guarantee.epsilon == alone.guarantee.epsilon == swept.runs[0].guarantee.epsilon
-    assert all(torch.allclose(ended.models[name], alone.models[name], rtol=1e-4) for name in alone.models)
+    assert all(
+        torch.allclose(ended.models[name], alone.models[name], rtol=1e-4) for name in alone.models
+    )

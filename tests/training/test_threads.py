@@ -30,7 +30,9 @@ def test_the_faster_number_of_threads_is_kept(two_cores, cost, kept):
     chooser = Threads(None, 10**6)
     with chooser.limited():
         found = taken(chooser, cost)
-    assert {count for count, _ in found[:8]} == {1, 2} and {count for count, _ in found[8:]} == {kept}
+    assert {count for count, _ in found[:8]} == {1, 2} and {count for count, _ in found[8:]} == {
+        kept
+    }
     assert all(count == torch_takes for count, torch_takes in found)
     assert torch.get_num_threads() == before
 

@@ -1,4 +1,6 @@
-"""The simulator against Algorithm 1 written out: users, records, edges and gossip rounds one at a time, in float64."""
+"""The simulator against Algorithm 1 written out: users, records, edges and gossip rounds one at a
+time, in float64.
+"""
 
 import copy
 import itertools
@@ -59,14 +61,22 @@ class Recorded:
 
 
 def flat(model, tensors):
-    """As blocks: of every dense layer the weights [inputs, outputs], then the bias; of other modules in their own order."""
-    dense = all(isinstance(m, nn.Linear) for m in model.modules() if list(m.parameters(recurse=False)))
+    """As blocks: of every dense layer the weights [inputs, outputs], then the bias; of other
+    modules in their own order.
+    """
+    dense = all(
+        isinstance(m, nn.Linear) for m in model.modules() if list(m.parameters(recurse=False))
+    )
     return torch.cat([(t.T if dense and t.dim() == 2 else t).flatten() for t in tensors]).numpy()
 
 
 def unflat(model, vector):
-    dense = all(isinstance(m, nn.Linear) for m in model.modules() if list(m.parameters(recurse=False)))
-    parts = torch.split(torch.from_numpy(np.ascontiguousarray(vector)), [p.numel() for p in model.parameters()])
+    dense = all(
+        isinstance(m, nn.Linear) for m in model.modules() if list(m.parameters(recurse=False))
+    )
+    parts = torch.split(
+        torch.from_numpy(np.ascontiguousarray(vector)), [p.numel() for p in model.parameters()]
+    )
     return [
         part.view(p.shape[::-1]).T if dense and p.dim() == 2 else part.view(p.shape)
         for part, p in zip(parts, model.parameters(), strict=True)
@@ -78,7 +88,10 @@ def gradient(model, loss, x, X, y):
     with torch.no_grad():
         for p, value in zip(model.parameters(), unflat(model, x), strict=True):
             p.copy_(value)
-    return flat(model, [g.detach() for g in torch.autograd.grad(loss(model(X), y), list(model.parameters()))])
+    return flat(
+        model,
+        [g.detach() for g in torch.autograd.grad(loss(model(X), y), list(model.parameters()))],
+    )
 
 
 def clipped(g, clip):
@@ -86,7 +99,9 @@ def clipped(g, clip):
 
 
 def gossiped(x, topology, rounds, accelerate):
-    """One round at a time, everybody from its neighbours; accelerated by Chebyshev's T_k(W / l) / T_k(1 / l)."""
+    """One round at a time, everybody from its neighbours; accelerated by Chebyshev's T_k(W / l) /
+    T_k(1 / l).
+    """
     n = topology.users
     neighbours = [[] for _ in range(n)]
     for i, j in topology.edges.tolist():
@@ -110,7 +125,10 @@ def gossiped(x, topology, rounds, accelerate):
     before, now = x, averaged(x)
     for k in range(1, rounds):
         T.append(2 / size * T[k] - T[k - 1])
-        new = [2 / size * T[k] / T[k + 1] * a - T[k - 1] / T[k + 1] * b for a, b in zip(averaged(now), before, strict=True)]
+        new = [
+            2 / size * T[k] / T[k + 1] * a - T[k - 1] / T[k + 1] * b
+            for a, b in zip(averaged(now), before, strict=True)
+        ]
         before, now = now, new
     return now
 
@@ -126,7 +144,10 @@ def reference(
     batches = Batches(task.records, size, str(sampling), [seed])
     starts = np.cumsum([0, *task.records])
     model = copy.deepcopy(task.model).double()
-    data = [(X.double() if X.is_floating_point() else X, y.double() if y.is_floating_point() else y) for X, y in task.shards]
+    data = [
+        (X.double() if X.is_floating_point() else X, y.double() if y.is_floating_point() else y)
+        for X, y in task.shards
+    ]
     x = [flat(model, [p.detach() for p in model.parameters()]) for _ in range(n)]
     velocity = [np.zeros_like(x[0]) for _ in range(n)]
     wire = []
@@ -134,20 +155,31 @@ def reference(
     def taken(user, step):
         drawn = batches.draw(step)
         rows = drawn.rows[user].numpy() - starts[user]
-        return [int(r) for r in rows if 0 <= r < task.records[user]] if size is None else _inside(drawn, user, starts)
+        return (
+            [int(r) for r in rows if 0 <= r < task.records[user]]
+            if size is None
+            else _inside(drawn, user, starts)
+        )
 
     for t in range(exposure.steps if steps is None else steps):
         sent = []
         for i in range(n):
             X, y = data[i]
             if example:
-                each = [clipped(gradient(model, task.loss, x[i], X[r : r + 1], y[r : r + 1]), exposure.clip) for r in taken(i, t)]
+                each = [
+                    clipped(
+                        gradient(model, task.loss, x[i], X[r : r + 1], y[r : r + 1]), exposure.clip
+                    )
+                    for r in taken(i, t)
+                ]
                 g = sum(each, np.zeros_like(x[i])) / exposure.batch_size
             else:
                 g, here = np.zeros_like(x[i]), x[i]
                 for k in range(local_steps):
                     some = taken(i, t * local_steps + k)
-                    one = sum(gradient(model, task.loss, here, X[r : r + 1], y[r : r + 1]) for r in some) / len(some)
+                    one = sum(
+                        gradient(model, task.loss, here, X[r : r + 1], y[r : r + 1]) for r in some
+                    ) / len(some)
                     g, here = g + one, here - rates[t] * one
                 g = clipped(g, exposure.clip)
             velocity[i] = momentum * velocity[i] + g + noise.of_user(i, plan, seed, t, len(x[i]))
@@ -160,7 +192,9 @@ def reference(
 def _inside(drawn, user, starts):
     """Records of a user's batch; those that only pad it weigh nothing."""
     rows = drawn.rows[user].numpy()
-    weights = np.broadcast_to(drawn.weights if isinstance(drawn.weights, float) else drawn.weights[user], rows.shape)
+    weights = np.broadcast_to(
+        drawn.weights if isinstance(drawn.weights, float) else drawn.weights[user], rows.shape
+    )
     return [int(r - starts[user]) for r, w in zip(rows, weights, strict=True) if w > 0]
 
 
@@ -168,12 +202,18 @@ def trained(task, plan, rate=0.3, *, path="auto", noise=None, seed=SEED, **optio
     """Messages and last models of the engine, as vectors."""
     wire = []
     engine = Vectorised(
-        seed=seed, dtype="float64", path=path, noise=noise, on_messages=lambda t, sent: wire.append((t, sent[:, 0, 0].numpy()))
+        seed=seed,
+        dtype="float64",
+        path=path,
+        noise=noise,
+        on_messages=lambda t, sent: wire.append((t, sent[:, 0, 0].numpy())),
     )
     run = decor.train(task, plan, learning_rate=rate, engine=engine, **options)
     assert [t for t, _ in wire] == list(range(plan.exposure.steps)), "exactly T messages"
     names = [name for name, _ in task.model.named_parameters()]
-    last = np.array([flat(task.model, [run.models[name][i] for name in names]) for i in range(task.users)])
+    last = np.array(
+        [flat(task.model, [run.models[name][i] for name in names]) for i in range(task.users)]
+    )
     return run, [sent for _, sent in wire], last
 
 
@@ -181,7 +221,9 @@ def agree(task, plan, rate=0.3, *, path="auto", rates=None, close=1e-12, message
     source = Edges()
     run, wire, last = trained(task, plan, rate, path=path, noise=source, **options)
     recipe = {name: value for name, value in options.items() if name != "schedule"}
-    expected, final = reference(task, plan, source, np.full(plan.exposure.steps, rate) if rates is None else rates, **recipe)
+    expected, final = reference(
+        task, plan, source, np.full(plan.exposure.steps, rate) if rates is None else rates, **recipe
+    )
     assert len(wire) == len(expected)
     if messages:
         for mine, theirs in zip(wire, expected, strict=True):
@@ -218,9 +260,15 @@ def make(kind, sizes=DIFFERENT):
         case "logistic":
             return Task(models.logistic(4), losses.logistic, shards(sizes, (4,), "two"))
         case "multinomial":
-            return Task(models.multinomial(4, 3), losses.cross_entropy, shards(sizes, (4,), "labels"))
+            return Task(
+                models.multinomial(4, 3), losses.cross_entropy, shards(sizes, (4,), "labels")
+            )
         case "tanh" | "relu":
-            return Task(models.mlp(4, 5, 4, 3, activation=kind), losses.cross_entropy, shards(sizes, (4,), "labels"))
+            return Task(
+                models.mlp(4, 5, 4, 3, activation=kind),
+                losses.cross_entropy,
+                shards(sizes, (4,), "labels"),
+            )
         case "squares":
             torch.manual_seed(0)
             return Task(nn.Linear(4, 1), losses.squared, shards(sizes, (4,), "numbers"))
@@ -234,10 +282,32 @@ def make(kind, sizes=DIFFERENT):
 KINDS = ["logistic", "multinomial", "tanh", "relu", "squares", "convolution"]
 
 
-def planned(task, unit="user", clip=0.5, topology=None, sampling=None, batch=3, steps=STEPS, s=0.05, c=0.4, **more):
+def planned(
+    task,
+    unit="user",
+    clip=0.5,
+    topology=None,
+    sampling=None,
+    batch=3,
+    steps=STEPS,
+    s=0.05,
+    c=0.4,
+    **more,
+):
     topology = topology or decor.ring(task.users)
-    example = {"batch_size": batch, "records": task.records, "sampling": sampling} if unit == "example" else {}
-    return NoisePlan(topology, Exposure(clip, steps, unit=unit, **example), Adversary.eavesdropper(), s, c, **more)
+    example = (
+        {"batch_size": batch, "records": task.records, "sampling": sampling}
+        if unit == "example"
+        else {}
+    )
+    return NoisePlan(
+        topology,
+        Exposure(clip, steps, unit=unit, **example),
+        Adversary.eavesdropper(),
+        s,
+        c,
+        **more,
+    )
 
 
 @pytest.mark.parametrize("clip", [1e-3, 0.5, 1e6])
@@ -265,7 +335,9 @@ def test_clipped_records_at_example_level_follow_the_reference(kind, sampling, c
 @pytest.mark.parametrize("unit", ["user", "example"])
 @pytest.mark.parametrize("kind", ["logistic", "tanh", "squares"])
 def test_the_generic_path_follows_the_same_reference(kind, unit):
-    """Its noise is laid out in the module's own order, so without noise here; the convolutions above have theirs."""
+    """Its noise is laid out in the module's own order, so without noise here; the convolutions
+    above have theirs.
+    """
     task = make(kind)
     agree(task, planned(task, unit, s=0.0, c=0.0), path="generic", messages=False)
 
@@ -297,7 +369,9 @@ def test_recipes_follow_the_reference_at_user_level(kind, recipe, graph):
     agree(task, planned(task, topology=GRAPHS[graph]), **RECIPES[recipe])
 
 
-@pytest.mark.parametrize("recipe", [name for name, options in RECIPES.items() if "local_steps" not in options])
+@pytest.mark.parametrize(
+    "recipe", [name for name, options in RECIPES.items() if "local_steps" not in options]
+)
 @pytest.mark.parametrize("kind", ["logistic", "relu", "convolution"])
 def test_recipes_follow_the_reference_at_example_level(kind, recipe):
     task = make(kind)
@@ -309,20 +383,33 @@ def test_recipes_follow_the_reference_at_example_level(kind, recipe):
 def test_other_graphs_follow_the_reference(kind):
     task = make(kind)
     edges = np.random.default_rng(0).uniform(0.1, 0.9, decor.torus(2, 3).edge_count)
-    for topology, c in ((GRAPHS["complete"], 0.4), (decor.torus(2, 3), edges), (decor.path(USERS), 0.0)):
+    for topology, c in (
+        (GRAPHS["complete"], 0.4),
+        (decor.torus(2, 3), edges),
+        (decor.path(USERS), 0.0),
+    ):
         agree(task, planned(task, topology=topology, c=c), gossip_rounds=2)
 
 
 @pytest.mark.parametrize("users", [70])
 def test_large_graphs_follow_the_reference(users):
     task = make("logistic", (3,) * users)
-    agree(task, planned(task, topology=decor.star(users), steps=2), gossip_rounds=3, accelerate=True, momentum=0.5)
+    agree(
+        task,
+        planned(task, topology=decor.star(users), steps=2),
+        gossip_rounds=3,
+        accelerate=True,
+        momentum=0.5,
+    )
 
 
 SCHEDULES = {
     "constant": (schedule.Constant(), lambda t: 0.3),
     "inverse time": (schedule.InverseTime(4.0), lambda t: 0.3 / (1 + t / 4)),
-    "cosine": (schedule.Cosine(0.1), lambda t: 0.3 * (0.1 + 0.9 * (1 + math.cos(math.pi * t / (STEPS - 1))) / 2)),
+    "cosine": (
+        schedule.Cosine(0.1),
+        lambda t: 0.3 * (0.1 + 0.9 * (1 + math.cos(math.pi * t / (STEPS - 1))) / 2),
+    ),
     "corrected PL": (
         schedule.PolyakLojasiewicz(5.0, 10.0, 0.9, 2.0),
         lambda t: min(0.3, 16 / (5 * (t + 16 * 2 * 10 / (5 * 0.9)))),
@@ -341,22 +428,34 @@ def test_schedules_follow_the_reference(name, momentum):
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
-def test_a_decay_that_leaves_little_of_a_model_follows_the_reference_and_one_that_leaves_nothing_is_refused(momentum):
+def test_a_decay_that_leaves_little_of_a_model_follows_the_reference_and_one_that_leaves_nothing_is_refused(
+    momentum,
+):
     task = make("logistic")
     agree(task, planned(task), rate=0.5, weight_decay=1.999, momentum=momentum, close=1e-11)
     for decay in (2.0, 3.0):
         with pytest.raises(InputError, match="leaves nothing of a model in one step; lower one"):
-            decor.train(task, planned(task), learning_rate=0.5, weight_decay=decay, momentum=momentum)
+            decor.train(
+                task, planned(task), learning_rate=0.5, weight_decay=decay, momentum=momentum
+            )
 
 
 @pytest.mark.parametrize("users", [USERS, 70])
 @pytest.mark.parametrize("decay", [0.0, 0.4])
 @pytest.mark.parametrize("momentum", [0.0, 0.7])
 @pytest.mark.parametrize("kind", ["logistic", "tanh"])
-def test_the_engines_own_noise_fed_to_the_reference_gives_the_same_models(kind, momentum, decay, users):
-    """Noise is a function of seed, step and place alone: what a twin without gradients transmits is what the real run adds."""
+def test_the_engines_own_noise_fed_to_the_reference_gives_the_same_models(
+    kind, momentum, decay, users
+):
+    """Noise is a function of seed, step and place alone: what a twin without gradients transmits is
+    what the real run adds.
+    """
     if kind == "logistic":
-        model, loss, data = nn.Linear(5, 1, bias=False), losses.logistic, shards((3,) * users, (5,), "two")
+        model, loss, data = (
+            nn.Linear(5, 1, bias=False),
+            losses.logistic,
+            shards((3,) * users, (5,), "two"),
+        )
         nn.init.ones_(model.weight)
     else:
         torch.manual_seed(0)
@@ -389,7 +488,10 @@ def test_batches_of_fixed_size_are_distinct_records_of_ones_own_and_all_subsets_
             counts[user][rows] = counts[user].get(rows, 0) + 1
     assert len(counts[1]) == 1
     for user, size in ((0, 5), (2, 6)):
-        assert len(counts[user]) == math.comb(size, 3) and stats.chisquare(list(counts[user].values())).pvalue > 1e-6
+        assert (
+            len(counts[user]) == math.comb(size, 3)
+            and stats.chisquare(list(counts[user].values())).pvalue > 1e-6
+        )
 
 
 def test_poisson_batches_take_every_record_at_its_users_rate_independently_and_weigh_by_the_expected_size():
@@ -403,19 +505,26 @@ def test_poisson_batches_take_every_record_at_its_users_rate_independently_and_w
             rows, weights = drawn.rows[user].numpy(), drawn.weights[user].numpy()
             assert set(weights) <= {0.0, 1 / size} and (rows[weights == 0] == sum(records)).all()
             mine = rows[weights > 0]
-            assert len(set(mine)) == len(mine) and ((mine >= starts[user]) & (mine < starts[user + 1])).all()
+            assert (
+                len(set(mine)) == len(mine)
+                and ((mine >= starts[user]) & (mine < starts[user + 1])).all()
+            )
             taken[step, mine] = 1
     for user, m in enumerate(records):
         mine, q = taken[:, starts[user] : starts[user + 1]], size / m
         z = (mine.mean(axis=0) - q) / math.sqrt(max(q * (1 - q), 1e-12) / many)
         assert abs(z).max() < 5
-        assert (abs(mine.mean(axis=0) - 1.5 * q) > 0.05).all() and (abs(mine.mean(axis=0) - q / 1.5) > 0.01).all()
+        assert (abs(mine.mean(axis=0) - 1.5 * q) > 0.05).all() and (
+            abs(mine.mean(axis=0) - q / 1.5) > 0.01
+        ).all()
         spread = mine.sum(axis=1).var() / max(m * q * (1 - q), 1e-12) if q < 1 else 1.0
         assert abs(spread - 1) < 0.1, "sizes vary as a binomial's: records are independent"
     varied = taken[:, [k for k in range(sum(records)) if not 12 <= k < 16]]
     together, over_steps = np.corrcoef(varied.T), np.corrcoef(varied[1:].T, varied[:-1].T)
     assert abs(together[np.triu_indices(len(together), 1)]).max() < 5.5 / math.sqrt(many)
-    assert abs(over_steps[: varied.shape[1], varied.shape[1] :]).max() < 5.5 / math.sqrt(many), "nor over steps"
+    assert abs(over_steps[: varied.shape[1], varied.shape[1] :]).max() < 5.5 / math.sqrt(many), (
+        "nor over steps"
+    )
 
 
 @pytest.mark.parametrize("room", [1, 2, 5])
@@ -424,7 +533,10 @@ def test_a_poisson_batch_that_does_not_fit_is_drawn_again_with_room(room):
     usual, tight = (Batches((40, 10), 5, "poisson", [7, 8]) for _ in range(2))
     for step in range(20):
         tight._rows = np.empty((4, room), dtype=np.int64)
-        for one, two in zip(*((b.rows.tolist(), b.weights.tolist()) for b in (usual.draw(step), tight.draw(step))), strict=True):
+        for one, two in zip(
+            *((b.rows.tolist(), b.weights.tolist()) for b in (usual.draw(step), tight.draw(step))),
+            strict=True,
+        ):
             assert one == two
 
 
@@ -434,7 +546,10 @@ def test_what_is_drawn_for_a_seed_does_not_depend_on_the_other_seeds():
         for step in range(50):
             one, two = alone.draw(step), both.draw(step)
             for user in range(2):
-                a, b = ([r for r in rows if r < 11] for rows in (one.rows[user].tolist(), two.rows[2 * user + 1].tolist()))
+                a, b = (
+                    [r for r in rows if r < 11]
+                    for rows in (one.rows[user].tolist(), two.rows[2 * user + 1].tolist())
+                )
                 assert a == b
                 assert sampling == "poisson" or two.rows[2 * user].tolist() != b or user or step
 
@@ -447,9 +562,14 @@ def test_a_run_takes_exactly_its_steps_and_its_guarantee_is_the_plans():
     task = make("logistic")
     plan = private(task)
     sent = []
-    run = decor.train(task, plan, learning_rate=0.1, engine=Vectorised(on_messages=lambda t, _: sent.append(t)))
+    run = decor.train(
+        task, plan, learning_rate=0.1, engine=Vectorised(on_messages=lambda t, _: sent.append(t))
+    )
     assert sent == list(range(12)) and run.steps_taken == 12 and run.stopped is None
-    assert run.guarantee.steps == 12 and run.guarantee.epsilon == plan.guarantee(0.999 * plan.budget.delta).epsilon
+    assert (
+        run.guarantee.steps == 12
+        and run.guarantee.epsilon == plan.guarantee(0.999 * plan.budget.delta).epsilon
+    )
     assert run.history["step"][0] == 0 and run.history["step"][-1] == 12
 
 
@@ -464,21 +584,41 @@ def test_a_run_that_a_callback_stops_promises_what_the_whole_plan_does(reason):
         return reason if moment.step == 5 else None
 
     engine = Vectorised(on_messages=lambda t, _: sent.append(t))
-    run = decor.train(task, plan, learning_rate=0.1, callbacks=[enough], engine=engine, final_gossip_rounds=2)
-    shorter = replace(plan, exposure=replace(plan.exposure, steps=5)).guarantee(0.999 * plan.budget.delta).epsilon
+    run = decor.train(
+        task, plan, learning_rate=0.1, callbacks=[enough], engine=engine, final_gossip_rounds=2
+    )
+    shorter = (
+        replace(plan, exposure=replace(plan.exposure, steps=5))
+        .guarantee(0.999 * plan.budget.delta)
+        .epsilon
+    )
     assert sent == list(range(5)) and run.steps_taken == 5, "no message after the last that counts"
-    assert run.guarantee.steps == 12 and run.guarantee.epsilon == plan.guarantee(0.999 * plan.budget.delta).epsilon
-    reached = "seen enough" if reason != True else "stopped by a callback after step 5"  # noqa: E712
-    assert f"-SecLDP, the whole plan's; stopped after 5 of 12 steps ({reached}); with" in str(run.guarantee)
+    assert (
+        run.guarantee.steps == 12
+        and run.guarantee.epsilon == plan.guarantee(0.999 * plan.budget.delta).epsilon
+    )
+    reached = "stopped by a callback after step 5" if reason is True else "seen enough"
+    assert f"-SecLDP, the whole plan's; stopped after 5 of 12 steps ({reached}); with" in str(
+        run.guarantee
+    )
     if_fixed = run.guarantee_at(steps=5)
-    assert if_fixed.epsilon == shorter < run.guarantee.epsilon and "if 5 was fixed in advance" in str(if_fixed)
-    assert [step for step, _ in seen] == [0, 1, 2, 3, 4, 5] and seen[0][1] == 0 and seen[5][1] == shorter
-    assert run.stopped == ("seen enough" if reason != True else "stopped by a callback after step 5")  # noqa: E712
+    assert (
+        if_fixed.epsilon == shorter < run.guarantee.epsilon
+        and "if 5 was fixed in advance" in str(if_fixed)
+    )
+    assert (
+        [step for step, _ in seen] == [0, 1, 2, 3, 4, 5]
+        and seen[0][1] == 0
+        and seen[5][1] == shorter
+    )
+    assert run.stopped == reached
     assert run.guarantee_at(1e-3).epsilon < run.guarantee.epsilon
 
 
 def halted(task, plan, at, tmp_path=None, **options):
-    run = decor.train(task, plan, learning_rate=0.1, callbacks=[lambda moment: moment.step == at], **options)
+    run = decor.train(
+        task, plan, learning_rate=0.1, callbacks=[lambda moment: moment.step == at], **options
+    )
     assert run.steps_taken == at
     if tmp_path is None:
         return run
@@ -487,8 +627,14 @@ def halted(task, plan, at, tmp_path=None, **options):
 
 
 def same(one, other):
-    assert one.models.keys() == other.models.keys() and one.steps_taken == other.steps_taken and one.stopped == other.stopped
-    assert all(torch.equal(one.models[name], other.models[name]) for name in one.models), "bit for bit"
+    assert (
+        one.models.keys() == other.models.keys()
+        and one.steps_taken == other.steps_taken
+        and one.stopped == other.stopped
+    )
+    assert all(torch.equal(one.models[name], other.models[name]) for name in one.models), (
+        "bit for bit"
+    )
     assert one.history == other.history
 
 
@@ -498,8 +644,17 @@ def same(one, other):
 @pytest.mark.parametrize("kind", ["logistic", "relu", "squares", "convolution"])
 def test_a_resumed_run_is_the_uninterrupted_one(kind, momentum, saved, at, tmp_path):
     task = make(kind)
-    plan = private(task) if kind in ("squares", "relu") else planned(task, "example", steps=12, budget=Budget(3.0, 1e-5))
-    options = {"momentum": momentum, "weight_decay": 0.1, "final_gossip_rounds": 2, "schedule": schedule.Cosine(0.2)}
+    plan = (
+        private(task)
+        if kind in ("squares", "relu")
+        else planned(task, "example", steps=12, budget=Budget(3.0, 1e-5))
+    )
+    options = {
+        "momentum": momentum,
+        "weight_decay": 0.1,
+        "final_gossip_rounds": 2,
+        "schedule": schedule.Cosine(0.2),
+    }
     whole = decor.train(task, plan, learning_rate=0.1, **options)
     first = halted(task, plan, at, tmp_path if saved else None, **options)
     again = decor.train(task, plan, learning_rate=0.1, resume=first, **options)
@@ -511,7 +666,11 @@ def test_a_checkpoint_taken_on_the_way_resumes_to_the_same_end():
     task = make("tanh")
     plan, kept = private(task), []
     whole = decor.train(
-        task, plan, learning_rate=0.1, momentum=0.5, callbacks=[lambda m: kept.append(m.run()) if m.step == 6 else None]
+        task,
+        plan,
+        learning_rate=0.1,
+        momentum=0.5,
+        callbacks=[lambda m: kept.append(m.run()) if m.step == 6 else None],
     )
     assert kept[0].steps_taken == 6 and kept[0].stopped == "stopped after step 6 of 12"
     same(decor.train(task, plan, learning_rate=0.1, momentum=0.5, resume=kept[0]), whole)
@@ -543,7 +702,10 @@ def test_resuming_with_anything_else_is_refused_and_says_what_changed():
     for what, options in others.items():
         with pytest.raises(InputError, match=f"had another {what}.*start a new run"):
             again(**options)
-    for data in ([*task.shards[:-1], (task.shards[-1][0] + 1, task.shards[-1][1])], task.shards[::-1]):
+    for data in (
+        [*task.shards[:-1], (task.shards[-1][0] + 1, task.shards[-1][1])],
+        task.shards[::-1],
+    ):
         with pytest.raises(InputError, match="had another task"):
             again(task=Task(task.model, task.loss, data))
     for recipe in (
@@ -592,8 +754,13 @@ def test_a_run_that_diverges_stops_and_warns(kind):
         run = decor.train(task, plan, learning_rate=1e30, engine=engine)
     assert run.stopped.startswith("diverged") and "lower the learning rate" in run.stopped
     assert run.steps_taken == len(sent) < 40
-    assert run.guarantee.steps == 40 and run.guarantee.epsilon == plan.guarantee(0.999 * plan.budget.delta).epsilon
-    assert f"the whole plan's; stopped after {len(sent)} of 40 steps (diverged);" in str(run.guarantee)
+    assert (
+        run.guarantee.steps == 40
+        and run.guarantee.epsilon == plan.guarantee(0.999 * plan.budget.delta).epsilon
+    )
+    assert f"the whole plan's; stopped after {len(sent)} of 40 steps (diverged);" in str(
+        run.guarantee
+    )
     assert not math.isfinite(run.metrics["loss"]) or not math.isfinite(run.metrics["consensus"])
     with pytest.raises(InputError, match="diverged.*start a new one"):
         decor.train(task, plan, learning_rate=1e30, resume=run)
@@ -602,12 +769,18 @@ def test_a_run_that_diverges_stops_and_warns(kind):
 def test_a_disconnected_graph_is_refused_unless_the_caller_says_otherwise():
     task = make("logistic")
     apart = decor.from_edges(USERS, [(0, 1), (1, 2), (3, 4), (4, 5)])
-    with pytest.raises(InputError, match="2 parts that never hear of each other.*allow_disconnected=True"):
+    with pytest.raises(
+        InputError, match="2 parts that never hear of each other.*allow_disconnected=True"
+    ):
         decor.train(task, planned(task, topology=apart), learning_rate=0.1)
-    run = decor.train(task, planned(task, topology=apart), learning_rate=0.1, allow_disconnected=True)
+    run = decor.train(
+        task, planned(task, topology=apart), learning_rate=0.1, allow_disconnected=True
+    )
     assert run.stopped is None
     plan = NoisePlan(apart, Exposure(1.0, 3), Adversary(0, average_only=True), 1.0, 0.0)
-    assert decor.train(task, plan, learning_rate=0.1).metrics["consensus"] < 1e-12, "a server hears everybody"
+    assert decor.train(task, plan, learning_rate=0.1).metrics["consensus"] < 1e-12, (
+        "a server hears everybody"
+    )
 
 
 def test_plans_and_recipes_that_do_not_fit_the_data_are_refused_by_user():
@@ -616,9 +789,22 @@ def test_plans_and_recipes_that_do_not_fit_the_data_are_refused_by_user():
     other[3] += 1
     wrong = Exposure(1.0, 5, unit="example", batch_size=2, records=tuple(other))
     cases = [
-        (planned(make("logistic", (4,) * 5)), {}, r"for 5 users, but the task has data for 6.*ring\(6\)"),
-        (NoisePlan(decor.ring(USERS), wrong, Adversary.eavesdropper(), 1.0, 1.0), {}, "6 records for user 3, who holds 5"),
-        (planned(task), {"batch_size": 5}, "batch_size 5 is larger than the shard of user 1, 4 records"),
+        (
+            planned(make("logistic", (4,) * 5)),
+            {},
+            r"for 5 users, but the task has data for "
+            r"6.*ring\(6\)",
+        ),
+        (
+            NoisePlan(decor.ring(USERS), wrong, Adversary.eavesdropper(), 1.0, 1.0),
+            {},
+            "6 records for user 3, who holds 5",
+        ),
+        (
+            planned(task),
+            {"batch_size": 5},
+            "batch_size 5 is larger than the shard of user 1, 4 records",
+        ),
         (planned(task, "example"), {"local_steps": 2}, "local_steps need user level"),
         (planned(task, "example"), {"batch_size": 3}, "the plan says the batch size"),
         (planned(task), {"momentum": 1.0}, "momentum"),
@@ -639,7 +825,9 @@ def test_users_worked_on_in_parts_are_worked_on_alike(monkeypatch):
 
     for kind, unit, options in itertools.chain(
         itertools.product(
-            ["logistic", "tanh", "squares"], ["user"], [{}, {"local_steps": 2, "batch_size": 2}, {"momentum": 0.5}]
+            ["logistic", "tanh", "squares"],
+            ["user"],
+            [{}, {"local_steps": 2, "batch_size": 2}, {"momentum": 0.5}],
         ),
         itertools.product(["logistic", "relu", "convolution"], ["example"], [{}]),
     ):
@@ -655,7 +843,11 @@ def test_users_worked_on_in_parts_are_worked_on_alike(monkeypatch):
 def test_classes_written_as_floats_are_refused_before_training():
     X = shards((5,) * USERS, (4,), "two")[0][0]
     with pytest.raises(InputError):
-        task = Task(models.multinomial(4, 3), losses.cross_entropy, [(X, torch.tensor([0.0, 1.0, 2.0, 0.0, 1.0]))] * USERS)
+        task = Task(
+            models.multinomial(4, 3),
+            losses.cross_entropy,
+            [(X, torch.tensor([0.0, 1.0, 2.0, 0.0, 1.0]))] * USERS,
+        )
         decor.train(task, planned(task), learning_rate=0.1)
 
 
@@ -693,11 +885,22 @@ def test_a_run_is_not_resumed_on_other_data_another_loss_or_another_start():
     def made(scale):
         return lambda output, target: scale * losses.logistic(output, target)
 
-    X, y = np.random.default_rng(0).normal(size=(2, 6, 3)).astype("float32"), np.array([[0, 1, 0, 1, 0, 1]] * 2)
-    plan = decor.NoisePlan(decor.complete(2), decor.Exposure(1.0, 8), decor.Adversary.eavesdropper(), 1.0, 1.0)
+    X, y = (
+        np.random.default_rng(0).normal(size=(2, 6, 3)).astype("float32"),
+        np.array([[0, 1, 0, 1, 0, 1]] * 2),
+    )
+    plan = decor.NoisePlan(
+        decor.complete(2), decor.Exposure(1.0, 8), decor.Adversary.eavesdropper(), 1.0, 1.0
+    )
 
     def half(task):
-        return decor.train(task, plan, learning_rate=0.1, evaluate_every=2, callbacks=lambda moment: moment.step >= 4)
+        return decor.train(
+            task,
+            plan,
+            learning_rate=0.1,
+            evaluate_every=2,
+            callbacks=lambda moment: moment.step >= 4,
+        )
 
     task = decor.Task(decor.models.logistic(3), made(1.0), list(zip(X, y, strict=True)))
     stopped = half(task)
@@ -709,13 +912,28 @@ def test_a_run_is_not_resumed_on_other_data_another_loss_or_another_start():
             task.model.weight.data.fill_(0.0)
             X *= -100
         with pytest.raises(InputError, match="another task"):
-            decor.train(other if change == "loss" else task, plan, learning_rate=0.1, evaluate_every=2, resume=stopped)
+            decor.train(
+                other if change == "loss" else task,
+                plan,
+                learning_rate=0.1,
+                evaluate_every=2,
+                resume=stopped,
+            )
 
 
 def test_what_a_module_draws_is_decided_by_the_seed_as_well():
-    shard = (torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1, 0, 1]))
-    task = decor.Task(nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2)).train(), losses.cross_entropy, [shard] * 2)
-    plan = decor.NoisePlan(decor.complete(2), decor.Exposure(1.0, 4), decor.Adversary.eavesdropper(), 0.1, 0.1)
+    shard = (
+        torch.randn(6, 3, generator=torch.Generator().manual_seed(0)),
+        torch.tensor([0, 1, 0, 1, 0, 1]),
+    )
+    task = decor.Task(
+        nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2)).train(),
+        losses.cross_entropy,
+        [shard] * 2,
+    )
+    plan = decor.NoisePlan(
+        decor.complete(2), decor.Exposure(1.0, 4), decor.Adversary.eavesdropper(), 0.1, 0.1
+    )
     first, again = (decor.train(task, plan, learning_rate=0.1).models["0.weight"] for _ in range(2))
     other = decor.train(task, plan, learning_rate=0.1, engine=Vectorised(seed=1)).models["0.weight"]
     assert torch.equal(first, again) and not torch.equal(first, other)
@@ -723,13 +941,24 @@ def test_what_a_module_draws_is_decided_by_the_seed_as_well():
 
 def test_a_secret_seed_is_kept_nowhere_and_never_the_same():
     task = decor.tasks.breast_cancer(users=4)
-    plan = decor.calibrate(decor.ring(4), decor.Exposure(1.0, 3), decor.Adversary.eavesdropper(), decor.Budget(3.0, 1e-5))
-    one, two = (decor.train(task, plan, learning_rate=0.1, engine=Vectorised(seed=None)) for _ in range(2))
-    assert one.manifest["seed"] == "secret" and not torch.equal(one.models["weight"], two.models["weight"])
+    plan = decor.calibrate(
+        decor.ring(4),
+        decor.Exposure(1.0, 3),
+        decor.Adversary.eavesdropper(),
+        decor.Budget(3.0, 1e-5),
+    )
+    one, two = (
+        decor.train(task, plan, learning_rate=0.1, engine=Vectorised(seed=None)) for _ in range(2)
+    )
+    assert one.manifest["seed"] == "secret" and not torch.equal(
+        one.models["weight"], two.models["weight"]
+    )
 
 
 def test_a_fork_trains_on_threads_of_its_own():
-    """The child of a process that has trained on two threads has none of them, and must not wait for them."""
+    """The child of a process that has trained on two threads has none of them, and must not wait
+    for them.
+    """
     code = (
         "import os, sys\n"
         "from decor.training.mixer import shared\n"

@@ -26,7 +26,9 @@ def sent(server, method, path, body=b"", **headers):
     """One request as it is: status, headers and body."""
     line = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
     try:
-        line.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        line.request(
+            method, path, body, {name.replace("_", "-"): value for name, value in headers.items()}
+        )
         reply = line.getresponse()
         return reply.status, reply.headers, reply.read()
     finally:
@@ -36,6 +38,9 @@ def sent(server, method, path, body=b"", **headers):
 def asked(server, kind, question, number=1, page="test", **headers):
     """A question as the page asks it, and its answer."""
     body = json.dumps({"page": page, "number": number, "question": question}).encode()
-    headers = {"Authorization": f"Bearer {server.token}", "Content_Type": "application/json"} | headers
+    headers = {
+        "Authorization": f"Bearer {server.token}",
+        "Content_Type": "application/json",
+    } | headers
     status, _, said = sent(server, "POST", f"/api/{kind}", body, **headers)
     return status, json.loads(said)

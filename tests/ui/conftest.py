@@ -18,7 +18,9 @@ def driver(tmp_path_factory):
 
 @pytest.fixture
 def show(driver, planner):
-    """Open the planner as a person does, with nothing kept from before; afterwards the console must be silent."""
+    """Open the planner as a person does, with nothing kept from before; afterwards the console must
+    be silent.
+    """
 
     import browser
     from hands import settled

@@ -1,4 +1,6 @@
-"""What a person does with the planner's page: looks, clicks, types, draws, and runs the command it shows."""
+"""What a person does with the planner's page: looks, clicks, types, draws, and runs the command it
+shows.
+"""
 
 import json
 import shlex
@@ -53,24 +55,35 @@ def printed(driver, folder=None):
     """What the command on the page prints."""
     words = shlex.split(find(driver, "#command").get_attribute("textContent"))
     assert words[:2] == ["decor", "plan"]
-    done = subprocess.run([sys.executable, "-m", *words, "--json"], capture_output=True, text=True, cwd=folder)
+    done = subprocess.run(
+        [sys.executable, "-m", *words, "--json"], capture_output=True, text=True, cwd=folder
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 def agrees(driver, plan):
-    assert text(driver, "#sigma-cdp") == rounded_up(plan["sigma_cdp"]) and text(driver, "#sigma-cor") == rounded_up(
-        plan["sigma_cor"]
+    assert text(driver, "#sigma-cdp") == rounded_up(plan["sigma_cdp"]) and text(
+        driver, "#sigma-cor"
+    ) == rounded_up(plan["sigma_cor"])
+    assert text(driver, "#epsilon-spent") == ("" if plan["exact"] else "≤ ") + rounded_up(
+        plan["epsilon"]
     )
-    assert text(driver, "#epsilon-spent") == ("" if plan["exact"] else "≤ ") + rounded_up(plan["epsilon"])
     assert text(driver, "#statement") == plan["statement"]
-    labels = driver.execute_script("return [...document.querySelectorAll('.user')].map((u) => u.getAttribute('aria-label'))")
+    labels = driver.execute_script(
+        "return [...document.querySelectorAll('.user')].map((u) => u.getAttribute('aria-label'))"
+    )
     names = plan.get("labels", [str(k) for k in range(plan["users"])])
     said = {
-        label.split(". ")[0].removeprefix("User "): label.split("ε = ")[1].split(". neighbours")[0].split(". no")[0]
+        label.split(". ")[0].removeprefix("User "): label.split("ε = ")[1]
+        .split(". neighbours")[0]
+        .split(". no")[0]
         for label in labels
     }
-    assert said == {name: rounded_up(epsilon) for name, epsilon in zip(names, plan["per_user_epsilon"], strict=True)}
+    assert said == {
+        name: rounded_up(epsilon)
+        for name, epsilon in zip(names, plan["per_user_epsilon"], strict=True)
+    }
 
 
 def draw(page, places):

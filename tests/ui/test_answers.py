@@ -1,4 +1,6 @@
-"""The numbers of the page are those of `decor plan --json`, to the last bit; what cannot be meant is a sentence."""
+"""The numbers of the page are those of `decor plan --json`, to the last bit; what cannot be meant
+is a sentence.
+"""
 
 import json
 import math
@@ -21,7 +23,10 @@ TOWNS = {
     "names": ["ulm", "bonn", "7", "kiel", "jena", "celle"],
     "edges": [[3, 0], [3, 1], [0, 1], [2, 3], [1, 2], [4, 0], [4, 2]],
 }
-WHEEL = {"names": [*"hubcdef"], "edges": [*([0, k] for k in range(1, 7)), *([k, k % 6 + 1] for k in range(1, 7))]}
+WHEEL = {
+    "names": [*"hubcdef"],
+    "edges": [*([0, k] for k in range(1, 7)), *([k, k % 6 + 1] for k in range(1, 7))],
+}
 
 HELD = {"kiel": 81, "bonn": 90, "7": 100, "ulm": 80, "jena": 92, "celle": 101}
 
@@ -41,7 +46,11 @@ ASKED = [
 
 
 @pytest.mark.parametrize(
-    "value", ASKED, ids=lambda v: f"{v.get('topology', 'drawn')}-{v.get('adversary', 'usual')}-{v.get('unit', 'user')}"
+    "value",
+    ASKED,
+    ids=lambda v: (
+        f"{v.get('topology', 'drawn')}-{v.get('adversary', 'usual')}-{v.get('unit', 'user')}"
+    ),
 )
 def test_the_page_says_what_its_command_prints(value, planner, tmp_path):
     value = USUAL | value
@@ -50,13 +59,19 @@ def test_the_page_says_what_its_command_prints(value, planner, tmp_path):
     _, graph = asked(
         planner,
         "graph",
-        {k: value[k] for k in ("topology", "users", "degree", "probability", "graph_seed", "drawn") if k in value},
+        {
+            k: value[k]
+            for k in ("topology", "users", "degree", "probability", "graph_seed", "drawn")
+            if k in value
+        },
     )
     words = shlex.split(answer["command"])
     if graph["edge_list"] is not None:
         assert words[2:4] == ["--graph", FILE]
         (tmp_path / FILE).write_text(graph["edge_list"])
-    done = subprocess.run([sys.executable, "-m", *words, "--json"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", *words, "--json"], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
     own = {key: answer[key] for key in printed}
@@ -66,13 +81,17 @@ def test_the_page_says_what_its_command_prints(value, planner, tmp_path):
 
 def test_what_is_shown_is_rounded_up_as_everywhere(planner):
     _, answer = asked(planner, "plan", USUAL | {"topology": "star", "users": 7})
-    assert answer["shown"]["sigma_cdp"] == rounded_up(answer["sigma_cdp"]) and answer["shown"]["sigma_cor"] == rounded_up(
-        answer["sigma_cor"]
-    )
-    assert answer["shown"]["per_user"] == [rounded_up(epsilon) for epsilon in answer["per_user_epsilon"]]
+    assert answer["shown"]["sigma_cdp"] == rounded_up(answer["sigma_cdp"]) and answer["shown"][
+        "sigma_cor"
+    ] == rounded_up(answer["sigma_cor"])
+    assert answer["shown"]["per_user"] == [
+        rounded_up(epsilon) for epsilon in answer["per_user_epsilon"]
+    ]
     assert all(
         float(text) >= epsilon * (1 - 1e-9)
-        for text, epsilon in zip(answer["shown"]["per_user"], answer["per_user_epsilon"], strict=True)
+        for text, epsilon in zip(
+            answer["shown"]["per_user"], answer["per_user_epsilon"], strict=True
+        )
     )
 
 
@@ -81,10 +100,17 @@ def test_errors_and_adversaries_are_those_that_decor_plan_prints(planner):
     _, plan = asked(planner, "plan", value)
     _, all_of_them = asked(planner, "against", value)
     assert [row["adversary"] for row in all_of_them["against"]] == plan["listed"]
-    assert [row for row in all_of_them["against"] if row["adversary"] in ("eavesdropper", "curious", "everyone")] == plan[
-        "against"
-    ]
-    done = subprocess.run([sys.executable, "-m", *shlex.split(plan["command"])], capture_output=True, text=True, check=True)
+    assert [
+        row
+        for row in all_of_them["against"]
+        if row["adversary"] in ("eavesdropper", "curious", "everyone")
+    ] == plan["against"]
+    done = subprocess.run(
+        [sys.executable, "-m", *shlex.split(plan["command"])],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     lines = [line.split() for line in done.stdout.splitlines()]
     for row in all_of_them["against"]:
         assert [row["adversary"], *row["text"].replace("≤", "<=").split()] in [
@@ -101,14 +127,20 @@ def test_errors_and_adversaries_are_those_that_decor_plan_prints(planner):
         "0",
         errors["local"]["text"],
     ]
-    assert [line for line in lines if line[:2] == ["central", "DP"]][0][2:] == [errors["central"]["sigma_cdp"], "0", "1"]
+    assert [line for line in lines if line[:2] == ["central", "DP"]][0][2:] == [
+        errors["central"]["sigma_cdp"],
+        "0",
+        "1",
+    ]
     assert 1 < errors["decor"]["value"] < errors["local"]["value"]
 
 
 def test_what_a_graph_is_worth_is_what_decor_graph_says(planner):
     _, graph = asked(planner, "graph", {"topology": "torus", "users": 12})
     done = subprocess.run(
-        [sys.executable, "-m", "decor", "graph", "--topology", "torus", "--users", "12"], capture_output=True, text=True
+        [sys.executable, "-m", "decor", "graph", "--topology", "torus", "--users", "12"],
+        capture_output=True,
+        text=True,
     )
     for name, key in (
         ("a(G)", "algebraic_connectivity"),
@@ -123,24 +155,45 @@ def test_what_a_graph_is_worth_is_what_decor_graph_says(planner):
 
 def test_what_would_take_long_of_a_large_graph_is_left_out_and_said_so(planner):
     _, graph = asked(planner, "graph", {"topology": "random-regular", "users": 128, "degree": 14})
-    assert graph["facts"]["vertex_connectivity"] == "not computed" and "together isolate" in graph["advice"]
+    assert (
+        graph["facts"]["vertex_connectivity"] == "not computed"
+        and "together isolate" in graph["advice"]
+    )
 
 
 def test_a_fragile_graph_is_warned_of(planner):
-    _, answer = asked(planner, "plan", USUAL | {"topology": "ring", "users": 8, "adversary": "colluding:2"})
-    assert len(answer["warnings"]) == 1 and "isolate user 0" in answer["warnings"][0] and answer["sigma_cor"] == 0
+    _, answer = asked(
+        planner, "plan", USUAL | {"topology": "ring", "users": 8, "adversary": "colluding:2"}
+    )
+    assert (
+        len(answer["warnings"]) == 1
+        and "isolate user 0" in answer["warnings"][0]
+        and answer["sigma_cor"] == 0
+    )
 
 
 def test_a_graph_in_parts_is_answered_and_says_what_that_means(planner):
-    _, answer = asked(planner, "plan", USUAL | {"drawn": {"names": ["0", "1", "2", "3"], "edges": [[0, 1], [2, 3]]}})
-    assert any("2 parts that never hear of each other" in warning for warning in answer["shown"]["warnings"])
+    _, answer = asked(
+        planner,
+        "plan",
+        USUAL | {"drawn": {"names": ["0", "1", "2", "3"], "edges": [[0, 1], [2, 3]]}},
+    )
+    assert any(
+        "2 parts that never hear of each other" in warning
+        for warning in answer["shown"]["warnings"]
+    )
 
 
 def test_one_user_alone_is_local_dp(planner):
     lonely = USUAL | {"drawn": {"names": ["0"], "edges": []}}
-    assert "nobody beside it who could be curious; choose eavesdropper" in asked(planner, "plan", lonely)[1]["error"]
+    assert (
+        "nobody beside it who could be curious; choose eavesdropper"
+        in asked(planner, "plan", lonely)[1]["error"]
+    )
     _, answer = asked(planner, "plan", lonely | {"adversary": "eavesdropper"})
-    assert answer["users"] == 1 and answer["sigma_cor"] == 0 and len(answer["per_user_epsilon"]) == 1
+    assert (
+        answer["users"] == 1 and answer["sigma_cor"] == 0 and len(answer["per_user_epsilon"]) == 1
+    )
     _, graph = asked(planner, "graph", {"drawn": {"names": ["0"], "edges": []}})
     assert "alone" in graph["advice"]
 
@@ -152,16 +205,26 @@ def test_named_users_are_paired_with_their_records_by_name_alone(planner):
     answers = [asked(planner, "plan", example | {"records": order})[1] for order in orders]
     assert {each["user"]: each["records"] for each in answers[0]["per_user"]} == records
     assert answers[0]["per_user"] == answers[1]["per_user"]
-    assert "records is a list" in asked(planner, "plan", example | {"records": list(records.values())})[1]["error"]
+    assert (
+        "records is a list"
+        in asked(planner, "plan", example | {"records": list(records.values())})[1]["error"]
+    )
     del records["kiel"]
-    assert "records has nothing for kiel" in asked(planner, "plan", example | {"records": records})[1]["error"]
+    assert (
+        "records has nothing for kiel"
+        in asked(planner, "plan", example | {"records": records})[1]["error"]
+    )
 
 
 def test_a_large_delta_is_refused_unless_it_is_meant(planner):
     large = USUAL | {"topology": "ring", "users": 16, "delta": 0.01}
     assert "delta 0.01 is too large for 16 users" in asked(planner, "plan", large)[1]["error"]
     _, answer = asked(planner, "plan", large | {"any_delta": True})
-    assert answer["delta"] == 0.01 and answer["expected_failures"] == 0.16 and "--any-delta" in answer["command"]
+    assert (
+        answer["delta"] == 0.01
+        and answer["expected_failures"] == 0.16
+        and "--any-delta" in answer["command"]
+    )
     assert "true or false" in asked(planner, "plan", large | {"any_delta": "yes"})[1]["error"]
 
 
@@ -240,7 +303,13 @@ def test_floats_that_json_cannot_hold_never_reach_a_question():
 
 
 @pytest.mark.parametrize(
-    "text", ["0 1\n1 2\n", "ulm bonn 0.5\nbonn,kiel\n# a comment\njena\n", "5 3\n3 7\n", "b a\na c\nc b\nd\n"]
+    "text",
+    [
+        "0 1\n1 2\n",
+        "ulm bonn 0.5\nbonn,kiel\n# a comment\njena\n",
+        "5 3\n3 7\n",
+        "b a\na c\nc b\nd\n",
+    ],
 )
 def test_an_edge_list_that_is_opened_is_saved_as_the_same_graph(text):
     opened = from_text(text)
@@ -252,7 +321,14 @@ def test_an_edge_list_that_is_opened_is_saved_as_the_same_graph(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["1 1", "a b\nb a", "a b c d", "x" * 50 + " y", "\n".join(f"{k} {k + 1}" for k in range(MOST_USERS))]
+    "text",
+    [
+        "1 1",
+        "a b\nb a",
+        "a b c d",
+        "x" * 50 + " y",
+        "\n".join(f"{k} {k + 1}" for k in range(MOST_USERS)),
+    ],
 )
 def test_an_edge_list_that_is_no_graph_is_refused(text, planner):
     with pytest.raises(GraphError):
@@ -284,4 +360,7 @@ def test_colours_are_those_of_reports_and_figures(planner):
     script, style = (sent(planner, "GET", f"/planner.{kind}")[2].decode() for kind in ("js", "css"))
     assert f"page.ramp = {list(RAMP)}" in script
     for k in (0, 1):
-        assert f"--central: {HUES['central'][0][k]}; --decor: {HUES['decor'][0][k]}; --local: {HUES['local'][0][k]};" in style
+        assert (
+            f"--central: {HUES['central'][0][k]}; --decor: {HUES['decor'][0][k]}; --local: "
+            f"{HUES['local'][0][k]};"
+        ) in style

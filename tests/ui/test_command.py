@@ -14,7 +14,9 @@ import pytest
 def started(*words, **more):
     command = [sys.executable, "-m", "decor", "ui", *words]
     environment = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **more)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **more
+    )
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
@@ -44,12 +46,21 @@ def test_in_words_it_says_how_to_end_it(tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
-    [(["--port", "70000"], "65535"), (["--port", "x"], "whole number"), (["--watch", __file__], "is a file")],
+    [
+        (["--port", "70000"], "65535"),
+        (["--port", "x"], "whole number"),
+        (["--watch", __file__], "is a file"),
+    ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(words, sentence):
     with started(*words) as process:
         said, complaint = process.communicate(timeout=20)
-    assert process.returncode == 2 and said == "" and sentence in complaint and len(complaint.strip().splitlines()) == 1
+    assert (
+        process.returncode == 2
+        and said == ""
+        and sentence in complaint
+        and len(complaint.strip().splitlines()) == 1
+    )
 
 
 def test_a_training_is_watched_while_it_runs(tmp_path):
@@ -72,8 +83,17 @@ def test_a_training_is_watched_while_it_runs(tmp_path):
         "--steps",
         "400000",
     ]
-    command += ["--learning-rate", "1e-4", "--evaluate-every", "500", "--output", str(tmp_path / "run")]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as training:
+    command += [
+        "--learning-rate",
+        "1e-4",
+        "--evaluate-every",
+        "500",
+        "--output",
+        str(tmp_path / "run"),
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as training:
         try:
             for _ in range(300):
                 state = watch.since(None)
@@ -88,4 +108,8 @@ def test_a_training_is_watched_while_it_runs(tmp_path):
     assert kinds[0] == "nothing" and kinds[-1] == "training" and 0 < seen[-1][1] < 400_000
     time.sleep(0.35)
     state = watch.since(None)
-    assert state["over"] and "interrupted" in state["said"] and not (tmp_path / "run" / "live.json").exists()
+    assert (
+        state["over"]
+        and "interrupted" in state["said"]
+        and not (tmp_path / "run" / "live.json").exists()
+    )

@@ -1,4 +1,6 @@
-"""The planner in a real browser: drawing and sliding, and the numbers that `decor plan` gives for the same."""
+"""The planner in a real browser: drawing and sliding, and the numbers that `decor plan` gives for
+the same.
+"""
 
 import time
 
@@ -6,7 +8,19 @@ import browser
 import pytest
 from asking import asked
 from browser import style, text
-from hands import agrees, begin_drawing, click, connect, draw, find, printed, settled, typed, until, user
+from hands import (
+    agrees,
+    begin_drawing,
+    click,
+    connect,
+    draw,
+    find,
+    printed,
+    settled,
+    typed,
+    until,
+    user,
+)
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -19,7 +33,10 @@ pytestmark = browser.NEEDED
 
 def test_the_page_begins_with_a_curious_user(show):
     page = show()
-    assert find(page, "#colluders").get_attribute("value") == "1" and printed(page)["adversary"] == "curious"
+    assert (
+        find(page, "#colluders").get_attribute("value") == "1"
+        and printed(page)["adversary"] == "curious"
+    )
 
 
 def test_a_slider_is_moved_and_the_number_is_that_of_decor_plan(show):
@@ -38,7 +55,12 @@ def test_a_slider_is_moved_and_the_number_is_that_of_decor_plan(show):
         find(page, f"#{name}-slider").send_keys(keys)
     settled(page)
     plan = printed(page)
-    assert plan["users"] == 17 and plan["steps"] < 1000 and plan["clip"] < 1 and plan["adversary"] == "colluding:2"
+    assert (
+        plan["users"] == 17
+        and plan["steps"] < 1000
+        and plan["clip"] < 1
+        and plan["adversary"] == "colluding:2"
+    )
     assert plan["epsilon"] <= asked_for
     agrees(page, plan)
 
@@ -47,7 +69,10 @@ def test_a_graph_is_drawn_with_the_mouse_and_saved_and_planned_in_a_terminal(sho
     page = show()
     begin_drawing(page)
     settled(page)
-    assert "Nobody is drawn yet" in text(page, "#problem") and not find(page, "#sigma-cdp").is_displayed()
+    assert (
+        "Nobody is drawn yet" in text(page, "#problem")
+        and not find(page, "#sigma-cdp").is_displayed()
+    )
     draw(page, [(0.2, 0.2), (0.8, 0.2), (0.8, 0.8), (0.2, 0.8), (0.5, 0.5), (0.5, 0.1)])
     connect(
         page, "01", "12", "23", "30", "04", "24", "35", "50", "05"
@@ -56,16 +81,22 @@ def test_a_graph_is_drawn_with_the_mouse_and_saved_and_planned_in_a_terminal(sho
     settled(page)
     assert page.find_elements(By.CSS_SELECTOR, "#problem:not([hidden])") == []
     before = user(page, "5").get_attribute("transform")
-    ActionChains(page, duration=50).click_and_hold(user(page, "5")).move_by_offset(30, 40).release().perform()
+    ActionChains(page, duration=50).click_and_hold(user(page, "5")).move_by_offset(
+        30, 40
+    ).release().perform()
     assert user(page, "5").get_attribute("transform") != before
     assert len(page.find_elements(By.CSS_SELECTOR, ".user")) == 6, "a drag adds nobody"
-    page.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    page.execute_cdp_cmd(
+        "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)}
+    )
     click(page, "#save")
     end = time.monotonic() + 10
     while not (tmp_path / "graph.txt").exists() and time.monotonic() < end:
         time.sleep(0.02)
     edges = {frozenset(line.split()) for line in (tmp_path / "graph.txt").read_text().splitlines()}
-    assert edges == {frozenset(pair) for pair in ("01", "12", "23", "30", "04", "24", "35", "05", "14")}
+    assert edges == {
+        frozenset(pair) for pair in ("01", "12", "23", "30", "04", "24", "35", "05", "14")
+    }
     agrees(page, printed(page, tmp_path))
 
 
@@ -81,7 +112,10 @@ def test_a_graph_is_drawn_with_the_keyboard_alone(show, planner):
         Select(find(page, "#from")).select_by_index(a)
         Select(find(page, "#to")).select_by_index(b)
         find(page, "#connect").send_keys(Keys.ENTER)
-    neighbours = "[...document.querySelectorAll('#everybody tbody td:nth-child(3)')].map((cell) => cell.textContent).join(';')"
+    neighbours = (
+        "[...document.querySelectorAll('#everybody tbody td:nth-child(3)')].map((cell) "
+        "=> cell.textContent).join(';')"
+    )
     until(page, f"{neighbours} === '1;0, 2;1'")
     settled(page)
     name = find(page, 'input[aria-label="Name of user 1"]')
@@ -97,16 +131,29 @@ def test_a_graph_is_drawn_with_the_keyboard_alone(show, planner):
     page.switch_to.active_element.send_keys(Keys.HOME)
     until(page, "document.activeElement.dataset.user === '0'")
     page.switch_to.active_element.send_keys(Keys.SPACE)
-    until(page, """document.querySelector('.user[data-user="0"]').getAttribute('aria-label').includes('neighbours: bonn, 1')""")
+    until(
+        page,
+        """document.querySelector('.user[data-user="0"]').getAttribute('aria-label').includes('neighbours: bonn, 1')""",
+    )
     settled(page)
     moved = user(page, "1").get_attribute("transform")
     user(page, "1").send_keys(Keys.SHIFT, Keys.ARROW_UP)
-    until(page, """document.querySelector('.user[data-user="1"]').getAttribute('transform') !== arguments[0]""", moved)
+    until(
+        page,
+        """document.querySelector('.user[data-user="1"]').getAttribute('transform') !== arguments[0]""",
+        moved,
+    )
     user(page, "2").send_keys(Keys.DELETE)
     settled(page)
-    assert {u.get_attribute("data-user") for u in page.find_elements(By.CSS_SELECTOR, ".user")} == {"0", "bonn", "1"}
+    assert {u.get_attribute("data-user") for u in page.find_elements(By.CSS_SELECTOR, ".user")} == {
+        "0",
+        "bonn",
+        "1",
+    }
     drawn = {"names": ["0", "bonn", "1"], "edges": [[0, 1], [0, 2]]}
-    _, expected = asked(planner, "plan", {"drawn": drawn, "epsilon": 3, "delta": 1e-5, "steps": 1000, "clip": 1})
+    _, expected = asked(
+        planner, "plan", {"drawn": drawn, "epsilon": 3, "delta": 1e-5, "steps": 1000, "clip": 1}
+    )
     agrees(page, expected)
 
 
@@ -124,32 +171,47 @@ def test_undo_goes_back_over_everything_and_redo_forth(show):
     for _ in range(4):
         click(page, "#undo")
     settled(page)
-    assert text(page, "#sigma-cdp") == first and find(page, "#epsilon").get_attribute("value") == "3"
+    assert (
+        text(page, "#sigma-cdp") == first and find(page, "#epsilon").get_attribute("value") == "3"
+    )
     assert not find(page, "#undo").is_enabled()
     for _ in range(4):
         find(page, "body").send_keys(Keys.CONTROL, Keys.SHIFT, "z")
     settled(page)
-    assert len(page.find_elements(By.CSS_SELECTOR, ".user")) == 17 and "drawn" in find(page, "#topology").get_attribute("value")
+    assert len(page.find_elements(By.CSS_SELECTOR, ".user")) == 17 and "drawn" in find(
+        page, "#topology"
+    ).get_attribute("value")
 
 
-def test_what_was_chosen_is_there_again_when_the_page_is_loaded_again_and_the_token_is_not_in_its_address(show):
+def test_what_was_chosen_is_there_again_when_the_page_is_loaded_again_and_the_token_is_not_in_its_address(
+    show,
+):
     page = show()
     typed(page, "#epsilon", 7)
     find(page, "#epsilon").send_keys(Keys.TAB)
     assert "#" not in page.current_url
     page.refresh()
     settled(page)
-    assert find(page, "#epsilon").get_attribute("value") == "7" and printed(page)["epsilon"] == pytest.approx(7, rel=1e-4)
+    assert find(page, "#epsilon").get_attribute("value") == "7" and printed(page)[
+        "epsilon"
+    ] == pytest.approx(7, rel=1e-4)
 
 
-def test_a_stale_number_is_dimmed_until_the_answer_to_what_the_controls_say_is_there(show, monkeypatch):
+def test_a_stale_number_is_dimmed_until_the_answer_to_what_the_controls_say_is_there(
+    show, monkeypatch
+):
     page = show()
     own, hold = answer.planned, []
-    monkeypatch.setattr(answer, "planned", lambda question: (hold.append(1), time.sleep(0.7), own(question))[-1])
+    monkeypatch.setattr(
+        answer, "planned", lambda question: (hold.append(1), time.sleep(0.7), own(question))[-1]
+    )
     typed_now = find(page, "#epsilon")
     typed_now.send_keys(Keys.CONTROL, "a")
     typed_now.send_keys("9")
-    assert find(page, "#answer").get_attribute("aria-busy") == "true" and float(style(page, "#figures", "opacity")) < 0.5
+    assert (
+        find(page, "#answer").get_attribute("aria-busy") == "true"
+        and float(style(page, "#figures", "opacity")) < 0.5
+    )
     assert "being computed" in user(page, "0").get_attribute("aria-label")
     monkeypatch.undo()
     settled(page)
@@ -161,12 +223,20 @@ def test_of_many_moves_the_last_one_is_answered_and_few_are_asked(show, monkeypa
     page = show()
     own, asked_for = answer.planned, []
     monkeypatch.setattr(
-        answer, "planned", lambda question: (asked_for.append(question.budget.epsilon), time.sleep(0.05), own(question))[-1]
+        answer,
+        "planned",
+        lambda question: (
+            asked_for.append(question.budget.epsilon),
+            time.sleep(0.05),
+            own(question),
+        )[-1],
     )
     page.execute_script("""const slider = document.getElementById('epsilon-slider');
     for (let k = 0; k < 200; k += 1) { slider.value = 100 + k; slider.dispatchEvent(new Event('input', { bubbles: true })); }""")
     settled(page)
-    assert len(asked_for) <= 3 and asked_for[-1] == float(find(page, "#epsilon").get_attribute("value"))
+    assert len(asked_for) <= 3 and asked_for[-1] == float(
+        find(page, "#epsilon").get_attribute("value")
+    )
 
 
 MISTAKES = [
@@ -192,7 +262,9 @@ def test_a_mistake_is_a_sentence_and_no_number_is_left_standing(show, field, val
         and text(page, "#against") == ""
     )
     box.send_keys(Keys.CONTROL, "a")
-    box.send_keys({"epsilon": "3", "delta": "1e-5", "users": "16", "colluders": "1", "steps": "1000"}[field])
+    box.send_keys(
+        {"epsilon": "3", "delta": "1e-5", "users": "16", "colluders": "1", "steps": "1000"}[field]
+    )
     settled(page)
     until(page, "document.getElementById('problem').hidden")
     assert float(text(page, "#sigma-cdp")) > 0
@@ -215,7 +287,9 @@ HOSTILE = "<img/src=x/onerror=alert(1)>"
 
 def test_names_from_a_file_stay_text(show, tmp_path):
     page = show()
-    (tmp_path / "bad.txt").write_text(f"{HOSTILE} </script><b>\n</script><b> \"'&amp;\n\"'&amp; {HOSTILE}\n")
+    (tmp_path / "bad.txt").write_text(
+        f"{HOSTILE} </script><b>\n</script><b> \"'&amp;\n\"'&amp; {HOSTILE}\n"
+    )
     Select(find(page, "#topology")).select_by_visible_text("drawn by hand")
     click(page, "#table summary")
     find(page, "#open").send_keys(str(tmp_path / "bad.txt"))
@@ -223,7 +297,8 @@ def test_names_from_a_file_stay_text(show, tmp_path):
     settled(page)
     assert HOSTILE in user(page, HOSTILE.replace('"', '\\"')).get_attribute("aria-label")
     assert page.execute_script(
-        "return [document.images.length, document.scripts.length, document.querySelectorAll('b').length]"
+        "return [document.images.length, document.scripts.length, "
+        "document.querySelectorAll('b').length]"
     ) == [0, 1, 3]
     browser.hover(page, user(page, HOSTILE))
     assert HOSTILE in text(page, "#tip")

@@ -1,4 +1,6 @@
-"""The planner in a real browser: seen, heard, on small windows and on paper; and a run that is watched."""
+"""The planner in a real browser: seen, heard, on small windows and on paper; and a run that is
+watched.
+"""
 
 import json
 import subprocess
@@ -31,11 +33,17 @@ def test_without_the_token_the_page_says_what_to_do(driver, planner):
     driver.get_log("browser")
 
 
-def test_an_address_pasted_into_the_same_tab_is_taken_and_a_place_on_the_page_is_none(show, planner):
+def test_an_address_pasted_into_the_same_tab_is_taken_and_a_place_on_the_page_is_none(
+    show, planner
+):
     page = show()
     page.execute_script("sessionStorage.setItem('token', 'of another planner')")
     page.get(planner.url)  # differs from what the tab shows in nothing but what stands behind the #
-    until(page, "sessionStorage.getItem('token') === arguments[0] && !window.location.hash", planner.token)
+    until(
+        page,
+        "sessionStorage.getItem('token') === arguments[0] && !window.location.hash",
+        planner.token,
+    )
     settled(page)
     # as a keyboard user reaches it: the link lies outside the page until it has the focus
     page.execute_script("document.activeElement.blur(); window.scrollTo(0, 0)")
@@ -73,9 +81,12 @@ def test_all_text_can_be_read_and_every_control_has_a_name(show, dark):
         assert page.execute_script(CONTRAST) == [], state
         for what, name in page.execute_script(CONTROLS):
             assert name and name.strip(), (state, what)
-        names = page.execute_script("return [...document.querySelectorAll('[id]')].map((e) => e.id)")
+        names = page.execute_script(
+            "return [...document.querySelectorAll('[id]')].map((e) => e.id)"
+        )
         assert len(names) == len(set(names))
-        assert len(page.find_elements(By.CSS_SELECTOR, '.user[tabindex="0"]')) == 1  # one stop of the Tab key for the graph
+        # one stop of the Tab key for the graph
+        assert len(page.find_elements(By.CSS_SELECTOR, '.user[tabindex="0"]')) == 1
     for sliding in page.find_elements(By.CSS_SELECTOR, "input[type=range]"):
         assert sliding.get_attribute("aria-valuetext")
     ground = sum(map(int, style(page, "body", "backgroundColor").strip("rgb()").split(",")))
@@ -102,7 +113,10 @@ def test_a_ring_stays_round_when_the_window_changes(show):
     return ['left', 'top'].map((side) => Math.max(...boxes.map((b) => b[side])) - Math.min(...boxes.map((b) => b[side])))"""
     for width in (1280, 360):
         browser.shape(page, width)
-        page.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(arguments[0])))")
+        page.execute_async_script(
+            "requestAnimationFrame(() => requestAnimationFrame(() => "
+            "requestAnimationFrame(arguments[0])))"
+        )
         across, down = page.execute_script(spread)
         assert across > 100 and across == pytest.approx(down, rel=0.02)
 
@@ -112,7 +126,9 @@ def test_users_are_told_apart_by_colour_and_in_words(show):
     Select(find(page, "#topology")).select_by_value("star")
     typed(page, "#colluders", 0)  # one who is curious isolates everybody on a star
     settled(page)
-    colours = page.execute_script("return [...document.querySelectorAll('.node')].map((n) => getComputedStyle(n).fill)")
+    colours = page.execute_script(
+        "return [...document.querySelectorAll('.node')].map((n) => getComputedStyle(n).fill)"
+    )
     assert colours[0] != colours[1] and len(set(colours[1:])) == 1
     plan = printed(page)
     low, high = (rounded_up(f(plan["per_user_epsilon"])) for f in (min, max))
@@ -124,9 +140,9 @@ def test_a_summary_is_said_when_the_sliders_rest(show):
     page = show()
     typed(page, "#epsilon", 5)
     until(page, "document.getElementById('said').textContent.includes('epsilon 5 against')")
-    assert find(page, "#said").get_attribute("aria-live") == "polite" and text(page, "#sigma-cdp") in find(
-        page, "#said"
-    ).get_attribute("textContent")
+    assert find(page, "#said").get_attribute("aria-live") == "polite" and text(
+        page, "#sigma-cdp"
+    ) in find(page, "#said").get_attribute("textContent")
 
 
 def test_the_command_is_copied(show):
@@ -139,10 +155,15 @@ def test_on_paper_there_is_the_answer_and_no_controls(show):
     page = show(dark=True)
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": []})
     assert not find(page, "#controls").is_displayed() and not find(page, "#copy").is_displayed()
-    assert find(page, "#graph").is_displayed() and style(page, "body", "backgroundColor") == "rgb(255, 255, 255)"
+    assert (
+        find(page, "#graph").is_displayed()
+        and style(page, "body", "backgroundColor") == "rgb(255, 255, 255)"
+    )
 
 
-PLAN = decor.calibrate(decor.ring(6), decor.Exposure(1.0, 40), decor.Adversary.curious(), decor.Budget(4.0, 1e-5))
+PLAN = decor.calibrate(
+    decor.ring(6), decor.Exposure(1.0, 40), decor.Adversary.curious(), decor.Budget(4.0, 1e-5)
+)
 
 
 def test_a_run_is_watched_while_its_files_change(show, tmp_path):
@@ -155,7 +176,9 @@ def test_a_run_is_watched_while_its_files_change(show, tmp_path):
 
     with running(Watch(tmp_path / "run", nobody)) as server:
         page = show(server)
-        until(page, "document.getElementById('watch-said').textContent.includes('no such folder yet')")
+        until(
+            page, "document.getElementById('watch-said').textContent.includes('no such folder yet')"
+        )
         live = Live(tmp_path / "run", PLAN)
         measured(0)
         measured(10)
@@ -168,10 +191,16 @@ def test_a_run_is_watched_while_its_files_change(show, tmp_path):
         assert 0 < float(text(page, "#watch-epsilon")) < 4
         Select(find(page, "#metric")).select_by_visible_text("training loss")
         assert text(page, "#watch-value") == "0.0476"
-        assert page.execute_script(CONTRAST) == [] and all(name.strip() for _, name in page.execute_script(CONTROLS))
+        assert page.execute_script(CONTRAST) == [] and all(
+            name.strip() for _, name in page.execute_script(CONTROLS)
+        )
         (tmp_path / "run" / "plan.json").write_text(PLAN.to_json())
-        (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 0, "accuracy": 0.5}\n{"step": 40, "accuracy": 0.9}\n')
-        (tmp_path / "run" / "manifest.json").write_text(json.dumps({"format": "decor-run-1", "steps_taken": 40, "stopped": None}))
+        (tmp_path / "run" / "metrics.jsonl").write_text(
+            '{"step": 0, "accuracy": 0.5}\n{"step": 40, "accuracy": 0.9}\n'
+        )
+        (tmp_path / "run" / "manifest.json").write_text(
+            json.dumps({"format": "decor-run-1", "steps_taken": 40, "stopped": None})
+        )
         live.over()
         until(page, "document.getElementById('watch-said').textContent === 'Finished.'")
         assert text(page, "#watch-epsilon") == "4" and text(page, "#watch-value") == "90.0 %"
@@ -192,6 +221,8 @@ def test_a_planner_that_has_ended_is_missed(driver):
     find(driver, "#epsilon-slider").send_keys(Keys.ARROW_RIGHT)
     until(driver, "!document.getElementById('trouble').hidden")
     assert "start decor ui again" in text(driver, "#trouble")
-    assert find(driver, "#answer").get_attribute("aria-busy") == "true", "what is shown is not what the controls say"
+    assert find(driver, "#answer").get_attribute("aria-busy") == "true", (
+        "what is shown is not what the controls say"
+    )
     driver.get("about:blank")
     driver.get_log("browser")

@@ -13,7 +13,9 @@ from decor.results.live_status import FILE, Live
 from decor.text import rounded_up
 from decor.ui.watch import Watch
 
-PLAN = decor.calibrate(decor.ring(6), decor.Exposure(1.0, 40), decor.Adversary.curious(), decor.Budget(4.0, 1e-5))
+PLAN = decor.calibrate(
+    decor.ring(6), decor.Exposure(1.0, 40), decor.Adversary.curious(), decor.Budget(4.0, 1e-5)
+)
 
 
 def nobody(path):
@@ -32,13 +34,24 @@ def kept(folder, steps, stopped=None, rows=None, **manifest):
     """A run's folder without its models."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "plan.json").write_text(PLAN.to_json())
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows or [row(0), row(steps)]))
-    value = {"format": "decor-run-1", "steps_taken": steps, "stopped": stopped, "task": {"name": "digits"}, **manifest}
+    (folder / "metrics.jsonl").write_text(
+        "".join(json.dumps(r) + "\n" for r in rows or [row(0), row(steps)])
+    )
+    value = {
+        "format": "decor-run-1",
+        "steps_taken": steps,
+        "stopped": stopped,
+        "task": {"name": "digits"},
+        **manifest,
+    }
     (folder / "manifest.json").write_text(json.dumps(value))
 
 
 def test_a_folder_that_is_not_there_yet_or_empty_is_said_to_be(tmp_path):
-    assert look(tmp_path / "later")["kind"] == "nothing" and "no such folder yet" in look(tmp_path / "later")["said"]
+    assert (
+        look(tmp_path / "later")["kind"] == "nothing"
+        and "no such folder yet" in look(tmp_path / "later")["said"]
+    )
     assert "No run is here yet" in look(tmp_path)["said"]
     (tmp_path / "holiday.jpg").write_bytes(b"\xff\xd8")
     (tmp_path / "manifest.json").write_text('{"format": "somebody else\'s"}')
@@ -53,14 +66,23 @@ def test_a_run_under_way_shows_its_steps_its_epsilon_and_its_curve(tmp_path):
     state = look(tmp_path / "run")
     assert state["kind"] == "training" and not state["over"] and state["said"] == "Under way."
     assert (state["step"], state["steps"]) == (20, 40) and state["history"]["step"] == [0, 10, 20]
-    assert state["history"]["accuracy"] == [0.5, 0.6, 0.7] and [m["name"] for m in state["metrics"]] == ["accuracy", "loss"]
-    assert state["epsilon"] == rounded_up(PLAN.guarantee_on_grid(0.0, steps=20).epsilon) and state["budget"] == "4"
-    assert state["simulated"] and state["statement"].startswith("Simulation with a known seed. With secret noise this plan is (4")
+    assert state["history"]["accuracy"] == [0.5, 0.6, 0.7] and [
+        m["name"] for m in state["metrics"]
+    ] == ["accuracy", "loss"]
+    assert (
+        state["epsilon"] == rounded_up(PLAN.guarantee_on_grid(0.0, steps=20).epsilon)
+        and state["budget"] == "4"
+    )
+    assert state["simulated"] and state["statement"].startswith(
+        "Simulation with a known seed. With secret noise this plan is (4"
+    )
     live.over()
     private = Live(tmp_path / "private", PLAN, simulated=False)
     private.measured(0, row(0))
     state = look(tmp_path / "private")
-    assert not state["simulated"] and state["statement"].startswith("(4, 1e-05)-SecLDP over 40 steps"), "the whole plan's promise"
+    assert not state["simulated"] and state["statement"].startswith(
+        "(4, 1e-05)-SecLDP over 40 steps"
+    ), "the whole plan's promise"
     assert os.listdir(tmp_path / "run") == []
 
 
@@ -91,14 +113,21 @@ def test_a_run_that_has_ended_says_so_and_how(tmp_path):
     assert look(tmp_path / "whole")["epsilon"] == rounded_up(PLAN.guarantee_on_grid(0.0).epsilon)
     kept(tmp_path / "early", 20, "diverged after step 20")
     state = look(tmp_path / "early")
-    assert state["over"] and state["said"] == "Stopped early: diverged after step 20." and state["step"] == 20
+    assert (
+        state["over"]
+        and state["said"] == "Stopped early: diverged after step 20."
+        and state["step"] == 20
+    )
     kept(tmp_path / "kept", 20)
     assert not look(tmp_path / "kept")["over"]
 
 
 def test_half_written_files_are_no_error(tmp_path):
     kept(tmp_path, 20)
-    whole = {name: (tmp_path / name).read_text() for name in ("manifest.json", "plan.json", "metrics.jsonl")}
+    whole = {
+        name: (tmp_path / name).read_text()
+        for name in ("manifest.json", "plan.json", "metrics.jsonl")
+    }
     for name, text in whole.items():
         for cut in (0, 1, len(text) // 2, len(text) - 2):
             (tmp_path / name).write_text(text[:cut])
@@ -106,7 +135,13 @@ def test_half_written_files_are_no_error(tmp_path):
         (tmp_path / name).unlink()
         assert look(tmp_path)["kind"] in ("nothing", "training")
         (tmp_path / name).write_text(text)
-    for bad in ("[]", '{"format": "decor-live-1"}', '{"format": "decor-live-1", "plan": 3, "rows": 4}', "\0", "{"):
+    for bad in (
+        "[]",
+        '{"format": "decor-live-1"}',
+        '{"format": "decor-live-1", "plan": 3, "rows": 4}',
+        "\0",
+        "{",
+    ):
         (tmp_path / FILE).write_text(bad)
         assert look(tmp_path)["step"] == 20
     (tmp_path / FILE).unlink()
@@ -122,14 +157,21 @@ def test_a_long_history_is_thinned_and_keeps_its_end(tmp_path):
 
 def test_a_comparison_shows_the_methods_that_are_finished(tmp_path):
     (tmp_path / "outcomes").mkdir()
-    manifest = {"format": "decor-comparison-1", "complete": False, "finished": ["central DP"], "task": {"name": "digits"}}
+    manifest = {
+        "format": "decor-comparison-1",
+        "complete": False,
+        "finished": ["central DP"],
+        "task": {"name": "digits"},
+    }
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     entries = [{"method": "central DP", "epsilon": 3.0, "final": {"accuracy": [0.5, 0.7, None]}}]
     (tmp_path / "outcomes" / "central-dp.json").write_text(json.dumps(entries))
     (tmp_path / "outcomes" / "half.json").write_text("[{")
     state = look(tmp_path)
     assert state["kind"] == "comparison" and state["said"] == "Under way: 1 methods are finished."
-    assert [(r["method"], r["epsilon"], r["accuracy"]) for r in state["rows"]] == [("central DP", "3", pytest.approx(0.6))]
+    assert [(r["method"], r["epsilon"], r["accuracy"]) for r in state["rows"]] == [
+        ("central DP", "3", pytest.approx(0.6))
+    ]
     (tmp_path / "manifest.json").write_text(json.dumps(manifest | {"complete": True}))
     assert look(tmp_path)["said"] == "Finished."
 
@@ -137,7 +179,9 @@ def test_a_comparison_shows_the_methods_that_are_finished(tmp_path):
 def test_a_federation_shows_who_is_at_work_who_is_done_and_who_is_silent(tmp_path):
     for name in ("bonn", "kiel", "ulm"):
         (tmp_path / f"{name}.ledger").write_bytes(b"")
-        (tmp_path / f"{name}.log").write_text(f"2026-11-15 user={name} event=connected\n2026 user={name} event=failed why=disk\n")
+        (tmp_path / f"{name}.log").write_text(
+            f"2026-11-15 user={name} event=connected\n2026 user={name} event=failed why=disk\n"
+        )
     kept(tmp_path / "kiel", 40, steps_missed=2)
 
     def ask(socket):
@@ -157,8 +201,16 @@ def test_a_federation_shows_who_is_at_work_who_is_done_and_who_is_silent(tmp_pat
 
     state = look(tmp_path, ask)
     bonn, kiel, ulm = state["nodes"]
-    assert state["said"] == "1 of 3 users are at work." and not state["over"] and state["title"] == "heart"
-    assert (bonn["step"], bonn["epsilon"], bonn["state"]) == (7, "1.235", "at work, 1 of 2 neighbours here")
+    assert (
+        state["said"] == "1 of 3 users are at work."
+        and not state["over"]
+        and state["title"] == "heart"
+    )
+    assert (bonn["step"], bonn["epsilon"], bonn["state"]) == (
+        7,
+        "1.235",
+        "at work, 1 of 2 neighbours here",
+    )
     assert (kiel["step"], kiel["missed"], kiel["state"], kiel["over"]) == (40, 2, "done", True)
     assert ulm["state"] == "does not answer; its last word: failed why=disk"
     assert ulm["epsilon"] is None and ulm["step"] is None, "what is not known is not 0"
@@ -170,7 +222,10 @@ def test_only_changes_are_sent_and_several_pages_look_once(tmp_path):
     own = watch._look
     watch._look = lambda: looks.append(1) or own()
     first = watch.since(None)
-    assert watch.since(first["seen"]) == {"seen": first["seen"], "quiet": None, "unchanged": True} and len(looks) == 1
+    assert (
+        watch.since(first["seen"]) == {"seen": first["seen"], "quiet": None, "unchanged": True}
+        and len(looks) == 1
+    )
     kept(tmp_path, 10)
     time.sleep(0.35)
     second = watch.since(first["seen"])
@@ -178,10 +233,14 @@ def test_only_changes_are_sent_and_several_pages_look_once(tmp_path):
 
 
 def test_no_page_can_name_a_folder(tmp_path):
-    """What is watched was named on the command line; a question about another folder is about that one."""
+    """What is watched was named on the command line; a question about another folder is about that
+    one.
+    """
     kept(tmp_path / "secret", 10)
     with running(Watch(tmp_path / "own", nobody)) as server:
-        _, state = asked(server, "watch", {"seen": None, "folder": str(tmp_path / "secret"), "path": "../secret"})
+        _, state = asked(
+            server, "watch", {"seen": None, "folder": str(tmp_path / "secret"), "path": "../secret"}
+        )
         assert state["kind"] == "nothing" and state["folder"] == str(tmp_path / "own")
     with running() as server:
         assert asked(server, "watch", {"folder": str(tmp_path / "secret")})[1] == {"folder": None}

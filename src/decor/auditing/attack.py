@@ -1,7 +1,8 @@
 """Attacks on canaries, and what their errors prove.
 
-An attack guesses every canary's secret. If a run is mu-GDP, no guess has errors with Phi^-1(1 - FPR) - Phi^-1(FNR) > mu; so
-upper bounds of the two error rates (Clopper and Pearson's) bound mu from below.
+An attack guesses every canary's secret. If a run is mu-GDP, no guess has errors with Phi^-1(1 -
+FPR) - Phi^-1(FNR) > mu; so upper bounds of the two error rates (Clopper and Pearson's) bound mu
+from below.
 """
 
 from __future__ import annotations
@@ -40,8 +41,12 @@ class Attack:
         return self.measured <= self.claimed
 
 
-def proven(wrong_in: int, held_in: int, wrong_out: int, held_out: int, error: float) -> tuple[float, float]:
-    """(lower bound of mu, estimate): from the canaries guessed wrongly among those in and among those out."""
+def proven(
+    wrong_in: int, held_in: int, wrong_out: int, held_out: int, error: float
+) -> tuple[float, float]:
+    """(lower bound of mu, estimate): from the canaries guessed wrongly among those in and among
+    those out.
+    """
     most = [upper(wrong_in, held_in, error / 2), upper(wrong_out, held_out, error / 2)]
     guess = [(wrong_in + 0.5) / (held_in + 1), (wrong_out + 0.5) / (held_out + 1)]
     return max(0.0, _mu(*most)), max(0.0, _mu(*guess))
@@ -57,13 +62,22 @@ def _mu(one: float, other: float) -> float:
 
 
 def errors(score: Array, present: Array, threshold: float) -> tuple[int, int, int, int]:
-    """Guesses "present" above the threshold: (wrong among present, present, wrong among absent, absent)."""
+    """Guesses "present" above the threshold: (wrong among present, present, wrong among absent,
+    absent).
+    """
     said = score > threshold
-    return int((present & ~said).sum()), int(present.sum()), int((~present & said).sum()), int((~present).sum())
+    return (
+        int((present & ~said).sum()),
+        int(present.sum()),
+        int((~present & said).sum()),
+        int((~present).sum()),
+    )
 
 
 def fitted(features: Array, present: Array, trained: Array) -> tuple[Array, float]:
-    """A linear attack that knows nothing of the plan: weights by Fisher's discriminant from the canaries in `trained`."""
+    """A linear attack that knows nothing of the plan: weights by Fisher's discriminant from the
+    canaries in `trained`.
+    """
     some, kinds = features[:, trained], present[trained]
     means = some[:, kinds].mean(1), some[:, ~kinds].mean(1)
     centred = np.where(kinds, some - means[0][:, None], some - means[1][:, None])

@@ -1,4 +1,6 @@
-"""Who attacks: coalitions with their most exposed victims, what the plan allows each, and how each weighs what it sees."""
+"""Who attacks: coalitions with their most exposed victims, what the plan allows each, and how each
+weighs what it sees.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,14 @@ class Foe:
     coalition: tuple[int, ...]
     victim: int
     leverage: float
-    """Of the victim, once the coalition's noise is known: certified, never below the truth; in 1 / sigma^2."""
+    """Of the victim, once the coalition's noise is known: certified, never below the truth; in 1 /
+    sigma^2.
+    """
 
 
 def foes(plan: NoisePlan, secrets: bool, victim: int | None = None) -> list[Foe]:
-    """An eavesdropper; and where secrets can be known each curious user, the plan's worst coalition, and everyone.
+    """An eavesdropper; and where secrets can be known each curious user, the plan's worst
+    coalition, and everyone.
 
     Each against the user whom it exposes most, or all against one victim.
     """
@@ -53,7 +58,10 @@ def foes(plan: NoisePlan, secrets: bool, victim: int | None = None) -> list[Foe]
 
 
 def _curious(plan: NoisePlan) -> list[int]:
-    """Everybody, or of many some, and the one who learns most. Of two users each is everyone else."""
+    """Everybody, or of many some, and the one who learns most.
+
+    Of two users each is everyone else.
+    """
     users = plan.topology.users
     if users <= _MANY:
         return list(range(users)) if users > 2 else []
@@ -61,8 +69,12 @@ def _curious(plan: NoisePlan) -> list[int]:
     return sorted({*range(0, users, math.ceil(users / _SOME)), *worst})
 
 
-def covariance(users: int, edges: Array, own: float, shared: Array, without: tuple[int, ...] = ()) -> Array:
-    """Of everybody's noise in one coordinate, as it looks to whoever knows the noise of a coalition's edges."""
+def covariance(
+    users: int, edges: Array, own: float, shared: Array, without: tuple[int, ...] = ()
+) -> Array:
+    """Of everybody's noise in one coordinate, as it looks to whoever knows the noise of a
+    coalition's edges.
+    """
     K = incidence(users, edges)
     hidden = shared * ~np.isin(edges, without).any(axis=1)
     found: Array = own**2 * np.eye(users) + (K * np.square(hidden)) @ K.T

@@ -25,14 +25,24 @@ class Claim:
 
     @staticmethod
     def of(plan: NoisePlan, foe: Foe) -> Claim:
-        """What `plan.guarantee` says of this victim: steps, clip, sampling, graph and all, as every report has it."""
+        """What `plan.guarantee` says of this victim: steps, clip, sampling, graph and all, as every
+        report has it.
+        """
         return Claim(_everybodys(plan, foe.adversary)[:, foe.victim])
 
     def mu(self, false_alarms: float) -> float:
         """Of the Gaussian that misses as few, at so many false alarms, as the claim allows."""
         false_alarms, rest = min(false_alarms, 1 - 1e-12), 1 - DELTAS
-        missed = max(0.0, float((rest - self.grown * false_alarms).max()), float(((rest - false_alarms) / self.grown).max()))
-        return float(-stats.norm.ppf(false_alarms) - stats.norm.ppf(missed)) if missed > 0 else math.inf
+        missed = max(
+            0.0,
+            float((rest - self.grown * false_alarms).max()),
+            float(((rest - false_alarms) / self.grown).max()),
+        )
+        return (
+            float(-stats.norm.ppf(false_alarms) - stats.norm.ppf(missed))
+            if missed > 0
+            else math.inf
+        )
 
 
 @lru_cache(maxsize=64)

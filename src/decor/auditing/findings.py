@@ -36,7 +36,9 @@ class Wired:
     @property
     def passed(self) -> bool:
         """Nothing that was measured is against the claim; and something was measured."""
-        right = all(attack.passed for attack in self.attacks) and all(check.passed for check in self.checks)
+        right = all(attack.passed for attack in self.attacks) and all(
+            check.passed for check in self.checks
+        )
         return right and bool(self.attacks)
 
 
@@ -55,7 +57,9 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """The outcome: `passed` unless an attack proves more than is claimed, a check fails, or nothing was measured."""
+    """The outcome: `passed` unless an attack proves more than is claimed, a check fails, or nothing
+    was measured.
+    """
 
     plan: NoisePlan
     delta: float
@@ -71,15 +75,33 @@ class Audit:
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """The strongest attack of every adversary: one that proves too much, or else the most that any has proven."""
+        """The strongest attack of every adversary: one that proves too much, or else the most that
+        any has proven.
+        """
         found = []
         for wire in self.wires:
             for adversary in dict.fromkeys(attack.by.adversary for attack in wire.attacks):
                 some = [attack for attack in wire.attacks if attack.by.adversary == adversary]
-                best = max(some, key=lambda attack: (not attack.passed, attack.reached * math.sqrt(attack.by.leverage)))
+                best = max(
+                    some,
+                    key=lambda attack: (
+                        not attack.passed,
+                        attack.reached * math.sqrt(attack.by.leverage),
+                    ),
+                )
                 claimed = self.guarantee(adversary).epsilon
                 passed = all(attack.passed for attack in some)
-                found.append(Row(wire.name, adversary, best, len(some), claimed, self._measured(best, claimed), passed))
+                found.append(
+                    Row(
+                        wire.name,
+                        adversary,
+                        best,
+                        len(some),
+                        claimed,
+                        self._measured(best, claimed),
+                        passed,
+                    )
+                )
         return tuple(found)
 
     def guarantee(self, adversary: str) -> Guarantee:
@@ -88,8 +110,9 @@ class Audit:
     def _measured(self, best: Attack, claimed: float) -> float:
         """The share of the claimed mu that was measured, as an epsilon of the whole plan.
 
-        The claim is the one against the very coalition that attacked, which may be weaker than the worst of its kind. At
-        example level, where the plan's claim is no Gaussian's, it is the Gaussian's with the same epsilon: no proof.
+        The claim is the one against the very coalition that attacked, which may be weaker than the
+        worst of its kind. At example level, where the plan's claim is no Gaussian's, it is the
+        Gaussian's with the same epsilon: no proof.
         """
         exposure = self.plan.exposure
         if exposure.unit == "user":
@@ -106,17 +129,30 @@ class Audit:
         name = self.plan.topology.name
         for wire in self.wires:
             if not wire.attacks:
-                found.append(f"{wire.name}: nothing was measured: this process has heard no messages, and made no attack")
+                found.append(
+                    f"{wire.name}: nothing was measured: this process has heard no "
+                    "messages, and made no attack"
+                )
             for attack in wire.attacks:
                 if not attack.passed:
-                    who = f" (users {', '.join(map(name, attack.by.coalition[:8]))})" if attack.by.coalition else ""
-                    how, victim = f"{attack.canary} canaries, {attack.kind} attack", name(attack.by.victim)
+                    who = (
+                        f" (users {', '.join(map(name, attack.by.coalition[:8]))})"
+                        if attack.by.coalition
+                        else ""
+                    )
+                    how, victim = (
+                        f"{attack.canary} canaries, {attack.kind} attack",
+                        name(attack.by.victim),
+                    )
                     found.append(
-                        f"{wire.name}: {attack.by.adversary}{who} learns more of user {victim} than the plan allows: "
-                        f"mu {attack.measured:.3g} is proven, and {attack.claimed:.3g} was claimed ({how})"
+                        f"{wire.name}: {attack.by.adversary}{who} learns more of user {victim} "
+                        "than the plan allows: "
+                        f"mu {attack.measured:.3g} is proven, and {attack.claimed:.3g} was "
+                        f"claimed ({how})"
                     )
             found += [
-                f"{wire.name}: not so: {check.said} ({check.name}, probability {check.probability:.1g})"
+                f"{wire.name}: not so: {check.said} ({check.name}, probability "
+                f"{check.probability:.1g})"
                 for check in wire.checks
                 if not check.passed
             ]
@@ -130,9 +166,12 @@ class Audit:
             most = f"{100 * row.best.reached:.0f} % of the claimed mu at most"
             return f"PASS, and little was measured: {most}; take more canaries or steps"
         return (
-            f"PASS: of the claimed mu up to {100 * row.best.reached:.0f} % was measured and nowhere more than 100 %, by "
-            f"{sum(row.attacks for row in self.rows)} attacks of {len(self.rows)} kinds of adversary; the noise is as planned "
-            f"({sum(len(wire.checks) for wire in self.wires)} checks; confidence {self.confidence:g})"
+            f"PASS: of the claimed mu up to {100 * row.best.reached:.0f} % was measured and "
+            "nowhere more than 100 %, by "
+            f"{sum(row.attacks for row in self.rows)} attacks of {len(self.rows)} kinds of "
+            "adversary; the noise is as planned "
+            f"({sum(len(wire.checks) for wire in self.wires)} checks; confidence "
+            f"{self.confidence:g})"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -154,9 +193,15 @@ class Audit:
                 "users": self.plan.topology.users,
                 "topology": self.plan.topology.description,
                 "adversaries": [_row(row) for row in self.rows],
-                "attacks": [{"engine": wire.name, **_attack(attack)} for wire in self.wires for attack in wire.attacks],
+                "attacks": [
+                    {"engine": wire.name, **_attack(attack)}
+                    for wire in self.wires
+                    for attack in wire.attacks
+                ],
                 "checks": [
-                    {"engine": wire.name, **vars(check), "passed": check.passed} for wire in self.wires for check in wire.checks
+                    {"engine": wire.name, **vars(check), "passed": check.passed}
+                    for wire in self.wires
+                    for check in wire.checks
                 ],
                 "failures": self.failures,
             }

@@ -1,9 +1,10 @@
 """Support: the last bits of messages whose gradient and noise are whole steps of a grid.
 
-Noise that hides the first digits of a gradient may still show its last ones: floating-point noise has gaps, and a message that no
-noise could have made of the one gradient was made of the other. On a grid every integer can be had from every gradient, so that
-there is nothing to see: each message is a possible one, to the last bit, and the low bits of its integer are uniform whatever
-the data are.
+Noise that hides the first digits of a gradient may still show its last ones: floating-point noise
+has gaps, and a message that no noise could have made of the one gradient was made of the other. On
+a grid every integer can be had from every gradient, so that there is nothing to see: each message
+is a possible one, to the last bit, and the low bits of its integer are uniform whatever the data
+are.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from .noise_law import Check
 _RESIDUES = 32
 """Low bits are looked at as an integer's remainder by this."""
 _FINE = 0.25
-"""Of a step of the grid: where numbers of a message lie closer than this, its integer can be told, and a message off the grid is
-taken for one on it in a quarter of the cases at most."""
+"""Of a step of the grid: where numbers of a message lie closer than this, its integer can be told,
+and a message off the grid is taken for one on it in a quarter of the cases at most.
+"""
 _ENOUGH = 1_000
 """Numbers from which something is said."""
 
@@ -33,19 +35,27 @@ class Integers:
 
     steps: Array
     told: Array
-    """Whether the step can be told from the number: not where numbers lie further apart than steps."""
+    """Whether the step can be told from the number: not where numbers lie further apart
+    than steps.
+    """
     possible: Array
     """Whether the engine can have sent this number, with these last bits."""
 
 
-def integers(before: Array, messages: Array, unit: float, sent: Callable[[Array], Array]) -> Integers:
-    """What messages [users, columns] say in steps of a grid, to whoever knows the models `before` them, to the last bit.
+def integers(
+    before: Array, messages: Array, unit: float, sent: Callable[[Array], Array]
+) -> Integers:
+    """What messages [users, columns] say in steps of a grid, to whoever knows the models `before`
+    them, to the last bit.
 
-    `sent(steps)` is what an engine makes of these integers: the very bits of a message, if this engine can have sent it.
+    `sent(steps)` is what an engine makes of these integers: the very bits of a message, if this
+    engine can have sent it.
     """
     # with a step size of one a message is the model less what is on the grid
     steps = np.rint((before.astype(np.float64) - messages) / unit)
-    own = np.maximum(np.spacing(np.abs(messages)), np.spacing((unit * np.abs(steps)).astype(messages.dtype)))
+    own = np.maximum(
+        np.spacing(np.abs(messages)), np.spacing((unit * np.abs(steps)).astype(messages.dtype))
+    )
     return Integers(steps.astype(np.int64), own <= _FINE * unit, sent(steps) == messages)
 
 
@@ -73,11 +83,16 @@ class Support:
         if not self.is_enough:
             return []
         expected = self.counts.sum(1, keepdims=True) / _RESIDUES
-        uniform = stats.chi2(_RESIDUES - 1).sf((np.square(self.counts - expected) / expected).sum(1))
-        # whichever law the low bits have, it must be the same under both hypotheses: else they tell them apart
+        uniform = stats.chi2(_RESIDUES - 1).sf(
+            (np.square(self.counts - expected) / expected).sum(1)
+        )
+        # whichever law the low bits have, it must be the same under both hypotheses: else they tell
+        # them apart
         both = self.counts.sum(0)
         of_each = np.outer(self.counts.sum(1), both) / both.sum()
-        alike = stats.chi2(_RESIDUES - 1).sf((np.square(self.counts - of_each) / np.maximum(of_each, 1)).sum())
+        alike = stats.chi2(_RESIDUES - 1).sf(
+            (np.square(self.counts - of_each) / np.maximum(of_each, 1)).sum()
+        )
         said = "every message is a possible one, to the last bit"
         return [
             Check(
@@ -86,5 +101,10 @@ class Support:
                 float(not self.impossible),
                 0.5,
             ),
-            Check.of("low bits", "the last bits of messages are uniform, whatever the data", 3 * min(*uniform, alike), least),
+            Check.of(
+                "low bits",
+                "the last bits of messages are uniform, whatever the data",
+                3 * min(*uniform, alike),
+                least,
+            ),
         ]

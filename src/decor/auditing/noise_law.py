@@ -1,7 +1,8 @@
-"""The law of the noise: what is on the wire has the planned covariance, no memory, no shape but a Gaussian's.
+"""The law of the noise: what is on the wire has the planned covariance, no memory, no shape but a
+Gaussian's.
 
-An attack finds what costs privacy; these find that something is not as planned, whichever way it went. All are two-sided, and
-exact or nearly so for the many numbers of a run.
+An attack finds what costs privacy; these find that something is not as planned, whichever way it
+went. All are two-sided, and exact or nearly so for the many numbers of a run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from scipy import stats
 from decor.arrays import Array
 
 _LAW, _BESIDE = 6_000, 100
-"""Columns whose law is looked at, in runs of so many that are neighbours; repetitions are looked for in all of them."""
+"""Columns whose law is looked at, in runs of so many that are neighbours; repetitions are looked
+for in all of them.
+"""
 _SHAPED = 200_000
 """Numbers of a user whose shape is looked at."""
 _MANY = 100
@@ -36,7 +39,9 @@ class Check:
     @staticmethod
     def of(name: str, said: str, probability: float, least: float) -> Check:
         """What is not a number is no chance: numbers that are not finite have passed by."""
-        return Check(name, said, 0.0 if math.isnan(probability) else min(1.0, float(probability)), least)
+        return Check(
+            name, said, 0.0 if math.isnan(probability) else min(1.0, float(probability)), least
+        )
 
     @property
     def passed(self) -> bool:
@@ -44,7 +49,9 @@ class Check:
 
 
 class Law:
-    """Looks at noise [parts, columns] step by step: columns independent, parts with the given covariance."""
+    """Looks at noise [parts, columns] step by step: columns independent, parts with the given
+    covariance.
+    """
 
     def __init__(self, covariance: Array, own: float = 1.0) -> None:
         """`own`: the deviation of one user's own noise, of which alone everybody's sum is made."""
@@ -82,21 +89,50 @@ class Law:
         """All columns, however many, for what they have to do with each other."""
         along = noise.sum(1)
         self.across += float(along @ self.inverse @ along) / noise.shape[1]
-        power = sum(np.square(np.abs(np.fft.rfft(row))) / C for row, C in zip(noise, self.covariance.diagonal(), strict=True))
+        power = sum(
+            np.square(np.abs(np.fft.rfft(row))) / C
+            for row, C in zip(noise, self.covariance.diagonal(), strict=True)
+        )
         self.power = power + (self.power if self.steps else 0.0)
         self.wide = noise.shape[1]
 
     def checks(self, least: float, users: bool = True) -> list[Check]:
-        """`least`: the probability below which a check fails. `users`: whether parts are users, whose sum means something."""
+        """`least`: the probability below which a check fails.
+
+        `users`: whether parts are users, whose sum means something.
+        """
         C, seen = self.covariance, self.steps * self.columns
         scale = np.sqrt(np.multiply.outer(C.diagonal(), C.diagonal()))
         spread = np.sqrt((np.square(C) + np.square(scale)) / seen)
         found = [
-            largest("covariance", "the noise has the planned covariance", (self.moment / seen - C) / spread, least),
-            largest("next step", "a step knows nothing of the last", self._over(self.next, scale, self.steps - 1), least),
-            largest("memory", "a step knows nothing of all before", self._over(self.memory, scale, self.weight), least),
-            largest("coordinates", "a coordinate knows nothing of another", self._apart(scale), least),
-            self._square("all coordinates", "coordinates add up as independent ones", self.across, len(C) * self.steps, least),
+            largest(
+                "covariance",
+                "the noise has the planned covariance",
+                (self.moment / seen - C) / spread,
+                least,
+            ),
+            largest(
+                "next step",
+                "a step knows nothing of the last",
+                self._over(self.next, scale, self.steps - 1),
+                least,
+            ),
+            largest(
+                "memory",
+                "a step knows nothing of all before",
+                self._over(self.memory, scale, self.weight),
+                least,
+            ),
+            largest(
+                "coordinates", "a coordinate knows nothing of another", self._apart(scale), least
+            ),
+            self._square(
+                "all coordinates",
+                "coordinates add up as independent ones",
+                self.across,
+                len(C) * self.steps,
+                least,
+            ),
             self._shape(least),
         ]
         if users:
@@ -109,19 +145,27 @@ class Law:
         return product / (scale * math.sqrt(max(pairs, 1) * self.columns))
 
     def _apart(self, scale: Array) -> Array:
-        """What coordinates have in common with those so many places on, around the circle, by the spectrum of their power."""
+        """What coordinates have in common with those so many places on, around the circle, by the
+        spectrum of their power.
+        """
         found: Array = np.fft.irfft(self.power, self.wide)[1 : (self.wide + 1) // 2]
-        return found / math.sqrt(self.steps * self.wide * float(np.square(self.covariance / scale).sum()))
+        return found / math.sqrt(
+            self.steps * self.wide * float(np.square(self.covariance / scale).sum())
+        )
 
     @staticmethod
     def _square(name: str, said: str, value: float, freedom: int, least: float) -> Check:
         return Check.of(name, said, float(_two_sided(stats.chi2(freedom), value)), least)
 
     def _shape(self, least: float) -> Check:
-        """Every bin by itself, whose count is binomial however rare it is; and together those that are not rare."""
+        """Every bin by itself, whose count is binomial however rare it is; and together those that
+        are not rare.
+        """
         parts, seen = len(self.counts), self.counts[0].sum()
         bins = stats.binom(seen, np.diff([0.0, *_BINS, 1.0]))
-        alone = 2 * np.minimum(bins.cdf(self.counts), bins.sf(self.counts - 1)).min() * self.counts.size
+        alone = (
+            2 * np.minimum(bins.cdf(self.counts), bins.sf(self.counts - 1)).min() * self.counts.size
+        )
         cuts = np.flatnonzero(np.minimum(_BINS, 1 - _BINS) * seen >= _MANY)
         expected = np.diff([0.0, *_BINS[cuts], 1.0]) * seen
         counted = np.add.reduceat(self.counts, [0, *(cuts + 1)], axis=1)
@@ -151,7 +195,9 @@ class Columns:
         all_users = _two_sided(stats.chi2(users * self.steps), self.white)
         summed = _two_sided(stats.chi2(self.steps), self.total / (users * self.own**2))
         probability = 2 * np.minimum(all_users, summed).min() * len(self.white)
-        return Check.of("every coordinate", "every coordinate has the planned noise", probability, least)
+        return Check.of(
+            "every coordinate", "every coordinate has the planned noise", probability, least
+        )
 
 
 def _spread(count: int) -> Array:
@@ -168,5 +214,7 @@ def _two_sided(law: Any, value: Any) -> Any:
 
 
 def largest(name: str, said: str, z: Array, least: float) -> Check:
-    """Of many standard normal numbers the most surprising, which counts as often as there are numbers."""
+    """Of many standard normal numbers the most surprising, which counts as often as there are
+    numbers.
+    """
     return Check.of(name, said, 2 * stats.norm.sf(np.abs(z).max()) * z.size, least)

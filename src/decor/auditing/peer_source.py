@@ -46,7 +46,9 @@ class OfPeers:
 
     def __post_init__(self) -> None:
         if not isinstance(self.engine, Peers):
-            raise InputError(f"engine must be Vectorised(), ProcessGroup() or Peers(), not {self.engine!r}")
+            raise InputError(
+                f"engine must be Vectorised(), ProcessGroup() or Peers(), not {self.engine!r}"
+            )
 
     def deviations(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
         """The grid's, which are those planned or a little more."""
@@ -56,7 +58,9 @@ class OfPeers:
     def run(self, task: Task, plan: NoisePlan, seeds: Sequence[int], hear: Hear) -> Outcome:
         identities = [Identity.new() for _ in range(task.users)]
         # nobody is left behind: who is slow is no fault
-        terms = replace(self.engine, quorum=1.0).terms(task, Setting(plan, RATE, 0), RECIPE, identities, 0.5)
+        terms = replace(self.engine, quorum=1.0).terms(
+            task, Setting(plan, RATE, 0), RECIPE, identities, 0.5
+        )
         with tempfile.TemporaryDirectory(prefix="decor-audit-") as folder:
             together = Together(terms, identities, alone(task), Path(folder), witnessed=True)
             try:
@@ -89,9 +93,13 @@ class _Written:
                 elif round_ in (recording.OF_EDGES, recording.OF_STEPS):
                     self.drawn.setdefault((user, round_), []).append(said)
                     if not other:
-                        self.foreign.append(f"user {user} draws bytes that are not the operating system's")
+                        self.foreign.append(
+                            f"user {user} draws bytes that are not the operating system's"
+                        )
                 elif round_ == 0 and self.messages.setdefault((other, step), said) != said:
-                    self.problems.append(f"user {other} has sent two different messages for step {step}")
+                    self.problems.append(
+                        f"user {other} has sent two different messages for step {step}"
+                    )
 
     @property
     def steps(self) -> int:
@@ -100,29 +108,56 @@ class _Written:
     def told(self, hear: Hear, dtype: Dtype, unit: float, multiples: Sequence[int]) -> list[str]:
         users, by_record = range(self.plan.topology.users), self.plan.exposure.unit == "example"
         for step in range(self.steps):
-            missing = [user for user in users if (user, step) not in self.messages or (user, step) not in self.models]
+            missing = [
+                user
+                for user in users
+                if (user, step) not in self.messages or (user, step) not in self.models
+            ]
             if missing:
-                return [*self.problems, f"nobody has heard a message of user {missing[0]} for step {step}"]
+                return [
+                    *self.problems,
+                    f"nobody has heard a message of user {missing[0]} for step {step}",
+                ]
             sent, before = (
-                np.stack([np.frombuffer(held[user, step], dtype) for user in users]) for held in (self.messages, self.models)
+                np.stack([np.frombuffer(held[user, step], dtype) for user in users])
+                for held in (self.messages, self.models)
             )
-            found = integers(before, sent, unit, partial(_sent, before, unit, np.dtype(np.float64 if by_record else dtype)))
+            found = integers(
+                before,
+                sent,
+                unit,
+                partial(_sent, before, unit, np.dtype(np.float64 if by_record else dtype)),
+            )
             models = sent.astype(np.float64)
-            hear(Seen(step, models, self._shared(step, models.shape[1], unit, multiples), self._batches(step), found))
+            hear(
+                Seen(
+                    step,
+                    models,
+                    self._shared(step, models.shape[1], unit, multiples),
+                    self._batches(step),
+                    found,
+                )
+            )
         return self.problems
 
     def _shared(self, step: int, count: int, unit: float, multiples: Sequence[int]) -> Array:
         found = np.zeros((len(multiples), count))
-        for e, ((low, high), multiple) in enumerate(zip(self.plan.topology.edges.tolist(), multiples, strict=True)):
+        for e, ((low, high), multiple) in enumerate(
+            zip(self.plan.topology.edges.tolist(), multiples, strict=True)
+        ):
             keys = self.keys.get((low, high, step)), self.keys.get((high, low, step))
             if keys[0] != keys[1] or keys[0] is None:
-                self.problems.append(f"users {low} and {high} have no common secret for step {step}")
+                self.problems.append(
+                    f"users {low} and {high} have no common secret for step {step}"
+                )
             if keys[0] is not None:
                 found[e] = unit * multiple * shared(keys[0], count)
         return found
 
     def _batches(self, step: int) -> Array | None:
-        """The records that everybody has taken: a user who knows its own random bytes knows its own batch."""
+        """The records that everybody has taken: a user who knows its own random bytes knows its own
+        batch.
+        """
         exposure = self.plan.exposure
         if exposure.unit == "user":
             return None
@@ -131,33 +166,56 @@ class _Written:
         for user, records in enumerate(self.records):
             drawn = self._for_batches(user)
             if step < len(drawn):
-                rows = secretly(records, exposure.batch_size, exposure.sampling or "poisson", partial(_first, drawn[step])).rows
+                rows = secretly(
+                    records,
+                    exposure.batch_size,
+                    exposure.sampling or "poisson",
+                    partial(_first, drawn[step]),
+                ).rows
                 found[user, rows[rows < records].numpy()] = True
         return found
 
     def _for_batches(self, user: int) -> list[bytes]:
-        """What was drawn for batches, told by its length: four bytes a record, or eight and more for each that is taken."""
+        """What was drawn for batches, told by its length: four bytes a record, or eight and more
+        for each that is taken.
+        """
         size, records = self.plan.exposure.batch_size or 0, self.records[user]
         least = 8 * size if self.plan.exposure.sampling == "fixed" else 4 * records
-        return [drawn for drawn in self.drawn.get((user, recording.OF_STEPS), []) if len(drawn) >= max(least, _KEY + 1)]
+        return [
+            drawn
+            for drawn in self.drawn.get((user, recording.OF_STEPS), [])
+            if len(drawn) >= max(least, _KEY + 1)
+        ]
 
     def entropy(self) -> list[str]:
-        """What is wrong with the keys: everybody asks the operating system for all bytes of each, and no two are alike."""
+        """What is wrong with the keys: everybody asks the operating system for all bytes of each,
+        and no two are alike.
+        """
         found, topology = self.foreign[:1], self.plan.topology
         every: list[bytes] = []
         for user in range(topology.users):
-            of_edges, of_steps = (self.drawn.get((user, kind), []) for kind in (recording.OF_EDGES, recording.OF_STEPS))
+            of_edges, of_steps = (
+                self.drawn.get((user, kind), [])
+                for kind in (recording.OF_EDGES, recording.OF_STEPS)
+            )
             degree = int((topology.edges == user).sum())
             if len(of_edges) < degree or any(len(key) < _KEY for key in of_edges):
                 asked = sum(map(len, of_edges))
                 found.append(
-                    f"user {user} has asked for {asked} bytes for its keys with {degree} neighbours, not {_KEY} for each"
+                    f"user {user} has asked for {asked} bytes for its keys with {degree} "
+                    f"neighbours, not {_KEY} for each"
                 )
             own = [drawn for drawn in of_steps if len(drawn) == _KEY]
             if len(own) < self.steps:
-                found.append(f"user {user} has asked for {len(own)} keys of {_KEY} bytes for its own noise in {self.steps} steps")
+                found.append(
+                    f"user {user} has asked for {len(own)} keys of {_KEY} bytes for its "
+                    f"own noise in {self.steps} steps"
+                )
             if self.plan.exposure.unit == "example" and len(self._for_batches(user)) < self.steps:
-                found.append(f"user {user} has not asked for enough random bytes to draw a batch in each of {self.steps} steps")
+                found.append(
+                    f"user {user} has not asked for enough random bytes to draw a batch "
+                    f"in each of {self.steps} steps"
+                )
             every += [drawn for drawn in (*of_edges, *of_steps) if len(drawn) >= _KEY]
         if len(set(every)) < len(every):
             found.append("the same random bytes were drawn twice")
@@ -165,7 +223,9 @@ class _Written:
 
 
 def _sent(before: Array, unit: float, kind: np.dtype[Any], steps: Array) -> Array:
-    """What is on the grid has the gradient's type; the local step is taken in double precision, and rounded to the model's."""
+    """What is on the grid has the gradient's type; the local step is taken in double precision, and
+    rounded to the model's.
+    """
     found: Array = (before.astype(np.float64) - (unit * steps).astype(kind)).astype(before.dtype)
     return found
 

@@ -1,4 +1,6 @@
-"""A private run of the simulator: its messages, and by its secret, which only an audit may see, what its users know."""
+"""A private run of the simulator: its messages, and by its secret, which only an audit may see,
+what its users know.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ _SECRET = 32
 
 @dataclass(frozen=True)
 class Private:
-    """`Vectorised(seed=None)`: every run has a secret of its own, so that more canaries come from more runs."""
+    """`Vectorised(seed=None)`: every run has a secret of its own, so that more canaries come from
+    more runs.
+    """
 
     engine: Vectorised
     name: str = "vectorised, private"
@@ -47,7 +51,10 @@ class Private:
         return grid.unit * OWN_SIGMA, grid.unit * EDGE_SIGMA * np.array(grid.multiples, dtype=float)
 
     def run(self, task: Task, plan: NoisePlan, seeds: Sequence[int], hear: Hear) -> Outcome:
-        """What `Vectorised.run` does, with the secret in hand. The seeds are the canaries' alone."""
+        """What `Vectorised.run` does, with the secret in hand.
+
+        The seeds are the canaries' alone.
+        """
         asked: list[bytes] = []
 
         def random(count: int) -> bytes:
@@ -56,18 +63,25 @@ class Private:
 
         settings = [Setting(plan, RATE, None)]
         share = Alone(task, None, (), check_private(settings, random))
-        # on one thread a round of gossip can be taken again, bit by bit, by whoever has heard the messages
-        engine = replace(self.engine, threads=1, on_messages=lambda step, messages: listen(step, messages))
+        # on one thread a round of gossip can be taken again, bit by bit, by whoever has heard the
+        # messages
+        engine = replace(
+            self.engine, threads=1, on_messages=lambda step, messages: listen(step, messages)
+        )
         simulation = Simulation(engine, share, settings, RECIPE, None)
         descent = simulation.descent
         assert isinstance(descent.channel, channel.Private)
         noise, dtype = descent.channel.source, np.dtype(engine.dtype)
         exposure, sizes = plan.exposure, [block[0].numel() for block in descent.models]
-        batches = drawn(plan, share.batches(exposure.batch_size, exposure.sampling or "poisson", [0], 1))
+        batches = drawn(
+            plan, share.batches(exposure.batch_size, exposure.sampling or "poisson", [0], 1)
+        )
         before = _flat(descent.models)
 
         def sent(steps: Array) -> Array:
-            """A gradient with noise is rounded once to the models' type, and then taken from the model."""
+            """A gradient with noise is rounded once to the models' type, and then taken from the
+            model.
+            """
             found: Array = before - (noise.grid.unit * steps).astype(dtype)
             return found
 
@@ -75,10 +89,14 @@ class Private:
             nonlocal before
             heard = messages.flatten(1).numpy().copy()
             found = integers(before, heard, noise.grid.unit, sent)
-            edges = [noise.edge_integers(step, size, sum(sizes[:k])) for k, size in enumerate(sizes)]
+            edges = [
+                noise.edge_integers(step, size, sum(sizes[:k])) for k, size in enumerate(sizes)
+            ]
             shared = noise.grid.unit * np.concatenate(edges, axis=1)
             hear(Seen(step, heard.astype(np.float64), shared, batches(step), found))
-            before = _flat(descent.channel.mix([block.clone() for block in descent.models], RECIPE.gossip))
+            before = _flat(
+                descent.channel.mix([block.clone() for block in descent.models], RECIPE.gossip)
+            )
 
         simulation.finished()
         return Outcome((), _short(asked))
@@ -87,7 +105,10 @@ class Private:
 def _short(asked: list[bytes]) -> tuple[str, ...]:
     if len(asked) == 1 and len(asked[0]) == _SECRET:
         return ()
-    return (f"a run's secret was made from {sum(map(len, asked))} bytes of the operating system, not from {_SECRET}",)
+    return (
+        f"a run's secret was made from {sum(map(len, asked))} bytes of the operating system, "
+        f"not from {_SECRET}",
+    )
 
 
 def _flat(blocks: list[Tensor]) -> Array:

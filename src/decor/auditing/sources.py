@@ -1,6 +1,8 @@
-"""What an engine's users send: the messages of a run of canaries, step by step, and what its users know beside them.
+"""What an engine's users send: the messages of a run of canaries, step by step, and what its users
+know beside them.
 
-There are three ways: the simulator's floating-point noise, a private run's on the grid, and real peers'.
+There are three ways: the simulator's floating-point noise, a private run's on the grid, and real
+peers'.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class Seen:
     edges: Array | None = None
     """The noise of every edge, [edges, columns]; None where nobody draws noise edge by edge."""
     batches: Array | None = None
-    """[users, records of all runs], whether a user has taken its record; None where all records are taken."""
+    """[users, records of all runs], whether a user has taken its record; None where all records are
+    taken.
+    """
     integers: Integers | None = None
     """The messages in steps of the grid, where there is one."""
 
@@ -61,10 +65,14 @@ class Outcome:
 
     problems: tuple[str, ...] = ()
     entropy: tuple[str, ...] | None = None
-    """About keys that are shorter, or not as secret, as they must be; None where nothing is secret."""
+    """About keys that are shorter, or not as secret, as they must be; None where nothing is
+    secret.
+    """
 
     def __add__(self, other: Outcome) -> Outcome:
-        entropy = None if self.entropy is None or other.entropy is None else self.entropy + other.entropy
+        entropy = (
+            None if self.entropy is None or other.entropy is None else self.entropy + other.entropy
+        )
         return Outcome(self.problems + other.problems, entropy)
 
 
@@ -84,7 +92,10 @@ class Wire(Protocol):
 
     @property
     def widest(self) -> int | None:
-        """Canaries of one run at most; more come from more seeds in it. None: it has one, and as many canaries as can be."""
+        """Canaries of one run at most; more come from more seeds in it.
+
+        None: it has one, and as many canaries as can be.
+        """
         ...
 
     @property
@@ -99,7 +110,9 @@ class Wire(Protocol):
 
     @property
     def hears(self) -> bool:
-        """Whether this process is the one that is told the messages: known once a run has joined its process group."""
+        """Whether this process is the one that is told the messages: known once a run has joined
+        its process group.
+        """
         ...
 
     def deviations(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
@@ -130,7 +143,12 @@ class Simulated:
     def run(self, task: Task, plan: NoisePlan, seeds: Sequence[int], hear: Hear) -> Outcome:
         sizes = [weights.numel() for weights in task.model.parameters()]
         edges = _Edges(plan, seeds, sizes) if self.secrets else None
-        batches = drawn(plan, Batches(task.counts, plan.exposure.batch_size, plan.exposure.sampling or "poisson", seeds))
+        batches = drawn(
+            plan,
+            Batches(
+                task.counts, plan.exposure.batch_size, plan.exposure.sampling or "poisson", seeds
+            ),
+        )
         early: list[Array] = []
 
         def listen(step: int, messages: Tensor) -> None:
@@ -139,22 +157,38 @@ class Simulated:
                 early.append(heard)
             hear(Seen(step, heard, None if edges is None else edges.noise(step), batches(step)))
 
-        replace(self.engine, on_messages=listen).run(task, [Setting(plan, RATE, seed) for seed in seeds], RECIPE)
+        replace(self.engine, on_messages=listen).run(
+            task, [Setting(plan, RATE, seed) for seed in seeds], RECIPE
+        )
         return Outcome(self._unheard(task, plan, seeds, early))
 
-    def _unheard(self, task: Task, plan: NoisePlan, seeds: Sequence[int], early: list[Array]) -> tuple[str, ...]:
-        """An engine that nobody listens to may take another way, such as noise and gossip in one kernel: to the same models."""
-        short = replace(plan, exposure=replace(plan.exposure, steps=min(_UNHEARD, plan.exposure.steps)))
-        runs = replace(self.engine, on_messages=None).run(task, [Setting(short, RATE, seed) for seed in seeds], RECIPE)
+    def _unheard(
+        self, task: Task, plan: NoisePlan, seeds: Sequence[int], early: list[Array]
+    ) -> tuple[str, ...]:
+        """An engine that nobody listens to may take another way, such as noise and gossip in one
+        kernel: to the same models.
+        """
+        short = replace(
+            plan, exposure=replace(plan.exposure, steps=min(_UNHEARD, plan.exposure.steps))
+        )
+        runs = replace(self.engine, on_messages=None).run(
+            task, [Setting(short, RATE, seed) for seed in seeds], RECIPE
+        )
         if not self.hears:
             return ()
         if not early:
             return ("no message was heard",)
-        models = torch.cat([_as_sent(weights) for run in runs for weights in run.models.values()], 1).numpy()
+        models = torch.cat(
+            [_as_sent(weights) for run in runs for weights in run.models.values()], 1
+        ).numpy()
         expected = plan.topology.mixing @ early[-1]
         # the clock's numbers are the largest, and have roundings of their own
         apart = np.abs(models - expected) > 1e-4 * (np.abs(expected) + early[-1].std())
-        return ("who is not listened to trains other models than the messages make",) if apart.any() else ()
+        return (
+            ("who is not listened to trains other models than the messages make",)
+            if apart.any()
+            else ()
+        )
 
 
 def _as_sent(weights: Tensor) -> Tensor:
@@ -163,7 +197,9 @@ def _as_sent(weights: Tensor) -> Tensor:
 
 
 def drawn(plan: NoisePlan, batches: Batches) -> Callable[[int], Array | None]:
-    """step -> the records that everybody takes in it, as each user knows of its own; at user level everybody takes all."""
+    """step -> the records that everybody takes in it, as each user knows of its own; at user level
+    everybody takes all.
+    """
     if plan.exposure.unit == "user":
         return lambda step: None
     runs, records = len(batches.seeds), int(batches.records[0])  # an audit gives everybody as many

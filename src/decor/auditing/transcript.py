@@ -1,4 +1,6 @@
-"""Ear: takes the messages of a run apart, step by step, into what the auditor knows and noise; and looks at its law."""
+"""Ear: takes the messages of a run apart, step by step, into what the auditor knows and noise; and
+looks at its law.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from .sources import RATE, Outcome, Wire
 _PARTS = 512
 """Users and edges up to which each one's noise is looked at by itself."""
 CHECKS = 20
-"""Eight of the noise at users, six of its parts, one of low bits, one of the clip, three of records; and one to spare."""
+"""Eight of the noise at users, six of its parts, one of low bits, one of the clip, three of
+records; and one to spare.
+"""
 CLIPPED = "what is longer than the clip, 1.2, 2 or 8 times, is sent as one clip"
 _WHOLE = 1 - 1e-9
 """Of a planned deviation, but for rounding."""
@@ -34,7 +38,9 @@ def integers_but_first(found: Integers, runs: int) -> Integers:
 
 
 class Ear:
-    """Of one run or several: `own` and `shared` are the deviations of everybody's noise that this wire should have."""
+    """Of one run or several: `own` and `shared` are the deviations of everybody's noise that this
+    wire should have.
+    """
 
     def __init__(self, wire: Wire, plan: NoisePlan, parameters: int, runs: int = 1) -> None:
         topology = plan.topology
@@ -45,7 +51,9 @@ class Ear:
         self.is_private, self.support = wire.is_private, Support()
         self.law, self.every = Law(self.seen_by(()), self.own), Columns(self.seen_by(()), self.own)
         every = np.concatenate([np.full(topology.users, self.own), self.shared[self.shared > 0]])
-        self.parts = Law(np.diag(np.square(every))) if wire.secrets and len(every) <= _PARTS else None
+        self.parts = (
+            Law(np.diag(np.square(every))) if wire.secrets and len(every) <= _PARTS else None
+        )
 
     def seen_by(self, coalition: tuple[int, ...]) -> Array:
         """The covariance of everybody's noise, but for what a coalition knows of it."""
@@ -57,7 +65,10 @@ class Ear:
         self.model = model
 
     def noised(self, messages: Array) -> Array:
-        """Everybody's gradient with noise: the local step backwards. Then gossip forwards, for the next."""
+        """Everybody's gradient with noise: the local step backwards.
+
+        Then gossip forwards, for the next.
+        """
         before, self.model = self.model, self.W @ messages
         self.steps += 1
         found: Array = (before - messages) / RATE
@@ -70,9 +81,13 @@ class Ear:
         return found
 
     def weights(self, foe: Foe) -> Array:
-        """What the best attack makes of everybody's messages: an estimate of the victim's, with the least noise there can be."""
+        """What the best attack makes of everybody's messages: an estimate of the victim's, with the
+        least noise there can be.
+        """
         honest = np.setdiff1d(np.arange(self.plan.topology.users), foe.coalition)
-        row = np.linalg.inv(self.seen_by(foe.coalition)[np.ix_(honest, honest)])[np.searchsorted(honest, foe.victim)]
+        row = np.linalg.inv(self.seen_by(foe.coalition)[np.ix_(honest, honest)])[
+            np.searchsorted(honest, foe.victim)
+        ]
         found = np.zeros(self.plan.topology.users)
         found[honest] = row / row[np.searchsorted(honest, foe.victim)]
         return found
@@ -89,27 +104,52 @@ class Ear:
     def last_bits(self) -> str:
         """Whether messages hide their last bits, in words."""
         if not self.is_private:
-            return "not claimed: a simulation's noise is in floating point, whose last bits tell what it was added to"
+            return (
+                "not claimed: a simulation's noise is in floating point, whose last bits tell "
+                "what it was added to"
+            )
         if not self.support.is_enough:
-            return "not seen: messages are coarser than the grid, so that their last bits are not those of an integer"
+            return (
+                "not seen: messages are coarser than the grid, so that their last bits are not "
+                "those of an integer"
+            )
         return "looked at"
 
     def checks(self, error: float, outcome: Outcome) -> tuple[Check, ...]:
-        """All of them; with four more at most they fail without cause with a probability of at most `error`."""
+        """All of them; with four more at most they fail without cause with a probability of at most
+        `error`.
+        """
         least, problems = error / CHECKS, outcome.problems
         found = [*self.law.checks(least), self.every.check(least)] if self.law.steps else []
         if self.parts is not None and self.parts.steps:
-            found += [replace(c, name=f"parts: {c.name}") for c in self.parts.checks(least, users=False)]
+            found += [
+                replace(c, name=f"parts: {c.name}") for c in self.parts.checks(least, users=False)
+            ]
         if self.is_private:
             found += self.support.checks(least)
         if outcome.entropy is not None:
             said = "every key is made from 32 bytes of the operating system, and no two are alike"
-            found.append(Check("entropy", outcome.entropy[0] if outcome.entropy else said, float(not outcome.entropy), 0.5))
-        enough = self.own >= self.plan.sigma_cdp * _WHOLE and bool((self.shared >= np.array(self.plan.sigma_cor) * _WHOLE).all())
+            found.append(
+                Check(
+                    "entropy",
+                    outcome.entropy[0] if outcome.entropy else said,
+                    float(not outcome.entropy),
+                    0.5,
+                )
+            )
+        enough = self.own >= self.plan.sigma_cdp * _WHOLE and bool(
+            (self.shared >= np.array(self.plan.sigma_cor) * _WHOLE).all()
+        )
         right = not problems and self.steps == self.expected
-        said = problems[0] if problems else f"{self.steps} messages of everybody for {self.expected} steps"
+        said = (
+            problems[0]
+            if problems
+            else f"{self.steps} messages of everybody for {self.expected} steps"
+        )
         return (
             *found,
-            Check("deviations", "nobody's noise is meant to be less than planned", float(enough), 0.5),
+            Check(
+                "deviations", "nobody's noise is meant to be less than planned", float(enough), 0.5
+            ),
             Check("messages", said, float(right), 0.5),
         )

@@ -1,4 +1,6 @@
-"""User level: canaries of everybody in one run; who attacks one user knows all others' data, as differential privacy has it."""
+"""User level: canaries of everybody in one run; who attacks one user knows all others' data, as
+differential privacy has it.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +23,26 @@ from .sources import Seen, Wire
 from .transcript import CHECKS, CLIPPED, Ear, but_first, integers_but_first
 
 _AIM = 3.0
-"""The mu that canaries are made for against an eavesdropper: errors of a few percent, which measure it best."""
+"""The mu that canaries are made for against an eavesdropper: errors of a few percent, which measure
+it best.
+"""
 
 
-def attacked(wire: Wire, plan: NoisePlan, canaries: int, steps: int, error: float, seed: int) -> Wired:
+def attacked(
+    wire: Wire, plan: NoisePlan, canaries: int, steps: int, error: float, seed: int
+) -> Wired:
     against = foes(plan, wire.secrets)
     topology, rng = plan.topology, np.random.default_rng([seed, 1])
     shared = np.broadcast_to(plan.sigma_cor, topology.edge_count)
-    largest = math.sqrt(float(covariance(topology.users, topology.edges, plan.sigma_cdp, shared).diagonal().max()))
+    largest = math.sqrt(
+        float(covariance(topology.users, topology.edges, plan.sigma_cdp, shared).diagonal().max())
+    )
     width = min(canaries, wire.widest or canaries)
     seeds = [seed + k for k in range(math.ceil(canaries / width))]
     signals = Signals.of(topology.users, width, steps, _lengths(against, steps), largest, rng)
-    loud = replace(plan, exposure=replace(plan.exposure, clip=signals.clip, steps=steps), budget=None)
+    loud = replace(
+        plan, exposure=replace(plan.exposure, clip=signals.clip, steps=steps), budget=None
+    )
     heard = _Sums(Ear(wire, loud, 1 + width), signals, len(seeds), wire)
     outcome = wire.run(signals.task(), loud, seeds, heard.hear)
     if not wire.hears:  # the first process of the group has heard everything
@@ -53,7 +63,9 @@ def _lengths(against: list[Foe], steps: int) -> Array:
 
 @dataclass
 class _Sums:
-    """Noise, and that of every edge, summed over the steps with the canaries' signs: all that an attack needs."""
+    """Noise, and that of every edge, summed over the steps with the canaries' signs: all that an
+    attack needs.
+    """
 
     ear: Ear
     signals: Signals
@@ -87,7 +99,9 @@ class _Sums:
             self.edges += own * beats
 
     def _measure(self, step: int, excess: Array) -> None:
-        """How much of everybody's canaries is in what is left without them, by how much longer than the clip they were."""
+        """How much of everybody's canaries is in what is left without them, by how much longer than
+        the clip they were.
+        """
         over = self.signals.over(step)
         for kind in range(len(OVER)):
             some = np.flatnonzero(over == kind)
@@ -95,19 +109,27 @@ class _Sums:
             self.sure[kind] += self.products[np.ix_(some, some)].sum()
 
     def clipped(self, least: float) -> Check:
-        """The best estimate of the length at which gradients were sent, for each that they had before."""
+        """The best estimate of the length at which gradients were sent, for each that they had
+        before.
+        """
         z = self.longer[self.sure > 0] / np.sqrt(self.sure[self.sure > 0])
         return largest("clip", CLIPPED, z, least)
 
     def attacks(self, foe: Foe, trained: Array, error: float) -> list[Attack]:
         signals, steps = self.signals, self.ear.plan.exposure.steps
         signs, rhythms, lengths = (
-            np.tile(each, self.runs) for each in (signals.signs[foe.victim], signals.rhythm, signals.length)
+            np.tile(each, self.runs)
+            for each in (signals.signs[foe.victim], signals.rhythm, signals.length)
         )
         seen = self.noise - self.ear.known(foe, self.edges) if foe.coalition else self.noise.copy()
         seen[foe.victim] += steps * lengths * signs
-        length = min(set(signals.length.tolist()), key=lambda length: abs(math.log(_mu(length, steps, foe) / _AIM)))
-        claim = Claim.of(replace(self.ear.plan, exposure=replace(self.ear.plan.exposure, clip=length)), foe)
+        length = min(
+            set(signals.length.tolist()),
+            key=lambda length: abs(math.log(_mu(length, steps, foe) / _AIM)),
+        )
+        claim = Claim.of(
+            replace(self.ear.plan, exposure=replace(self.ear.plan.exposure, clip=length)), foe
+        )
         honest = np.setdiff1d(np.arange(len(seen)), foe.coalition)
         best = self.ear.weights(foe) @ seen
         found = []
@@ -115,11 +137,16 @@ class _Sums:
             some = (rhythms == rhythm) & (lengths == length)
             present, first = signs[some] > 0, trained[some]
             learnt, threshold = fitted(seen[np.ix_(honest, some)], present, first)
-            for kind, score, cut, among in (("optimal", best[some], 0.0, slice(None)), ("fitted", learnt, threshold, ~first)):
+            for kind, score, cut, among in (
+                ("optimal", best[some], 0.0, slice(None)),
+                ("fitted", learnt, threshold, ~first),
+            ):
                 counted = errors(score[among], present[among], cut)
                 measured, estimated = proven(*counted, error)
                 held = counted[1] + counted[3]
-                claimed = min(_mu(length, steps, foe), claim.mu(upper(counted[2], counted[3], error / 2)))
+                claimed = min(
+                    _mu(length, steps, foe), claim.mu(upper(counted[2], counted[3], error / 2))
+                )
                 found.append(Attack(foe, name, kind, held, claimed, measured, estimated))
         return found
 

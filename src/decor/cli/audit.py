@@ -25,29 +25,61 @@ from .terminal import write_json
 
 _AUDIT = """examples:
   decor audit --topology ring --users 8 --epsilon 3 --adversary curious
-  decor audit trial/federation.toml          real peers on this machine, with the federation's graph and noise
-  decor audit run                            the plan and the engine of a saved run; report.html gets a section"""
+  decor audit trial/federation.toml     real peers on this machine, with that graph and noise
+  decor audit run                       plan and engine of a saved run; adds to its report.html"""
 
 ENGINES = ("vectorised", "process-group", "peers")
 
 
 def add_commands(commands: Any) -> None:
     raw = argparse.RawDescriptionHelpFormatter
-    audit = commands.add_parser("audit", help="measures that the privacy holds", epilog=_AUDIT, formatter_class=raw)
+    audit = commands.add_parser(
+        "audit", help="measures that the privacy holds", epilog=_AUDIT, formatter_class=raw
+    )
     audit.set_defaults(run=run_audit)
-    said = "a saved plan, a federation's file, or the folder of a run; or describe a plan by the options below"
+    said = (
+        "a saved plan, a federation's file, or the folder of a run; or describe a plan by the "
+        "options below"
+    )
     audit.add_argument("what", nargs="?", metavar="WHAT", help=said)
-    audit.add_argument("--engine", choices=ENGINES, metavar="NAME", help=f"whose messages: {', '.join(ENGINES)}")
-    audit.add_argument("--processes", type=opt.whole, metavar="N", help="of process-group (default: one for every core)")
-    audit.add_argument("--device", help="of the simulator: cpu or cuda (default: cpu, or where the run was trained)")
-    audit.add_argument("--canaries", type=opt.whole, metavar="N", help="more prove more (default: 120,000, or 80,000 records)")
-    audit.add_argument("--audit-steps", type=opt.whole, metavar="T", help="steps to run (default: what takes some seconds)")
+    audit.add_argument(
+        "--engine", choices=ENGINES, metavar="NAME", help=f"whose messages: {', '.join(ENGINES)}"
+    )
+    audit.add_argument(
+        "--processes",
+        type=opt.whole,
+        metavar="N",
+        help="of process-group (default: one for every core)",
+    )
+    audit.add_argument(
+        "--device",
+        help="of the simulator: cpu or cuda (default: cpu, or where the run was trained)",
+    )
+    audit.add_argument(
+        "--canaries",
+        type=opt.whole,
+        metavar="N",
+        help="more prove more (default: 120,000, or 80,000 records)",
+    )
+    audit.add_argument(
+        "--audit-steps",
+        type=opt.whole,
+        metavar="T",
+        help="steps to run (default: what takes some seconds)",
+    )
     sure = "of a failure not being chance (default: 0.9999)"
     audit.add_argument("--confidence", type=opt.number, default=0.9999, metavar="P", help=sure)
-    seeds = "of canaries and of simulated noise, or secret: attack a private run (default: 0, or as the run was trained)"
+    seeds = (
+        "of canaries and of simulated noise, or secret: attack a private run (default: 0, or "
+        "as the run was trained)"
+    )
     audit.add_argument("--seed", type=opt.seed, metavar="S", help=seeds)
-    audit.add_argument("--epsilon", type=opt.number, metavar="E", help="the claim (default: 3), or give the noise:")
-    audit.add_argument("--sigma-cdp", type=opt.number, metavar="S", help="independent noise of every user")
+    audit.add_argument(
+        "--epsilon", type=opt.number, metavar="E", help="the claim (default: 3), or give the noise:"
+    )
+    audit.add_argument(
+        "--sigma-cdp", type=opt.number, metavar="S", help="independent noise of every user"
+    )
     audit.add_argument("--sigma-cor", type=opt.number, metavar="S", help="noise of every edge")
     opt.add_adversary(audit)
     opt.add_graph(audit)
@@ -64,7 +96,8 @@ def run_audit(options: argparse.Namespace) -> None:
         told["private"] = options.seed == "secret"
     if told["name"] == "process-group" and told.get("private"):
         raise InputError(
-            "a private run of several processes is not audited: no process knows the noise of all; audit --engine vectorised "
+            "a private run of several processes is not audited: no process knows the noise of "
+            "all; audit --engine vectorised "
             "--seed secret, which draws the same noise, or --engine peers"
         )
     if told["name"] != "process-group" and options.processes is not None:
@@ -83,13 +116,16 @@ def run_audit(options: argparse.Namespace) -> None:
         raise AuditFailed(data["failures"][0])
 
 
-def _audited(plan: decor.NoisePlan, told: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+def _audited(
+    plan: decor.NoisePlan, told: dict[str, Any], options: argparse.Namespace
+) -> dict[str, Any]:
     engine = _engine(told, options)
     if isinstance(engine, decor.ProcessGroup):
         from decor.distributed.communicator import Team
 
         launch.enlist()
-        Team.of_environment(engine.device)  # what is refused from here on the first process says alone
+        # what is refused from here on the first process says alone
+        Team.of_environment(engine.device)
     found = decor.audit(
         plan,
         engine=engine,
@@ -107,7 +143,9 @@ def _by_processes(plan: decor.NoisePlan, options: argparse.Namespace) -> dict[st
     """This very command in several processes, of which the first hands over what it has found."""
     count = cores() if options.processes is None else options.processes
     if not 1 <= count <= plan.topology.users:
-        raise InputError(f"--processes must be from 1 to the {plan.topology.users} users, not {count}")
+        raise InputError(
+            f"--processes must be from 1 to the {plan.topology.users} users, not {count}"
+        )
     with tempfile.TemporaryDirectory(prefix="decor-audit-") as folder:
         file = Path(folder) / "audit.json"
         launch.start(count, [*options.words, "--hand-over", str(file)])
@@ -116,7 +154,9 @@ def _by_processes(plan: decor.NoisePlan, options: argparse.Namespace) -> dict[st
 
 
 def _engine(told: dict[str, Any], options: argparse.Namespace) -> Any:
-    """The engine of which a manifest tells this: its numbers are as long, and made on the same kind of device."""
+    """The engine of which a manifest tells this: its numbers are as long, and made on the same kind
+    of device.
+    """
     dtype = told.get("dtype", "float32")
     if told["name"] == "peers":
         return decor.Peers(dtype=dtype)
@@ -133,18 +173,24 @@ def _device(trained: str) -> str:
     try:
         check_device(trained)
     except InputError as problem:
-        warnings.warn(f"the run was trained on {trained}, and is audited on cpu: {problem}", stacklevel=2)
+        warnings.warn(
+            f"the run was trained on {trained}, and is audited on cpu: {problem}", stacklevel=2
+        )
         return "cpu"
     return trained
 
 
 def _target(options: argparse.Namespace) -> tuple[decor.NoisePlan, dict[str, Any], Path | None]:
-    """(the plan, the engine it is for as a manifest tells of it, the folder that the outcome belongs to)."""
+    """(the plan, the engine it is for as a manifest tells of it, the folder that the outcome
+    belongs to).
+    """
     if options.what is None:
         return _described(options), {"name": options.engine or "vectorised"}, None
     for name in ("epsilon", "sigma_cdp", "sigma_cor"):
         if getattr(options, name) is not None:
-            raise InputError(f"{options.what} already says the noise; drop --{name.replace('_', '-')}")
+            raise InputError(
+                f"{options.what} already says the noise; drop --{name.replace('_', '-')}"
+            )
     opt.refuse_beside_plan(options)
     path = Path(options.what)
     if path.suffix == ".toml":
@@ -159,19 +205,27 @@ def _target(options: argparse.Namespace) -> tuple[decor.NoisePlan, dict[str, Any
         plan, told, folder = decor.NoisePlan.load(path), {"name": "vectorised"}, None
     if options.engine is not None:
         told |= {"name": options.engine}
-    return (plan if options.adversary is None else replace(plan, adversary=opt.adversary_of(options))), told, folder
+    return (
+        (plan if options.adversary is None else replace(plan, adversary=opt.adversary_of(options))),
+        told,
+        folder,
+    )
 
 
 def _engine_of(run: decor.Run, options: argparse.Namespace) -> dict[str, Any]:
     held = run.manifest.get("engine")
     told: dict[str, Any] = dict(held) if isinstance(held, dict) else {"name": held}
     if options.engine is None and (name := told.get("name")) not in ENGINES:
-        raise InputError(f"the run's manifest names the engine {name!r}; say --engine, with one of {', '.join(ENGINES)}")
+        raise InputError(
+            f"the run's manifest names the engine {name!r}; say --engine, with one "
+            f"of {', '.join(ENGINES)}"
+        )
     for name, kinds in (("dtype", ("float32", "float64")), ("device", ("cpu", "cuda"))):
         if told.get(name, kinds[0]) not in kinds:
             needed = " or ".join(kinds)
             raise InputError(
-                f"the run's manifest has the {name} {told[name]!r} where {needed} is needed; audit its plan.json instead"
+                f"the run's manifest has the {name} {told[name]!r} where {needed} is needed; "
+                "audit its plan.json instead"
             )
     if not run.simulated and told.get("name") in ("vectorised", "process-group"):
         # one process draws the same noise as several, and can be listened to
@@ -180,13 +234,18 @@ def _engine_of(run: decor.Run, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _described(options: argparse.Namespace) -> decor.NoisePlan:
-    topology, exposure, adversary = opt.topology_of(options), opt.exposure_of(options), opt.adversary_of(options)
+    topology, exposure, adversary = (
+        opt.topology_of(options),
+        opt.exposure_of(options),
+        opt.adversary_of(options),
+    )
     if options.sigma_cdp is not None or options.sigma_cor is not None:
         if options.epsilon is not None or options.sigma_cdp is None or options.sigma_cor is None:
             raise InputError("give --epsilon, or both --sigma-cdp and --sigma-cor (0 for none)")
         return decor.NoisePlan(topology, exposure, adversary, options.sigma_cdp, options.sigma_cor)
     budget = decor.Budget(
-        3.0 if options.epsilon is None else options.epsilon, opt.DELTA if options.delta is None else options.delta
+        3.0 if options.epsilon is None else options.epsilon,
+        opt.DELTA if options.delta is None else options.delta,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FragileGraphWarning)  # the audit shows what it means
@@ -216,10 +275,18 @@ def _show(data: dict[str, Any], folder: Path | None, options: argparse.Namespace
         return
     from decor.results.audit_section import HEADER, lines
 
-    print(f"{data['topology']}; {data['canaries']:,} canaries, {data['steps']} of {data['steps_of_plan']:,} steps")
+    print(
+        f"{data['topology']}; {data['canaries']:,} canaries, {data['steps']} of "
+        f"{data['steps_of_plan']:,} steps"
+    )
     print(table(HEADER, lines(data)))
     right = sum(check["passed"] for check in data["checks"])
-    bits = "\n".join(f"Last bits of messages, {wire}: {said}." for wire, said in data["last_bits"].items())
-    print(f"\n{right} of {len(data['checks'])} checks passed.\n{bits}\n\n{data['statement']}  ({data['seconds']:g} s)")
+    bits = "\n".join(
+        f"Last bits of messages, {wire}: {said}." for wire, said in data["last_bits"].items()
+    )
+    print(
+        f"\n{right} of {len(data['checks'])} checks passed.\n{bits}\n\n{data['statement']}  "
+        f"({data['seconds']:g} s)"
+    )
     for path in wrote:
         print(f"wrote {path}")

@@ -1,4 +1,6 @@
-"""`decor compare`: what privacy costs, with DECOR beside central DP, local DP and none; `decor report`: saved runs as a page."""
+"""`decor compare`: what privacy costs, with DECOR beside central DP, local DP and none; `decor
+report`: saved runs as a page.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,26 @@ from . import training_options
 from .terminal import typed, write_json
 
 _COMPARE = """example:
-  decor compare --task breast-cancer --users 16 --epsilon 1,3,10,30 --topology ring,torus --output comparison"""
+  decor compare --task breast-cancer --users 16 --epsilon 1,3,10,30 --topology ring,torus \\
+      --output comparison"""
 _REPORT = """example:
   decor report run-a run-b --output report.html"""
 
 
 _OURS = (
-    *("manifest.json", "report.html", "report.json", "outcomes/*.json", "metrics/*.jsonl", "figures/*.png", "figures/*.svg"),
-    *(f"runs/*/{name}" for name in ("manifest.json", "plan.json", "metrics.jsonl", "models-*.safetensors")),
+    *(
+        "manifest.json",
+        "report.html",
+        "report.json",
+        "outcomes/*.json",
+        "metrics/*.jsonl",
+        "figures/*.png",
+        "figures/*.svg",
+    ),
+    *(
+        f"runs/*/{name}"
+        for name in ("manifest.json", "plan.json", "metrics.jsonl", "models-*.safetensors")
+    ),
 )
 """What a comparison writes into its folder."""
 
@@ -34,38 +48,75 @@ _OURS = (
 def add_commands(commands: Any) -> None:
     raw = argparse.RawDescriptionHelpFormatter
     compare = commands.add_parser(
-        "compare", help="what privacy costs: DECOR, central DP, local DP and none", epilog=_COMPARE, formatter_class=raw
+        "compare",
+        help="what privacy costs: DECOR, central DP, local DP and none",
+        epilog=_COMPARE,
+        formatter_class=raw,
     )
     compare.set_defaults(run=run_compare)
     training_options.add_task(compare, "breast-cancer")
     compare.add_argument(
-        "--epsilon", type=opt.numbers, default=(1.0, 3.0, 10.0, 30.0), metavar="E,...", help="(default: 1,3,10,30)"
+        "--epsilon",
+        type=opt.numbers,
+        default=(1.0, 3.0, 10.0, 30.0),
+        metavar="E,...",
+        help="(default: 1,3,10,30)",
     )
     opt.add_adversary(compare)
     opt.add_graph(compare, "ring,torus")
     opt.add_exposure(compare, steps=100, several_clips=True)
     training_options.add_training(compare)
-    rates = "to choose from, by the training loss (default: twelve from 0.001 to 5, and beyond for whom an end is best)"
+    rates = (
+        "to choose from, by the training loss (default: twelve from 0.001 to 5, and beyond "
+        "for whom an end is best)"
+    )
     compare.add_argument("--learning-rate", type=opt.numbers, metavar="R,...", help=rates)
-    compare.add_argument("--seeds", type=_seeds, default=4, metavar="N", help="runs of every setting (default: 4)")
-    compare.add_argument("--output", default="comparison", metavar="DIR", help="folder for everything (default: comparison)")
-    compare.add_argument("--resume", action="store_true", help="go on with an interrupted comparison in that folder")
-    compare.add_argument("--overwrite", action="store_true", help="replace the comparison in that folder")
-    compare.add_argument("--json", action="store_true", help="one JSON object on standard output, and nothing else there")
+    compare.add_argument(
+        "--seeds", type=_seeds, default=4, metavar="N", help="runs of every setting (default: 4)"
+    )
+    compare.add_argument(
+        "--output",
+        default="comparison",
+        metavar="DIR",
+        help="folder for everything (default: comparison)",
+    )
+    compare.add_argument(
+        "--resume", action="store_true", help="go on with an interrupted comparison in that folder"
+    )
+    compare.add_argument(
+        "--overwrite", action="store_true", help="replace the comparison in that folder"
+    )
+    compare.add_argument(
+        "--json",
+        action="store_true",
+        help="one JSON object on standard output, and nothing else there",
+    )
 
-    report = commands.add_parser("report", help="an HTML report of saved runs", epilog=_REPORT, formatter_class=raw)
+    report = commands.add_parser(
+        "report", help="an HTML report of saved runs", epilog=_REPORT, formatter_class=raw
+    )
     report.set_defaults(run=run_report)
-    report.add_argument("runs", nargs="+", metavar="RUN", help="folders that decor train or decor compare wrote")
-    report.add_argument("--output", default="report.html", metavar="FILE", help="(default: report.html)")
-    report.add_argument("--json", action="store_true", help="one JSON object on standard output, and nothing else there")
+    report.add_argument(
+        "runs", nargs="+", metavar="RUN", help="folders that decor train or decor compare wrote"
+    )
+    report.add_argument(
+        "--output", default="report.html", metavar="FILE", help="(default: report.html)"
+    )
+    report.add_argument(
+        "--json",
+        action="store_true",
+        help="one JSON object on standard output, and nothing else there",
+    )
 
 
 def _seeds(text: str) -> int:
     """How many; what would be chosen among is never private."""
     if text == "secret":
         raise argparse.ArgumentTypeError(
-            "a comparison chooses among runs, and choosing among private runs by their results reveals more than the epsilon of "
-            "one; compare simulations on public data, then decor train --seed secret with the chosen setting"
+            "a comparison chooses among runs, and choosing among private runs by their results "
+            "reveals more than the epsilon of "
+            "one; compare simulations on public data, then decor train --seed secret with the "
+            "chosen setting"
         )
     return opt.whole(text)
 
@@ -101,7 +152,9 @@ def run_compare(options: argparse.Namespace) -> None:
     except KeyboardInterrupt:
         try:
             written = _write(comparison.data(), folder)
-            print(f"decor: interrupted; what is finished is in {written['report']}", file=sys.stderr)
+            print(
+                f"decor: interrupted; what is finished is in {written['report']}", file=sys.stderr
+            )
         except InputError:
             pass
         print(f"decor: go on with {typed()} --resume", file=sys.stderr)
@@ -125,7 +178,10 @@ def run_report(options: argparse.Namespace) -> None:
     if len({name for name, _ in runs}) < len(runs):
         runs = [(str(path), run) for path, (_, run) in zip(options.runs, runs, strict=True)]
     data = outcomes.of_runs(runs, typed())
-    audits = [(name, audit_section.saved(path, run.plan)) for (name, run), path in zip(runs, options.runs, strict=True)]
+    audits = [
+        (name, audit_section.saved(path, run.plan))
+        for (name, run), path in zip(runs, options.runs, strict=True)
+    ]
     data["audits"] = [(name, found) for name, found in audits if found]
     _show(data, {"report": str(_page(data, options.output))}, options.json)
 
@@ -152,13 +208,20 @@ def _write(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     except OSError as problem:
         raise InputError(f"the report cannot be written to {str(folder)!r}: {problem}") from None
     for suffix in ("png", "svg"):
-        paths = [folder / "figures" / f"{name}.{suffix}" for name in ("privacy-utility", "curves", "users")]
+        paths = [
+            folder / "figures" / f"{name}.{suffix}"
+            for name in ("privacy-utility", "curves", "users")
+        ]
         figures.comparison_figure(data, main, paths[0])
         figures.curves_figure(data, main, paths[1])
         if private is not None:
             figures.users_figure(data, private, paths[2])
         drawn += [str(path) for path in paths if path.exists()]
-    return {"report": str(folder / "report.html"), "figures": drawn, "data": str(folder / "report.json")}
+    return {
+        "report": str(folder / "report.html"),
+        "figures": drawn,
+        "data": str(folder / "report.json"),
+    }
 
 
 def _show(data: dict[str, Any], written: dict[str, Any], as_json: bool) -> None:
@@ -179,7 +242,10 @@ def _show(data: dict[str, Any], written: dict[str, Any], as_json: bool) -> None:
         print(f"- {note}")
     if data["tuning"]:
         print(f"\n{data['tuning']['warning']}")
-    print(f"\nwrote {written['report']}" + (f", {', '.join(written.get('figures', []))}" if written.get("figures") else ""))
+    print(
+        f"\nwrote {written['report']}"
+        + (f", {', '.join(written.get('figures', []))}" if written.get("figures") else "")
+    )
 
 
 def _remove(folder: Path, wanted: str) -> None:
@@ -189,5 +255,8 @@ def _remove(folder: Path, wanted: str) -> None:
     except (OSError, ValueError):
         manifest = None
     if not isinstance(manifest, dict) or manifest.get("format") != wanted:
-        raise InputError(f"{str(folder)!r} is no comparison that could be overwritten; name another folder by --output")
+        raise InputError(
+            f"{str(folder)!r} is no comparison that could be overwritten; name "
+            "another folder by --output"
+        )
     clear(folder, _OURS)

@@ -1,4 +1,6 @@
-"""`decor keygen` and `decor federation`: a user's key, and the file that all users of a federation share."""
+"""`decor keygen` and `decor federation`: a user's key, and the file that all users of a federation
+share.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,30 @@ if TYPE_CHECKING:
     from decor.federation.federation import Federation
 
 _KEYGEN = """example:
-  decor keygen bonn        # writes bonn.key, which stays there, and prints the line that the others are given"""
+  decor keygen bonn    # writes bonn.key, which stays there, and prints the line for the others"""
 _NEW = """examples:
-  decor federation new --output heart.toml --name heart --epsilon 3 --steps 200 --learning-rate 0.1 --features 30 \\
-      --user bonn,bonn.example.org:7400,"decor-ed25519 ..." --user ulm,ulm.example.org:7400,"decor-ed25519 ..." --user ...
-  decor federation new --task breast-cancer --users 8 --topology ring --epsilon 10 --output trial    # on one machine"""
+  decor federation new --output heart.toml --name heart --epsilon 3 --steps 200 \\
+      --learning-rate 0.1 --features 30 --user bonn,bonn.example.org:7400,"decor-ed25519 ..." \\
+      --user ulm,ulm.example.org:7400,"decor-ed25519 ..." --user ...
+  # on one machine:
+  decor federation new --task breast-cancer --users 8 --topology ring --epsilon 10 --output trial"""
 _CHECK = """example:
   decor federation check heart.toml"""
 
-TOWNS = ("bonn", "ulm", "kiel", "jena", "trier", "essen", "mainz", "gera", "halle", "worms", "celle", "emden")
+TOWNS = (
+    "bonn",
+    "ulm",
+    "kiel",
+    "jena",
+    "trier",
+    "essen",
+    "mainz",
+    "gera",
+    "halle",
+    "worms",
+    "celle",
+    "emden",
+)
 """What users of a trial are called; then bonn-2 and so on."""
 
 _TRIALS: dict[str, dict[str, Any]] = {
@@ -41,7 +58,13 @@ _TRIALS: dict[str, dict[str, Any]] = {
     "mnist": {"kind": "mlp", "features": 784, "classes": 10, "hidden": [128]},
 }
 _TRIAL_STEPS = 50
-_TRIAL_TRAINING = {"clip": 0.1, "learning_rate": 0.5, "gossip_rounds": 4, "accelerate": "designed", "final_gossip_rounds": 8}
+_TRIAL_TRAINING = {
+    "clip": 0.1,
+    "learning_rate": 0.5,
+    "gossip_rounds": 4,
+    "accelerate": "designed",
+    "final_gossip_rounds": 8,
+}
 """Chosen in the simulator: breast-cancer with 8 users on a ring reaches 96 % at epsilon 10."""
 
 
@@ -52,7 +75,14 @@ _OPTIONS = {
     "network": ["timeout", "quorum", "patience"],
 }
 """Fields of the file that are options, by section; the graph has options of its own."""
-_DEFAULTS = {"delta": opt.DELTA, "adversary": opt.ADVERSARY, "steps": 100, "clip": 1.0, "learning_rate": 0.1, "kind": "logistic"}
+_DEFAULTS = {
+    "delta": opt.DELTA,
+    "adversary": opt.ADVERSARY,
+    "steps": 100,
+    "clip": 1.0,
+    "learning_rate": 0.1,
+    "kind": "logistic",
+}
 """What the options take where the file has no default."""
 _READ: dict[str, Callable[[str], Any]] = {
     "delta": opt.probability,
@@ -62,10 +92,14 @@ _READ: dict[str, Callable[[str], Any]] = {
 
 def add_commands(commands: Any) -> None:
     raw = argparse.RawDescriptionHelpFormatter
-    keygen = commands.add_parser("keygen", help="a user's key for a federation", epilog=_KEYGEN, formatter_class=raw)
+    keygen = commands.add_parser(
+        "keygen", help="a user's key for a federation", epilog=_KEYGEN, formatter_class=raw
+    )
     keygen.set_defaults(run=run_keygen)
     keygen.add_argument("name", metavar="NAME", help="of the user; the key is written to NAME.key")
-    keygen.add_argument("--output", default=".", metavar="DIR", help="folder for the key (default: here)")
+    keygen.add_argument(
+        "--output", default=".", metavar="DIR", help="folder for the key (default: here)"
+    )
     opt.add_json(keygen)
 
     said = "the file that all users of a federation share"
@@ -74,29 +108,66 @@ def add_commands(commands: Any) -> None:
     new = kinds.add_parser("new", help="write one", epilog=_NEW, formatter_class=raw)
     new.set_defaults(run=run_new)
     _add_new(new)
-    check = kinds.add_parser("check", help="what it promises, and what would be better", epilog=_CHECK, formatter_class=raw)
+    check = kinds.add_parser(
+        "check",
+        help="what it promises, and what would be better",
+        epilog=_CHECK,
+        formatter_class=raw,
+    )
     check.set_defaults(run=run_check)
     check.add_argument("file", metavar="FILE", help="the federation's file")
     opt.add_json(check)
 
 
 def _add_new(new: argparse.ArgumentParser) -> None:
-    new.add_argument("--output", required=True, metavar="PATH", help="the file to write; with --task a folder")
-    new.add_argument("--overwrite", action="store_true", help="replace the federation there, if it has never run")
+    new.add_argument(
+        "--output", required=True, metavar="PATH", help="the file to write; with --task a folder"
+    )
+    new.add_argument(
+        "--overwrite", action="store_true", help="replace the federation there, if it has never run"
+    )
     new.add_argument("--name", help="of the federation (default: the task's)")
-    new.add_argument("--user", action="append", metavar="NAME,ADDRESS,KEY[,RECORDS]", help="a user; ADDRESS may be empty")
+    new.add_argument(
+        "--user",
+        action="append",
+        metavar="NAME,ADDRESS,KEY[,RECORDS]",
+        help="a user; ADDRESS may be empty",
+    )
     trial = new.add_argument_group("to try it out on one machine, instead of --user")
-    trial.add_argument("--task", metavar="NAME", help=f"{', '.join(_TRIALS)}: keys, data and defaults of its own")
+    trial.add_argument(
+        "--task", metavar="NAME", help=f"{', '.join(_TRIALS)}: keys, data and defaults of its own"
+    )
     trial.add_argument("--users", type=opt.whole, metavar="N", help="how many (default: 8)")
-    trial.add_argument("--data-seed", type=opt.whole, default=0, metavar="S", help="of the split into users (default: 0)")
+    trial.add_argument(
+        "--data-seed",
+        type=opt.whole,
+        default=0,
+        metavar="S",
+        help="of the split into users (default: 0)",
+    )
     for section in (Privacy, Training, Model):
         _add_fields(new.add_argument_group(section.__name__.lower()), section)
     network = new.add_argument_group("network")
-    network.add_argument("--topology", metavar="NAME", help=f"{', '.join(named.NAMES)} (default: ring)")
-    network.add_argument("--degree", type=opt.whole, metavar="K", help="neighbours in random-regular (default: 4)")
-    network.add_argument("--probability", type=opt.number, metavar="P", help="of an edge in erdos-renyi (default: 2 log(N)/N)")
-    network.add_argument("--graph-seed", type=opt.whole, metavar="S", help="of a random graph (default: 0)")
-    network.add_argument("--graph", metavar="FILE", help="edge list, .gml or .graphml, of the users' names or numbers")
+    network.add_argument(
+        "--topology", metavar="NAME", help=f"{', '.join(named.NAMES)} (default: ring)"
+    )
+    network.add_argument(
+        "--degree", type=opt.whole, metavar="K", help="neighbours in random-regular (default: 4)"
+    )
+    network.add_argument(
+        "--probability",
+        type=opt.number,
+        metavar="P",
+        help="of an edge in erdos-renyi (default: 2 log(N)/N)",
+    )
+    network.add_argument(
+        "--graph-seed", type=opt.whole, metavar="S", help="of a random graph (default: 0)"
+    )
+    network.add_argument(
+        "--graph",
+        metavar="FILE",
+        help="edge list, .gml or .graphml, of the users' names or numbers",
+    )
     network.add_argument("--edges", metavar="A:B,...", help="pairs of users, instead of --topology")
     _add_fields(network, Network)
     opt.add_json(new)
@@ -107,7 +178,13 @@ def _add_fields(group: argparse._ArgumentGroup, section: type) -> None:
     for each in fields(section):
         if each.name in _OPTIONS[section.__name__.lower()]:
             flag = "--model" if each.name == "kind" else None
-            opt.add_field(group, each, flag=flag, default=_DEFAULTS.get(each.name, each.default), read=_READ.get(each.name))
+            opt.add_field(
+                group,
+                each,
+                flag=flag,
+                default=_DEFAULTS.get(each.name, each.default),
+                read=_READ.get(each.name),
+            )
 
 
 def run_keygen(options: argparse.Namespace) -> None:
@@ -126,7 +203,10 @@ def run_keygen(options: argparse.Namespace) -> None:
 
 def run_new(options: argparse.Namespace) -> None:
     if (options.task is None) == (options.user is None):
-        raise InputError("give either --user NAME,ADDRESS,KEY for every user, or --task NAME for a trial on one machine")
+        raise InputError(
+            "give either --user NAME,ADDRESS,KEY for every user, or --task NAME for "
+            "a trial on one machine"
+        )
     if options.task is not None:
         _new_trial(options)
         return
@@ -135,7 +215,9 @@ def run_new(options: argparse.Namespace) -> None:
     if options.name is None:
         raise InputError("give --name, such as --name heart")
     users = [_user(text) for text in options.user]
-    usual: dict[str, dict[str, Any]] = {"training": {name: _DEFAULTS[name] for name in ("steps", "learning_rate")}}
+    usual: dict[str, dict[str, Any]] = {
+        "training": {name: _DEFAULTS[name] for name in ("steps", "learning_rate")}
+    }
     if options.code is None:
         usual["model"] = {"kind": _DEFAULTS["kind"]}
     federation = _federation(options, users, usual)
@@ -152,17 +234,26 @@ def run_check(options: argparse.Namespace) -> None:
 def _user(text: str) -> dict[str, Any]:
     parts = [part.strip() for part in text.split(",")]
     if len(parts) not in (3, 4):
-        raise InputError(f"--user {text!r} must be NAME,ADDRESS,KEY (and ,RECORDS at example level), with two commas or three")
+        raise InputError(
+            f"--user {text!r} must be NAME,ADDRESS,KEY (and ,RECORDS at example "
+            "level), with two commas or three"
+        )
     user: dict[str, Any] = dict(zip(("name", "address", "key"), parts, strict=False))
     if len(parts) == 4:
         if not parts[3].isdecimal():
-            raise InputError(f"--user {text!r}: the number of records must be a whole number, not {parts[3]!r}")
+            raise InputError(
+                f"--user {text!r}: the number of records must be a whole number, not {parts[3]!r}"
+            )
         user["records"] = int(parts[3])
     return user
 
 
-def _federation(options: argparse.Namespace, users: list[dict[str, Any]], usual: dict[str, dict[str, Any]]) -> Federation:
-    """The file that the options ask for; what they leave out is as usual here, then as the file's own defaults."""
+def _federation(
+    options: argparse.Namespace, users: list[dict[str, Any]], usual: dict[str, dict[str, Any]]
+) -> Federation:
+    """The file that the options ask for; what they leave out is as usual here, then as the file's
+    own defaults.
+    """
     from decor.federation.federation import Federation
     from decor.federation.file import FORMAT
 
@@ -173,7 +264,9 @@ def _federation(options: argparse.Namespace, users: list[dict[str, Any]], usual:
     }
     tables: dict[str, Any] = {"format": FORMAT, "name": options.name, "users": users}
     for section, names in _OPTIONS.items():
-        given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+        given = {
+            name: getattr(options, name) for name in names if getattr(options, name) is not None
+        }
         whole = always.get(section, {}) | usual.get(section, {}) | given
         tables[section] = {name: value for name, value in whole.items() if value is not None}
     return Federation.of(tables)
@@ -184,14 +277,19 @@ def _network(options: argparse.Namespace, names: list[str]) -> dict[str, Any]:
     if options.edges is not None:
         if options.topology is not None or options.graph is not None:
             raise InputError("--edges says the whole graph; drop --topology and --graph")
-        return {"edges": [pair.strip().split(":") for pair in options.edges.split(",") if pair.strip()]}
+        return {
+            "edges": [pair.strip().split(":") for pair in options.edges.split(",") if pair.strip()]
+        }
     options.users = len(names)
     if options.topology is None and options.graph is None and len(names) <= 2:
         options.topology = "path"  # the smallest ring has three users
     topology = opt.topology_of(options)
     family = topology.family
     if family is not None:
-        return {"topology": family.name, "rows": family.sizes[0] if family.name in ("torus", "grid") else None}
+        return {
+            "topology": family.name,
+            "rows": family.sizes[0] if family.name in ("torus", "grid") else None,
+        }
     labels = topology.labels or tuple(names)
     return {"edges": [[labels[i], labels[j]] for i, j in topology.edges.tolist()]}
 
@@ -205,22 +303,33 @@ def _new_trial(options: argparse.Namespace) -> None:
 
     name = options.task.replace("_", "-")
     if name not in _TRIALS:
-        raise InputError(f"there is no trial of task {options.task!r}; there are {', '.join(_TRIALS)}")
+        raise InputError(
+            f"there is no trial of task {options.task!r}; there are {', '.join(_TRIALS)}"
+        )
     folder, identity = Path(options.output), net_module("identity").Identity
-    replaced.of_trial(folder, options.overwrite)  # what is refused is refused before anything is made
+    # what is refused is refused before anything is made
+    replaced.of_trial(folder, options.overwrite)
     count = 8 if options.users is None else options.users
     task = decor.tasks.make(name, users=count, seed=options.data_seed)
-    towns = [TOWNS[k % len(TOWNS)] + (f"-{k // len(TOWNS) + 1}" if k >= len(TOWNS) else "") for k in range(count)]
+    towns = [
+        TOWNS[k % len(TOWNS)] + (f"-{k // len(TOWNS) + 1}" if k >= len(TOWNS) else "")
+        for k in range(count)
+    ]
     keys = {town: identity.new() for town in towns}
     example = options.unit == "example"
     users = [
-        {"name": town, "address": f"127.0.0.1:{port}", "key": keys[town].line} | ({"records": records} if example else {})
-        for town, port, records in zip(towns, net_module("transport").free_ports(count), task.counts, strict=True)
+        {"name": town, "address": f"127.0.0.1:{port}", "key": keys[town].line}
+        | ({"records": records} if example else {})
+        for town, port, records in zip(
+            towns, net_module("transport").free_ports(count), task.counts, strict=True
+        )
     ]
     options.name = options.name or name
     options.steps = _TRIAL_STEPS if options.steps is None else options.steps
     privacy = {"ratio": steady_ratio(count, options.steps)}
-    federation = _federation(options, users, {"privacy": privacy, "training": _TRIAL_TRAINING, "model": _TRIALS[name]})
+    federation = _federation(
+        options, users, {"privacy": privacy, "training": _TRIAL_TRAINING, "model": _TRIALS[name]}
+    )
     clear(folder, replaced.of_trial(folder, options.overwrite))
     for part in ("keys", "data"):
         _folder(folder / part)
@@ -230,7 +339,11 @@ def _new_trial(options: argparse.Namespace) -> None:
     assert task.test is not None
     np.savez(folder / "test.npz", X=task.test[0].numpy(), y=task.test[1].numpy())
     _write_new(folder / "federation.toml", federation.to_toml(), False)
-    wrote = {"file": str(folder / "federation.toml"), "keys": str(folder / "keys"), "data": str(folder / "data")}
+    wrote = {
+        "file": str(folder / "federation.toml"),
+        "keys": str(folder / "keys"),
+        "data": str(folder / "data"),
+    }
     wrote |= {"test": str(folder / "test.npz")}
     report(federation, options.json, wrote, f"wrote {', '.join(wrote.values())}\n")
 
@@ -254,7 +367,8 @@ def _write_new(path: Path, text: str, overwrite: bool) -> None:
                 file.write(text)
     except FileExistsError:
         raise InputError(
-            f"{str(path)!r} exists; replace a federation that has never run by --overwrite, or name another file by --output"
+            f"{str(path)!r} exists; replace a federation that has never run by --overwrite, or "
+            "name another file by --output"
         ) from None
     except OSError as problem:
         raise InputError(f"{str(path)!r} cannot be written: {problem.strerror}") from None

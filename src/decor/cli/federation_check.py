@@ -1,4 +1,6 @@
-"""What `decor federation check` says: the graph, the noise, who learns what, what it takes, and what would be better."""
+"""What `decor federation check` says: the graph, the noise, who learns what, what it takes, and
+what would be better.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,12 @@ def report(federation: Federation, json: bool, more: dict[str, Any], first: str 
     if json:
         write_json(facts)
     else:
-        print(first + "\n".join([_heading(federation, facts), _adversaries(facts), _users(facts), _hints(facts)]))
+        print(
+            first
+            + "\n".join(
+                [_heading(federation, facts), _adversaries(facts), _users(facts), _hints(facts)]
+            )
+        )
 
 
 def _facts(federation: Federation) -> dict[str, Any]:
@@ -34,11 +41,22 @@ def _facts(federation: Federation) -> dict[str, Any]:
     for adversary in plan.listed_adversaries():
         g = federation.guarantee(adversary)
         worst, to = topology.name(g.worst_user), [topology.name(v) for v in g.worst_coalition]
-        row = {"adversary": str(adversary), "epsilon": g.epsilon, "exact": g.exact, "worst_user": worst, "to": to}
+        row = {
+            "adversary": str(adversary),
+            "epsilon": g.epsilon,
+            "exact": g.exact,
+            "worst_user": worst,
+            "to": to,
+        }
         adversaries.append(row)
     degrees = topology.degrees.tolist()
     users = [
-        {"name": m.name, "address": m.address, "neighbours": degrees[k], "epsilon": float(guarantee.per_user[k])}
+        {
+            "name": m.name,
+            "address": m.address,
+            "neighbours": degrees[k],
+            "epsilon": float(guarantee.per_user[k]),
+        }
         | ({} if m.records is None else {"records": m.records})
         for k, m in enumerate(federation.members)
     ]
@@ -72,11 +90,14 @@ def _heading(federation: Federation, facts: dict[str, Any]) -> str:
     shape = federation.network.topology or "graph of its own"
     training, size = federation.training, facts["message_bytes"]
     lines = [
-        f"{federation.name}: {len(federation.members)} users, {shape}, {facts['edges']} edges; {training.steps:,} steps, "
+        f"{federation.name}: {len(federation.members)} users, {shape}, {facts['edges']} edges; "
+        f"{training.steps:,} steps, "
         f"clip {training.clip:g}; digest {facts['digest']}",
         f"  sigma_cdp  {rounded_up(facts['sigma_cdp']):>10}  independent noise of every user",
-        f"  sigma_cor  {rounded_up(facts['sigma_cor']):>10}  noise shared on each edge, cancelled by the neighbour",
-        f"  message    {size:>10,}  bytes a round and neighbour before TLS, {facts['parameters']:,} numbers; "
+        f"  sigma_cor  {rounded_up(facts['sigma_cor']):>10}  noise shared on each edge, cancelled "
+        "by the neighbour",
+        f"  message    {size:>10,}  bytes a round and neighbour before TLS, "
+        f"{facts['parameters']:,} numbers; "
         f"{facts['rounds']} round{'s' if facts['rounds'] > 1 else ''} a step",
         "",
         facts["statement"],
@@ -92,7 +113,8 @@ def _adversaries(facts: dict[str, Any]) -> str:
         said = rounded_up(row["epsilon"]) if row["exact"] else f"<= {rounded_up(row['epsilon'])}"
         rows.append([row["adversary"], said, row["worst_user"] + (f", to {to}" if to else "")])
     return (
-        f"Who learns what (epsilon at delta {facts['delta']:g}):\n" + table(["adversary", "epsilon", "most exposed"], rows) + "\n"
+        "Who learns what (epsilon at delta "
+        f"{facts['delta']:g}):\n" + table(["adversary", "epsilon", "most exposed"], rows) + "\n"
     )
 
 
@@ -105,8 +127,13 @@ def _users(facts: dict[str, Any]) -> str:
         "neighbours": [str(u["neighbours"]) for u in listed],
         "epsilon": [rounded_up(u["epsilon"]) for u in listed],
     }
-    columns = {name: column for name, column in columns.items() if column}  # there are records at example level
-    left = f"\n  and {len(facts['users']) - _MANY} more (--json lists them)" if len(facts["users"]) > _MANY else ""
+    # there are records at example level
+    columns = {name: column for name, column in columns.items() if column}
+    left = (
+        f"\n  and {len(facts['users']) - _MANY} more (--json lists them)"
+        if len(facts["users"]) > _MANY
+        else ""
+    )
     said = table(list(columns), list(zip(*columns.values(), strict=True)))
     return f"Every user, against {facts['adversary']}:\n{said}{left}\n"
 

@@ -26,16 +26,37 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    top = _Parser(prog="decor", description="Private decentralised learning: plan the noise, know who learns what, and train.")
+    top = _Parser(
+        prog="decor",
+        description="Private decentralised learning: plan the noise, know "
+        "who learns what, and train.",
+    )
     top.add_argument("--version", action="version", version=f"decor {decor.__version__}")
-    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for module in (noise, graph, train, release, compare, reproduce, federation, node, status, ui, audit):
+    commands = top.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, parser_class=_Parser
+    )
+    for module in (
+        noise,
+        graph,
+        train,
+        release,
+        compare,
+        reproduce,
+        federation,
+        node,
+        status,
+        ui,
+        audit,
+    ):
         module.add_commands(commands)
     return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command. 0: it worked; 1: an audit failed; 2: bad input, said in a sentence; 130: interrupted."""
+    """Runs one command.
+
+    0: it worked; 1: an audit failed; 2: bad input, said in a sentence; 130: interrupted.
+    """
     options = parser().parse_args(arguments)
     options.words = list(sys.argv[1:] if arguments is None else arguments)
     shown, warnings.showwarning = warnings.showwarning, _warn
@@ -50,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"decor: {found}", file=sys.stderr)
         return 1
     except DecorError as problem:
-        # all processes of a group have the same input, and the first of them says what is wrong with it
+        # all processes of a group have the same input, and the first of them says what is wrong
+        # with it
         if World.joined().is_first or not isinstance(problem, InputError):
             print(f"decor: {problem}", file=sys.stderr)
         return 2

@@ -1,4 +1,6 @@
-"""`decor node`, `up` and `ledger`: one user at work, a federation on one machine, and what their data has paid."""
+"""`decor node`, `up` and `ledger`: one user at work, a federation on one machine, and what their
+data has paid.
+"""
 
 from __future__ import annotations
 
@@ -24,41 +26,91 @@ if TYPE_CHECKING:
     from decor.federation.federation import Federation
 
 _NODE = """example:
-  decor node heart.toml --identity bonn.key --data patients.csv --label diagnosis --test public.csv --output bonn"""
+  decor node heart.toml --identity bonn.key --data patients.csv --label diagnosis \\
+      --test public.csv --output bonn"""
 _UP = """examples:
   decor federation new --task breast-cancer --users 8 --epsilon 10 --output trial
   decor up trial/federation.toml
-  decor up trial/federation.toml --output again --crash ulm@20    # kills ulm after its 20th message, and starts it again"""
+  # kills ulm after its 20th message, and starts it again:
+  decor up trial/federation.toml --output again --crash ulm@20"""
 _LEDGER = """example:
   decor ledger bonn.ledger"""
 
 
 def add_commands(commands: Any) -> None:
     raw = argparse.RawDescriptionHelpFormatter
-    node = commands.add_parser("node", help="take part in a federation", epilog=_NODE, formatter_class=raw)
+    node = commands.add_parser(
+        "node", help="take part in a federation", epilog=_NODE, formatter_class=raw
+    )
     node.set_defaults(run=run_node)
     node.add_argument("file", metavar="FILE", help="the federation's file")
-    node.add_argument("--identity", required=True, metavar="KEY", help="the user's key, as decor keygen wrote it")
-    said = "the user's records: .csv, .npz with X and y, or module:function. They never leave this process"
+    node.add_argument(
+        "--identity", required=True, metavar="KEY", help="the user's key, as decor keygen wrote it"
+    )
+    said = (
+        "the user's records: .csv, .npz with X and y, or module:function. They never leave "
+        "this process"
+    )
     node.add_argument("--data", required=True, metavar="FILE", help=said)
-    node.add_argument("--label", metavar="COLUMN", help="of a .csv: name or number of the label's column (default: the last)")
+    node.add_argument(
+        "--label",
+        metavar="COLUMN",
+        help="of a .csv: name or number of the label's column (default: the last)",
+    )
     node.add_argument("--test", metavar="FILE", help="public records to measure the final model on")
-    node.add_argument("--ledger", metavar="FILE", help="what has been sent and paid (default: beside the key, NAME.ledger)")
-    node.add_argument("--output", metavar="DIR", help="folder for the model and the run (default: run-NAME)")
-    node.add_argument("--listen", metavar="HOST:PORT", help="where to listen, if not at the address in the file")
-    node.add_argument("--allow", type=opt.number, metavar="E", help="the most that all runs of the ledger may spend together")
-    node.add_argument("--metrics", type=opt.whole, metavar="PORT", help="serve figures for Prometheus on 127.0.0.1:PORT")
+    node.add_argument(
+        "--ledger",
+        metavar="FILE",
+        help="what has been sent and paid (default: beside the key, NAME.ledger)",
+    )
+    node.add_argument(
+        "--output", metavar="DIR", help="folder for the model and the run (default: run-NAME)"
+    )
+    node.add_argument(
+        "--listen", metavar="HOST:PORT", help="where to listen, if not at the address in the file"
+    )
+    node.add_argument(
+        "--allow",
+        type=opt.number,
+        metavar="E",
+        help="the most that all runs of the ledger may spend together",
+    )
+    node.add_argument(
+        "--metrics",
+        type=opt.whole,
+        metavar="PORT",
+        help="serve figures for Prometheus on 127.0.0.1:PORT",
+    )
     node.add_argument("--log", metavar="FILE", help="write events there, and not to standard error")
     opt.add_json(node)
 
-    up = commands.add_parser("up", help="a whole federation on this machine, to try it out", epilog=_UP, formatter_class=raw)
+    up = commands.add_parser(
+        "up",
+        help="a whole federation on this machine, to try it out",
+        epilog=_UP,
+        formatter_class=raw,
+    )
     up.set_defaults(run=run_up)
-    up.add_argument("file", metavar="FILE", help="the federation's file; keys/ and data/ lie beside it")
-    up.add_argument("--output", metavar="DIR", help="folder for ledgers, logs and runs (default: run, beside the file)")
-    up.add_argument("--crash", action="append", default=[], metavar="NAME@STEP", help="kill a user there, and start it again")
+    up.add_argument(
+        "file", metavar="FILE", help="the federation's file; keys/ and data/ lie beside it"
+    )
+    up.add_argument(
+        "--output",
+        metavar="DIR",
+        help="folder for ledgers, logs and runs (default: run, beside the file)",
+    )
+    up.add_argument(
+        "--crash",
+        action="append",
+        default=[],
+        metavar="NAME@STEP",
+        help="kill a user there, and start it again",
+    )
     opt.add_json(up)
 
-    ledger = commands.add_parser("ledger", help="privacy budget a user has spent", epilog=_LEDGER, formatter_class=raw)
+    ledger = commands.add_parser(
+        "ledger", help="privacy budget a user has spent", epilog=_LEDGER, formatter_class=raw
+    )
     ledger.set_defaults(run=run_ledger)
     ledger.add_argument("file", metavar="FILE", help="the ledger")
     opt.add_json(ledger)
@@ -85,8 +137,19 @@ def run_node(options: argparse.Namespace) -> int:
     stream = sys.stderr if options.log is None else _opened(Path(options.log))
     _prepare(output, federation.digest)
     with Ledger(path) as ledger:
-        node = Node(Terms.of(federation), number, identity, task, ledger, Logbook(name, stream), options.allow, options.listen)
-        node.on_step = lambda step: progress.report(f"{name}: training {federation.name}", min(step, node.steps), node.steps)
+        node = Node(
+            Terms.of(federation),
+            number,
+            identity,
+            task,
+            ledger,
+            Logbook(name, stream),
+            options.allow,
+            options.listen,
+        )
+        node.on_step = lambda step: progress.report(
+            f"{name}: training {federation.name}", min(step, node.steps), node.steps
+        )
         node.keep = lambda run: run.save(output, overwrite=True)
         run = asyncio.run(attended(node, socket_of(path), options.metrics))
         guarantee, missed = run.guarantee, node.skipped
@@ -141,7 +204,9 @@ def run_up(options: argparse.Namespace) -> None:
     if options.json:
         write_json(
             {
-                "users": [_outcome(m.name, run) for m, run in zip(federation.members, runs, strict=True)],
+                "users": [
+                    _outcome(m.name, run) for m, run in zip(federation.members, runs, strict=True)
+                ],
                 "metrics": metrics,
                 "epsilon": guarantee.epsilon,
                 "delta": guarantee.delta,
@@ -155,12 +220,20 @@ def run_up(options: argparse.Namespace) -> None:
     print(f"{federation.name}: {users} users, {steps} steps on {federation.topology.description}")
     print(table(["user", "messages", "steps missed", "test accuracy"], rows))
     if "accuracy" in metrics:
-        print(f"\nThe average of all models is right on {metrics['accuracy']:.1%} of the public test records.")
+        print(
+            f"\nThe average of all models is right on {metrics['accuracy']:.1%} of the public "
+            "test records."
+        )
     print(f"{guarantee}\n\nwrote {output}: a folder, a ledger and a log of every user")
 
 
-def _measured(federation: Federation, tasks: list[decor.Task], runs: list[decor.Run]) -> dict[str, float]:
-    """What the average of all models is worth. It is nothing that was promised: if it fails, the training has not."""
+def _measured(
+    federation: Federation, tasks: list[decor.Task], runs: list[decor.Run]
+) -> dict[str, float]:
+    """What the average of all models is worth.
+
+    It is nothing that was promised: if it fails, the training has not.
+    """
     from decor.federation.peers import joined
 
     every = replace(tasks[0], shards=[task.shards[0] for task in tasks])
@@ -168,12 +241,17 @@ def _measured(federation: Federation, tasks: list[decor.Task], runs: list[decor.
     try:
         return dict(joined(every, federation.plan, runs, about).metrics)
     except (decor.DecorError, RuntimeError, MemoryError) as problem:
-        _tell(f"everybody has finished, but the average of all models could not be measured: {problem}")
+        _tell(
+            "everybody has finished, but the average of all models could not be measured: "
+            f"{problem}"
+        )
         return {}
 
 
 def _everybody(federation: Federation, folder: Path) -> tuple[list[Any], list[decor.Task]]:
-    """The keys and the data of all users, as `decor federation new --task` has put them beside the file."""
+    """The keys and the data of all users, as `decor federation new --task` has put them beside the
+    file.
+    """
     from decor.learning import own_data
     from decor.net.identity import Identity
 
@@ -213,12 +291,21 @@ def run_ledger(options: argparse.Namespace) -> None:
         write_json({"runs": runs, "epsilon": epsilon, "delta": delta})
         return
     rows = [
-        [str(e.run), name_of(e), e.federation.hex()[:12], str(e.steps), rounded_up(g.epsilon), rounded_up(g.delta), e.why or "-"]
+        [
+            str(e.run),
+            name_of(e),
+            e.federation.hex()[:12],
+            str(e.steps),
+            rounded_up(g.epsilon),
+            rounded_up(g.delta),
+            e.why or "-",
+        ]
         for e, g in each
     ]
     print(table(["run", "name", "digest", "messages", "epsilon", "delta", "ended"], rows))
     print(
-        f"\nThis user's data has spent epsilon {rounded_up(epsilon)} at delta {rounded_up(delta)} in all, added up over the runs."
+        f"\nThis user's data has spent epsilon {rounded_up(epsilon)} at delta {rounded_up(delta)} "
+        "in all, added up over the runs."
     )
 
 
@@ -229,14 +316,23 @@ def installed() -> None:
 
 
 def _prepare(output: Path, digest: bytes) -> None:
-    """Before anything is paid: there is a place for the model, and no other run's model is in it."""
+    """Before anything is paid: there is a place for the model, and no other run's model is
+    in it.
+    """
     try:
         output.mkdir(parents=True, exist_ok=True)
         if not os.access(output, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        held = json.loads((output / "manifest.json").read_text()) if (output / "manifest.json").exists() else None
+        held = (
+            json.loads((output / "manifest.json").read_text())
+            if (output / "manifest.json").exists()
+            else None
+        )
     except (OSError, ValueError) as problem:
-        raise InputError(f"the run cannot be kept in {str(output)!r}: {problem}; name another folder with --output") from None
+        raise InputError(
+            f"the run cannot be kept in {str(output)!r}: {problem}; name another "
+            "folder with --output"
+        ) from None
     if held is not None and held.get("federation") != digest.hex():
         raise InputError(f"{str(output)!r} holds another run; name another folder with --output")
 
@@ -258,9 +354,15 @@ def _crashes(words: list[str], federation: Federation) -> dict[int, int]:
     found = {}
     for word in words:
         name, at, step = word.rpartition("@")
-        if not at or name not in names or not step.isdecimal() or not 0 < int(step) < federation.exposure.steps:
+        if (
+            not at
+            or name not in names
+            or not step.isdecimal()
+            or not 0 < int(step) < federation.exposure.steps
+        ):
             raise InputError(
-                f"--crash {word!r} is not NAME@STEP with a user's name and a step before the last, such as {names[0]}@20"
+                f"--crash {word!r} is not NAME@STEP with a user's name and a step before the "
+                f"last, such as {names[0]}@20"
             )
         found[names.index(name)] = int(step)
     return found
@@ -272,9 +374,19 @@ def _tell(sentence: str) -> None:
 
 
 def _outcome(name: str, run: decor.Run) -> dict[str, Any]:
-    return {"name": name, "messages": run.steps_taken, "missed": run.manifest["steps_missed"], "metrics": run.metrics}
+    return {
+        "name": name,
+        "messages": run.steps_taken,
+        "missed": run.manifest["steps_missed"],
+        "metrics": run.metrics,
+    }
 
 
 def _row(name: str, run: decor.Run) -> list[str]:
     accuracy = run.metrics.get("accuracy")
-    return [name, str(run.steps_taken), str(run.manifest["steps_missed"]), "" if accuracy is None else f"{accuracy:.1%}"]
+    return [
+        name,
+        str(run.steps_taken),
+        str(run.manifest["steps_missed"]),
+        "" if accuracy is None else f"{accuracy:.1%}",
+    ]

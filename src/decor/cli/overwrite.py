@@ -1,4 +1,6 @@
-"""What `decor federation new --overwrite` may replace: a federation that has never run, and nothing else."""
+"""What `decor federation new --overwrite` may replace: a federation that has never run, and nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,25 @@ if TYPE_CHECKING:
 
 
 def of_trial(folder: Path, overwrite: bool) -> list[str]:
-    """The files of the trial that is to be replaced; refuses unless there is one, and it has never run."""
+    """The files of the trial that is to be replaced; refuses unless there is one, and it has never
+    run.
+    """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return []
     if not overwrite:
         raise InputError(
-            f"{str(folder)!r} exists and is not empty; replace a trial that has never run by --overwrite, or name another folder "
+            f"{str(folder)!r} exists and is not empty; replace a trial that has never run by "
+            "--overwrite, or name another folder "
             "by --output"
         )
     names = [member.name for member in _old(folder / "federation.toml").members]
     _refuse_run(folder.rglob("*.ledger"))
-    return [*(f"keys/{name}.key" for name in names), *(f"data/{name}.npz" for name in names), "test.npz", "federation.toml"]
+    return [
+        *(f"keys/{name}.key" for name in names),
+        *(f"data/{name}.npz" for name in names),
+        "test.npz",
+        "federation.toml",
+    ]
 
 
 def check_file(path: Path) -> None:
@@ -38,7 +48,10 @@ def _old(file: Path) -> Federation:
     try:
         return Federation.read(file)
     except InputError as problem:
-        raise InputError(f"there is no federation that could be overwritten: {problem}; name another place by --output") from None
+        raise InputError(
+            f"there is no federation that could be overwritten: {problem}; name "
+            "another place by --output"
+        ) from None
 
 
 def _refuse_run(ledgers: Iterable[Path], digest: bytes | None = None) -> None:
@@ -52,12 +65,15 @@ def _refuse_run(ledgers: Iterable[Path], digest: bytes | None = None) -> None:
         entries = left_behind(ledger)
         if entries is None:
             raise InputError(
-                f"a node is running, or was killed, whose ledger {str(ledger)!r} is open: its federation is not overwritten; "
+                f"a node is running, or was killed, whose ledger {str(ledger)!r} is open: its "
+                "federation is not overwritten; "
                 "name another place by --output"
             )
         if spent := sum(entry.steps for entry in entries if digest in (None, entry.federation)):
             raise InputError(
-                f"this federation has run: {str(ledger)!r} says what its data has paid for {spent} messages, so it is not "
-                "overwritten; name another place by --output, or, if that counts for nobody (a trial on public data), remove it "
+                f"this federation has run: {str(ledger)!r} says what its data has paid for "
+                f"{spent} messages, so it is not "
+                "overwritten; name another place by --output, or, if that counts for nobody (a "
+                "trial on public data), remove it "
                 "by hand"
             )

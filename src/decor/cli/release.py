@@ -18,7 +18,9 @@ _RELEASE = """example:
 
 def add_commands(commands: Any) -> None:
     said = "copies what may be published of a private run, with a model card"
-    release = commands.add_parser("release", help=said, epilog=_RELEASE, formatter_class=argparse.RawDescriptionHelpFormatter)
+    release = commands.add_parser(
+        "release", help=said, epilog=_RELEASE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     release.set_defaults(run=run_release)
     release.add_argument("what", metavar="RUN", help="the folder of a private run, or of a node")
     release.add_argument("to", metavar="DIR", help="a new folder")

@@ -1,4 +1,6 @@
-"""`decor reproduce`: the paper's experiments with privacy that is true, and experiments that it does not have."""
+"""`decor reproduce`: the paper's experiments with privacy that is true, and experiments that it
+does not have.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +38,26 @@ def add_commands(commands: Any) -> None:
     )
     parser.set_defaults(run=run_reproduce)
     parser.add_argument("study", metavar="STUDY", help="one of the studies below")
-    parser.add_argument("--quick", action="store_true", help="fewer points, seeds and settings: less than a minute")
-    parser.add_argument("--output", metavar="DIR", help="folder for everything (default: the study's name, and -quick)")
-    parser.add_argument("--jobs", type=opt.whole, metavar="N", help="processes (default: one for each core)")
-    parser.add_argument("--resume", action="store_true", help="go on with an interrupted study in that folder")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer points, seeds and settings: less than a minute"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        help="folder for everything (default: the study's name, and -quick)",
+    )
+    parser.add_argument(
+        "--jobs", type=opt.whole, metavar="N", help="processes (default: one for each core)"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with an interrupted study in that folder"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace the study in that folder")
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output, and nothing else there")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="one JSON object on standard output, and nothing else there",
+    )
 
 
 def run_reproduce(options: argparse.Namespace) -> None:
@@ -60,15 +76,27 @@ def run_reproduce(options: argparse.Namespace) -> None:
     except KeyboardInterrupt:
         print(f"decor: interrupted; go on with {typed()} --resume", file=sys.stderr)
         if finished := running.rows(study, folder):
-            written = writing.write(study, finished, folder, _repeat(running.seconds(study, folder)))
+            written = writing.write(
+                study, finished, folder, _repeat(running.seconds(study, folder))
+            )
             print(f"decor: what is finished is in {written['report']}", file=sys.stderr)
         raise
     written = writing.write(study, rows, folder, _repeat(running.seconds(study, folder)))
     progress.report("")
     if options.json:
-        write_json({"study": study.name, "title": study.title, "rows": [*rows, *study.published], "written": written})
+        write_json(
+            {
+                "study": study.name,
+                "title": study.title,
+                "rows": [*rows, *study.published],
+                "written": written,
+            }
+        )
         return
-    print(f"{study.title}: {study.value_label}{', %' if study.percent else ''} ({study.better} is better)")
+    print(
+        f"{study.title}: {study.value_label}{', %' if study.percent else ''} ({study.better} is "
+        "better)"
+    )
     print(table(*writing.table(study, [*rows, *study.published])))
     for note in study.notes:
         print(f"- {note}")

@@ -1,4 +1,6 @@
-"""`decor status`: what running nodes say of themselves, and what those who do not run any more have left behind."""
+"""`decor status`: what running nodes say of themselves, and what those who do not run any more have
+left behind.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _STATUS = """examples:
 
 def add_commands(commands: Any) -> None:
     said = "ask a running node, or what a finished one has left"
-    status = commands.add_parser("status", help=said, epilog=_STATUS, formatter_class=argparse.RawDescriptionHelpFormatter)
+    status = commands.add_parser(
+        "status", help=said, epilog=_STATUS, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     status.set_defaults(run=run_status)
     status.add_argument("path", metavar="PATH", help="a node's ledger, or a folder of them")
     opt.add_json(status)
@@ -35,25 +39,44 @@ def run_status(options: argparse.Namespace) -> None:
     said = [_of(ledger) for ledger in _ledgers(path)]
     if not any(each["running"] for each in said) and not all(each["finished"] for each in said):
         idle = "; ".join(f"{each['user']} {_why(each)}" for each in said if not each["finished"])
-        raise InputError(f"no node is running in {str(path)!r}: {idle}; start it again with decor node or decor up to go on")
+        raise InputError(
+            f"no node is running in {str(path)!r}: {idle}; start it again with decor "
+            "node or decor up to go on"
+        )
     if options.json:
         write_json({"nodes": said})
         return
     for each in said:
         print("\n".join(_lines(each)))
     if all(each["finished"] for each in said):
-        print(f"\nFinished: {'this user is' if len(said) == 1 else f'all {len(said)} users are'} done, and nothing is running.")
+        print(
+            f"\nFinished: {'this user is' if len(said) == 1 else f'all {len(said)} users are'} "
+            "done, and nothing is running."
+        )
 
 
 def _ledgers(path: Path) -> list[Path]:
-    """The ledgers that a path names; those whose node is starting may be there as a socket alone."""
+    """The ledgers that a path names; those whose node is starting may be there as a socket
+    alone.
+    """
     if not path.is_dir():
         return [path.with_suffix("") if path.suffix == ".socket" else path]
-    found = sorted({*path.glob("*.ledger"), *(socket.with_suffix("") for socket in path.glob("*.ledger.socket"))})
+    found = sorted(
+        {
+            *path.glob("*.ledger"),
+            *(socket.with_suffix("") for socket in path.glob("*.ledger.socket")),
+        }
+    )
     if not found:
         nearby = sorted(path.glob("*/*.ledger"))
-        hint = f"; name the folder {str(nearby[0].parent)!r}" if nearby else "; start one with decor node or decor up"
-        raise InputError(f"no node is running in {str(path)!r}, and none has left a ledger there{hint}")
+        hint = (
+            f"; name the folder {str(nearby[0].parent)!r}"
+            if nearby
+            else "; start one with decor node or decor up"
+        )
+        raise InputError(
+            f"no node is running in {str(path)!r}, and none has left a ledger there{hint}"
+        )
     return found
 
 
@@ -67,7 +90,13 @@ def _of(ledger: Path) -> dict[str, Any]:
     except InputError:
         if not ledger.is_file():
             raise
-    blank: dict[str, Any] = {"running": False, "finished": False, "user": ledger.stem, "problem": None, "result": None}
+    blank: dict[str, Any] = {
+        "running": False,
+        "finished": False,
+        "user": ledger.stem,
+        "problem": None,
+        "result": None,
+    }
     try:
         entries = left_behind(ledger)
     except LedgerError as problem:
@@ -99,7 +128,11 @@ def _left(ledger: Path, last: Entry) -> dict[str, Any]:
 
 def _result(ledger: Path, federation: str) -> str | None:
     """The folder of the run, where decor up and decor node put it by default."""
-    for folder in (ledger.with_suffix(""), ledger.with_name(f"run-{ledger.stem}"), Path(f"run-{ledger.stem}")):
+    for folder in (
+        ledger.with_suffix(""),
+        ledger.with_name(f"run-{ledger.stem}"),
+        Path(f"run-{ledger.stem}"),
+    ):
         try:
             held = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -117,15 +150,29 @@ def _lines(each: dict[str, Any]) -> list[str]:
     if each.get("problem"):
         return [f"{each['user']}: {each['problem']}"]
     state = f"paused: {each['paused']}" if each.get("paused") else "at work"
-    where = state if each["running"] else "finished" if each["finished"] else "not running; start it again to go on"
+    where = (
+        state
+        if each["running"]
+        else "finished"
+        if each["finished"]
+        else "not running; start it again to go on"
+    )
     missed = "" if each["missed"] is None else f", {each['missed']} steps missed"
     lines = [
         f"{each['user']} in {each['federation']}: step {each['step']} of {each['steps']}, {where}",
-        f"  promised: epsilon {rounded_up(each['epsilon'])} (delta {rounded_up(each['delta'])}), the whole plan's; {each['messages']} "
-        f"messages{missed}: epsilon {rounded_up(each['epsilon_if_fixed'])} if that was fixed in advance",
+        f"  promised: epsilon {rounded_up(each['epsilon'])} (delta {rounded_up(each['delta'])}), "
+        f"the whole plan's; {each['messages']} "
+        f"messages{missed}: epsilon {rounded_up(each['epsilon_if_fixed'])} if that was fixed in "
+        "advance",
     ]
     for other in each.get("neighbours", ()):
-        lines.append(f"  {other['name']}: {'here' if other['here'] else 'done' if other['done'] else other['problem']}")
+        lines.append(
+            f"  {other['name']}: "
+            f"{'here' if other['here'] else 'done' if other['done'] else other['problem']}"
+        )
     if each["finished"]:
-        lines.append(f"  its model and run: {each['result'] or 'in the folder that decor node was given as --output'}")
+        lines.append(
+            "  its model and run: "
+            f"{each['result'] or 'in the folder that decor node was given as --output'}"
+        )
     return lines

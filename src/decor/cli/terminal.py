@@ -62,7 +62,12 @@ def shown_progress() -> Iterator[None]:
             return
         if now - start > 1 and now - drawn > 0.1:
             drawn = now
-            print(f"\r\x1b[K{_progress(what, fraction, now - start)}", end="", file=sys.stderr, flush=True)
+            print(
+                f"\r\x1b[K{_progress(what, fraction, now - start)}",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
 
     try:
         with progress.listening(listener):

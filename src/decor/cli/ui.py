@@ -27,12 +27,28 @@ _WARM = 1.0
 
 def add_commands(commands: Any) -> None:
     raw = argparse.RawDescriptionHelpFormatter
-    ui = commands.add_parser("ui", help="plan in the browser, and watch a run", epilog=_UI, formatter_class=raw)
+    ui = commands.add_parser(
+        "ui", help="plan in the browser, and watch a run", epilog=_UI, formatter_class=raw
+    )
     ui.set_defaults(run=run_ui)
-    ui.add_argument("--port", type=opt.whole, default=0, metavar="N", help="on 127.0.0.1 (default: any that is free)")
+    ui.add_argument(
+        "--port",
+        type=opt.whole,
+        default=0,
+        metavar="N",
+        help="on 127.0.0.1 (default: any that is free)",
+    )
     ui.add_argument("--no-browser", action="store_true", help="print the address, and open nothing")
-    ui.add_argument("--watch", metavar="FOLDER", help="a folder of decor train, compare or up, to be shown as it is written")
-    ui.add_argument("--json", action="store_true", help="one JSON object with the address on standard output, and go on")
+    ui.add_argument(
+        "--watch",
+        metavar="FOLDER",
+        help="a folder of decor train, compare or up, to be shown as it is written",
+    )
+    ui.add_argument(
+        "--json",
+        action="store_true",
+        help="one JSON object with the address on standard output, and go on",
+    )
 
 
 def run_ui(options: argparse.Namespace) -> None:
@@ -56,14 +72,18 @@ def _tell(server: Any, options: argparse.Namespace) -> None:
     if options.json:
         write_json({"url": server.url, "port": server.server_port, "watch": options.watch})
     else:
-        print(f"The planner is at {server.url}\nIt is for this machine alone. Press Ctrl-C to end it.")
+        print(
+            f"The planner is at {server.url}\nIt is for this machine alone. Press Ctrl-C to end it."
+        )
     sys.stdout.flush()
     if not options.no_browser and _has_display():
         threading.Thread(target=_open, args=(server.url,), daemon=True).start()
 
 
 def _serve(server: Any) -> None:
-    """One BLAS thread: answers are many small products, and threads that wait for each other take a hundred times as long."""
+    """One BLAS thread: answers are many small products, and threads that wait for each other take a
+    hundred times as long.
+    """
     from decor.privacy.threads import one_thread
     from decor.ui.desk import warm
 
@@ -88,7 +108,9 @@ def _watch(folder: str | None) -> Any:
 
 def _has_display() -> bool:
     """Without one, what would open is a browser of letters, in this very terminal."""
-    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    return sys.platform in ("darwin", "win32") or bool(
+        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    )
 
 
 def _open(url: str) -> None:

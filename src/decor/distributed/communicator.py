@@ -34,30 +34,41 @@ class Team:
 
     @classmethod
     def of_environment(cls, device: str) -> Team:
-        """As torchrun (or Slurm's environment, or who has called init_process_group) says; alone if nobody does.
+        """As torchrun (or Slurm's environment, or who has called init_process_group) says; alone if
+        nobody does.
 
         From here on `World.joined()` knows this process's rank.
         """
         if not dist.is_available():
-            raise InputError("this torch was built without torch.distributed; install another, or use Vectorised()")
+            raise InputError(
+                "this torch was built without torch.distributed; install another, or "
+                "use Vectorised()"
+            )
         if not dist.is_initialized():
             if World.announced() is None:
                 _refuse_half()
                 return cls(0, 1)
             store, rank, size = next(iter(dist.rendezvous("env://")))  # type: ignore[attr-defined]
-            # torchrun keeps its store when it starts all again: addresses of the dead must not be taken for the living
+            # torchrun keeps its store when it starts all again: addresses of the dead must not be
+            # taken for the living
             store = dist.PrefixStore(_met(store, rank, size), store)  # type: ignore[attr-defined]
-            # words and sums travel between processors, models at the borders between cards where each process has its own
-            own_card = device.startswith("cuda") and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= torch.cuda.device_count()
+            # words and sums travel between processors, models at the borders between cards where
+            # each process has its own
+            own_card = (
+                device.startswith("cuda")
+                and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= torch.cuda.device_count()
+            )
             backend = "cpu:gloo,cuda:nccl" if own_card else "gloo"
             dist.init_process_group(backend, store=store, rank=rank, world_size=size)
             atexit.register(_leave)
         return cls(dist.get_rank(), dist.get_world_size())
 
     def is_restarted(self) -> bool:
-        """Whether other processes were here before, and have called this too: torchrun's store remembers.
+        """Whether other processes were here before, and have called this too: torchrun's store
+        remembers.
 
-        TORCHELASTIC_RESTART_COUNT counts failures only: torchrun starts all again, and leaves it 0, when a machine joins.
+        TORCHELASTIC_RESTART_COUNT counts failures only: torchrun starts all again, and leaves it 0,
+        when a machine joins.
         """
         if self.rank or not dist.is_initialized():
             return False
@@ -78,13 +89,17 @@ class Team:
         """Refuses, everywhere alike, what is not the same in all processes, by its name."""
         if self.size == 1:
             return
-        own = [list(hashlib.sha256(json.dumps(value, default=str).encode()).digest()) for value in facts.values()]
+        own = [
+            list(hashlib.sha256(json.dumps(value, default=str).encode()).digest())
+            for value in facts.values()
+        ]
         first = self.told(torch.tensor(own, dtype=torch.uint8))
         differs = self.total((first != torch.tensor(own, dtype=torch.uint8)).any(1))
         names = [name for name, count in zip(facts, differs.tolist(), strict=True) if count]
         if names:
             raise InputError(
-                f"the processes of this run do not have the same {', '.join(names)}; every one must run the same program, with "
+                f"the processes of this run do not have the same {', '.join(names)}; every one "
+                "must run the same program, with "
                 "the same data and the same versions"
             )
 
@@ -100,7 +115,9 @@ class Team:
             return value
         words = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8)
         length = int(self.told(torch.tensor(len(words))))
-        return json.loads(bytes(self.told(words if self.rank == 0 else words.new_empty(length)).tolist()))
+        return json.loads(
+            bytes(self.told(words if self.rank == 0 else words.new_empty(length)).tolist())
+        )
 
     def everyones(self, value: bytes) -> list[bytes]:
         """Every process's bytes, as many from each, in order of rank."""
@@ -122,7 +139,10 @@ class Team:
         return rows[0]
 
     def gathered(self, rows: Tensor, counts: list[int]) -> list[Tensor]:
-        """Everybody's rows, in order of rank, at the first process; nothing at the others. All in the processors' memory."""
+        """Everybody's rows, in order of rank, at the first process; nothing at the others.
+
+        All in the processors' memory.
+        """
         if self.rank:
             dist.send(rows.contiguous(), 0)
             return []
@@ -131,19 +151,34 @@ class Team:
             dist.recv(found[rank], rank)
         return found
 
-    def exchanged(self, sent: list[tuple[int, Tensor]], received: list[tuple[int, Tensor]]) -> list[Any]:
-        """Starts to send and to receive [(rank, numbers)]; whoever waits for all that it gives back has what it was sent."""
-        if any(numbers.is_cuda for _, numbers in received) and "nccl" not in dist.get_backend_config():
+    def exchanged(
+        self, sent: list[tuple[int, Tensor]], received: list[tuple[int, Tensor]]
+    ) -> list[Any]:
+        """Starts to send and to receive [(rank, numbers)]; whoever waits for all that it gives back
+        has what it was sent.
+        """
+        if (
+            any(numbers.is_cuda for _, numbers in received)
+            and "nccl" not in dist.get_backend_config()
+        ):
             return self._through_memory(sent, received)
         operations = [dist.P2POp(dist.isend, numbers, rank) for rank, numbers in sent]
         operations += [dist.P2POp(dist.irecv, numbers, rank) for rank, numbers in received]
         return list(dist.batch_isend_irecv(operations)) if operations else []
 
-    def _through_memory(self, sent: list[tuple[int, Tensor]], received: list[tuple[int, Tensor]]) -> list[Any]:
+    def _through_memory(
+        self, sent: list[tuple[int, Tensor]], received: list[tuple[int, Tensor]]
+    ) -> list[Any]:
         """For processes that share a card, between which nothing travels directly."""
-        come = [(rank, torch.empty(numbers.shape, dtype=numbers.dtype)) for rank, numbers in received]
+        come = [
+            (rank, torch.empty(numbers.shape, dtype=numbers.dtype)) for rank, numbers in received
+        ]
         under_way = self.exchanged([(rank, numbers.cpu()) for rank, numbers in sent], come)
-        return [_Landing(under_way, [(to, here) for (_, to), (_, here) in zip(received, come, strict=True)])]
+        return [
+            _Landing(
+                under_way, [(to, here) for (_, to), (_, here) in zip(received, come, strict=True)]
+            )
+        ]
 
 
 def _refuse_half() -> None:
@@ -151,13 +186,16 @@ def _refuse_half() -> None:
     missing = [name for name in TORCHRUN if name not in os.environ]
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         raise InputError(
-            f"RANK and WORLD_SIZE are set, and {' and '.join(missing)} not: processes cannot find each other; start them by "
+            f"RANK and WORLD_SIZE are set, and {' and '.join(missing)} not: processes cannot find "
+            "each other; start them by "
             "torchrun, or unset both"
         )
 
 
 def _met(store: Any, rank: int, size: int) -> str:
-    """A fresh word that all who are alive now know: the first answers everybody's fresh word with its own, and waits for all."""
+    """A fresh word that all who are alive now know: the first answers everybody's fresh word with
+    its own, and waits for all.
+    """
     own, until = uuid.uuid4().hex, time.monotonic() + _MEETING_SECONDS
     if rank:
         store.set(f"hello-{rank}", own)
@@ -173,7 +211,10 @@ def _met(store: Any, rank: int, size: int) -> str:
             if all(store.check([f"met-{own}-{r}"]) for r in range(1, size)):
                 return own
         time.sleep(0.02)
-    raise DecorError(f"not all of the {size} processes came within {_MEETING_SECONDS:g} s; look for one that has failed")
+    raise DecorError(
+        f"not all of the {size} processes came within {_MEETING_SECONDS:g} s; look "
+        "for one that has failed"
+    )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""Several processes of one command on this machine: torchrun's agent starts them from here, and they end with it."""
+"""Several processes of one command on this machine: torchrun's agent starts them from here, and
+they end with it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from .world import World
 _STARTER = "DECOR_STARTED_BY"
 """The process that has started this one, in whose name it speaks."""
 _PATIENCE = 24 * 3600
-"""Seconds that a run has to reach its next measurement after Ctrl-C; who cannot wait presses it again."""
+"""Seconds that a run has to reach its next measurement after Ctrl-C; who cannot wait presses it
+again.
+"""
 _WORKER = """import signal
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 from decor.cli.main import main
@@ -31,8 +35,8 @@ _PR_SET_PDEATHSIG = 1
 def start(count: int, words: Sequence[str]) -> None:
     """`decor WORDS` in so many processes. When one dies all begin again, three times at most.
 
-    Ctrl-C goes on to them, and then is raised here; a second one ends them at once. Another signal ends them, and then this
-    process.
+    Ctrl-C goes on to them, and then is raised here; a second one ends them at once. Another signal
+    ends them, and then this process.
     """
     from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -49,7 +53,9 @@ def start(count: int, words: Sequence[str]) -> None:
         rdzv_endpoint="localhost:0",
         max_restarts=3,
         # what nohup has this process ignore it goes on to ignore
-        signals_to_handle=",".join(number.name for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN),
+        signals_to_handle=",".join(
+            number.name for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN
+        ),
         shutdown_timeout=_PATIENCE,
     )
     try:
@@ -65,7 +71,9 @@ def start(count: int, words: Sequence[str]) -> None:
         raise KeyboardInterrupt from None
     except ChildFailedError as failed:
         _, first = failed.get_first_failure()
-        raise DecorError(f"one of the {count} processes failed (code {first.exitcode}); what it said is above") from None
+        raise DecorError(
+            f"one of the {count} processes failed (code {first.exitcode}); what it said is above"
+        ) from None
 
 
 @contextmanager
@@ -89,9 +97,11 @@ def is_started() -> bool:
 
 
 def enlist() -> None:
-    """What one of several processes does first: from now on it hears of Ctrl-C, and ends when the agent that started it does.
+    """What one of several processes does first: from now on it hears of Ctrl-C, and ends when the
+    agent that started it does.
 
-    That is the system's work, even if the agent is killed: who computes hears of nobody's death, and would go on to the end.
+    That is the system's work, even if the agent is killed: who computes hears of nobody's death,
+    and would go on to the end.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ or World.announced() is None:
         return

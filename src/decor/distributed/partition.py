@@ -1,4 +1,6 @@
-"""Partition: users dealt out to a few machines, as many to each, so that few edges run between machines."""
+"""Partition: users dealt out to a few machines, as many to each, so that few edges run between
+machines.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,17 @@ from decor.noise import root
 _SPECTRAL = 4096
 """Users up to which the slowest modes of gossip are looked at."""
 _PASSES = 20
-"""Rounds of exchanging users between parts; each one needs a pass over the edges, and few rounds find most of the gain."""
+"""Rounds of exchanging users between parts; each one needs a pass over the edges, and few rounds
+find most of the gain.
+"""
 
 
 def partition(topology: Topology, parts: int) -> Array:
     """The part of every user, from 0; sizes differ by one at most.
 
-    Users are put into an order in which neighbours are close, and the order is cut into equal pieces; then pairs of users change
-    places as long as that cuts fewer edges. Of several orders the one that ends best is taken.
+    Users are put into an order in which neighbours are close, and the order is cut into equal
+    pieces; then pairs of users change places as long as that cuts fewer edges. Of several orders
+    the one that ends best is taken.
     """
     users = topology.users
     if not 1 <= parts <= users:
@@ -48,11 +53,15 @@ def _neighbours(topology: Topology) -> tuple[Array, Array]:
     i, j = topology.edges.T
     ends, others = np.r_[i, j], np.r_[j, i]
     order = np.argsort(ends, kind="stable")
-    return np.concatenate([[0], np.cumsum(np.bincount(ends, minlength=topology.users))]), others[order]
+    return np.concatenate([[0], np.cumsum(np.bincount(ends, minlength=topology.users))]), others[
+        order
+    ]
 
 
 def _around(topology: Topology) -> list[Array]:
-    """The order in which the two slowest modes go around: along rings and the long way of grids and tori."""
+    """The order in which the two slowest modes go around: along rings and the long way of grids and
+    tori.
+    """
     from scipy.sparse.linalg import ArpackError, eigsh
 
     if not 8 <= topology.users <= _SPECTRAL:
@@ -83,7 +92,10 @@ def _refined(part: Array, start: Array, others: Array, topology: Topology, parts
             for b in range(a + 1, parts):
                 there = np.flatnonzero((part == a) & (wanted == b) & (best >= 0))
                 back = np.flatnonzero((part == b) & (wanted == a) & (best >= 0))
-                there, back = there[np.argsort(-best[there], kind="stable")], back[np.argsort(-best[back], kind="stable")]
+                there, back = (
+                    there[np.argsort(-best[there], kind="stable")],
+                    back[np.argsort(-best[back], kind="stable")],
+                )
                 for u, v in zip(there.tolist(), back.tolist(), strict=False):
                     _swap(part, u, v, start, others)
         if cut(topology, part) >= before:
@@ -94,8 +106,16 @@ def _refined(part: Array, start: Array, others: Array, topology: Topology, parts
 def _swap(part: Array, u: int, v: int, start: Array, others: Array) -> None:
     """Lets two users change places if that cuts fewer edges as things are now."""
     a, b = part[u], part[v]
-    around_u, around_v = part[others[start[u] : start[u + 1]]], part[others[start[v] : start[v + 1]]]
-    saved = int((around_u == b).sum() - (around_u == a).sum() + (around_v == a).sum() - (around_v == b).sum())
+    around_u, around_v = (
+        part[others[start[u] : start[u + 1]]],
+        part[others[start[v] : start[v + 1]]],
+    )
+    saved = int(
+        (around_u == b).sum()
+        - (around_u == a).sum()
+        + (around_v == a).sum()
+        - (around_v == b).sum()
+    )
     if v in others[start[u] : start[u + 1]]:
         saved -= 2
     if saved > 0:

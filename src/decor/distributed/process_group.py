@@ -1,4 +1,6 @@
-"""ProcessGroup: one run on many processes and machines, by torch.distributed; everybody holds some of the users."""
+"""ProcessGroup: one run on many processes and machines, by torch.distributed; everybody holds some
+of the users.
+"""
 
 from __future__ import annotations
 
@@ -29,20 +31,23 @@ from .rank_share import Teammate
 class ProcessGroup:
     """The simulator over the processes that torchrun has started; alone it is one process.
 
-    Users are dealt out so that few edges run between processes. Noise needs no words: both ends of an edge draw it from the
-    seed, the edge's number and the step. In a round of gossip the models at the borders travel. Numbers are those of
-    `Vectorised(noise="edges")`, to rounding, whatever the number of processes (what a module draws itself, as dropout does, is
-    as random, but not the same).
+    Users are dealt out so that few edges run between processes. Noise needs no words: both ends of
+    an edge draw it from the seed, the edge's number and the step. In a round of gossip the models
+    at the borders travel. Numbers are those of `Vectorised(noise="edges")`, to rounding, whatever
+    the number of processes (what a module draws itself, as dropout does, is as random, but not the
+    same).
 
-    Everybody calls `decor.train` with the same task and plan. Callbacks run in the first process, whose run has everybody's
-    models; the others' runs have none. A run to resume is given to the first, too. `threads` are those of one process. With
-    `device="cuda"` every process takes a card of its machine, and models travel between cards (NCCL). `on_messages`, given
-    everywhere, sees what `Vectorised`'s sees, in the first process.
+    Everybody calls `decor.train` with the same task and plan. Callbacks run in the first process,
+    whose run has everybody's models; the others' runs have none. A run to resume is given to the
+    first, too. `threads` are those of one process. With `device="cuda"` every process takes a card
+    of its machine, and models travel between cards (NCCL). `on_messages`, given everywhere, sees
+    what `Vectorised`'s sees, in the first process.
 
-    `seed=None` is a private run: every process draws its own 256 bits for the noise and batches of its users, and processes that
-    share an edge agree on its key by X25519. Only messages on the grid, and what follows from them, travel: no seed, no hash
-    of data, no loss. That protects from those who listen between the processes, not from one who poses as a process; and every
-    process holds the data of its users, whom no adversary of a plan stands for.
+    `seed=None` is a private run: every process draws its own 256 bits for the noise and batches of
+    its users, and processes that share an edge agree on its key by X25519. Only messages on the
+    grid, and what follows from them, travel: no seed, no hash of data, no loss. That protects from
+    those who listen between the processes, not from one who poses as a process; and every process
+    holds the data of its users, whom no adversary of a plan stands for.
     """
 
     seed: int | None = 0
@@ -58,7 +63,8 @@ class ProcessGroup:
 
     @property
     def capabilities(self) -> Capabilities:
-        # a private run cannot be resumed, but only the first process is given a run to resume: `run` lets all refuse it together
+        # a private run cannot be resumed, but only the first process is given a run to resume:
+        # `run` lets all refuse it together
         return Capabilities()
 
     @property
@@ -71,7 +77,16 @@ class ProcessGroup:
         if device == "cuda" and torch.cuda.is_available():
             device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
         noise = None if self.seed is None else "edges"
-        return Vectorised(self.seed, device, self.dtype, self.threads, self.path, self.tf32, noise, on_messages=self.on_messages)
+        return Vectorised(
+            self.seed,
+            device,
+            self.dtype,
+            self.threads,
+            self.path,
+            self.tf32,
+            noise,
+            on_messages=self.on_messages,
+        )
 
     def run(
         self,
@@ -84,21 +99,34 @@ class ProcessGroup:
         """Everybody's grid of runs; see `Vectorised.run`."""
         team = Team.of_environment(self.device)
         if team.size > task.users:
-            raise InputError(f"{team.size} processes are more than the {task.users} users; start fewer")
+            raise InputError(
+                f"{team.size} processes are more than the {task.users} users; start fewer"
+            )
         secret = None
         if self.seed is None:
-            again = resume is not None or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" or team.is_restarted()
+            again = (
+                resume is not None
+                or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+                or team.is_restarted()
+            )
             if int(team.total(torch.tensor(float(again)))):
                 raise InputError(
-                    "a private run cannot be resumed by several processes, nor begun again after one has died or another has "
-                    "joined: messages have been between them, and would be made again with other noise; start a new run, and "
+                    "a private run cannot be resumed by several processes, nor begun again after "
+                    "one has died or another has "
+                    "joined: messages have been between them, and would be made again with other "
+                    "noise; start a new run, and "
                     "count both"
                 )
             secret = check_private(settings)
             task = check(task, settings[0].plan, recipe, allow_disconnected=True)
         mate = Teammate(team, task, settings[0].plan.topology, len(settings), callbacks, secret)
-        # of a private run not even a hash of the data travels: who differs there has its own users' data wrong
-        data = {"data and model": mate.fingerprint} if secret is None else {"model": str(task.model), "users": task.users}
+        # of a private run not even a hash of the data travels: who differs there has its own users'
+        # data wrong
+        data = (
+            {"data and model": mate.fingerprint}
+            if secret is None
+            else {"model": str(task.model), "users": task.users}
+        )
         team.agree(
             {
                 **data,

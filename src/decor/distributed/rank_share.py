@@ -34,18 +34,34 @@ from .border_exchange import Across, parts
 from .communicator import Team
 
 _GIVE, _FAILED = 1, 2
-"""What the first process says to the others while its callbacks are called: give your models for run k, or: all is lost."""
+"""What the first process says to the others while its callbacks are called: give your models for
+run k, or: all is lost.
+"""
 
 
 class Teammate:
-    """The first process has everybody's models when a run is made of them, the run to resume, and the callbacks."""
+    """The first process has everybody's models when a run is made of them, the run to resume, and
+    the callbacks.
+    """
 
     name = "process-group"
 
     def __init__(
-        self, team: Team, whole: Task, topology: Topology, runs: int, callbacks: Sequence[Callback], secret: Secret | None = None
+        self,
+        team: Team,
+        whole: Task,
+        topology: Topology,
+        runs: int,
+        callbacks: Sequence[Callback],
+        secret: Secret | None = None,
     ) -> None:
-        self.team, self.whole, self.runs, self.callbacks, self.secret = team, whole, runs, callbacks, secret
+        self.team, self.whole, self.runs, self.callbacks, self.secret = (
+            team,
+            whole,
+            runs,
+            callbacks,
+            secret,
+        )
         self.part, self.members = parts(topology, team)
         self.salt = 2**40 * team.rank
         self.waits, self.is_alone = team.size > 1, team.size == 1
@@ -58,13 +74,25 @@ class Teammate:
 
     @cached_property
     def task(self) -> Task:
-        return replace(self.whole, shards=[self.whole.shards[int(user)] for user in self.part.users])
+        return replace(
+            self.whole, shards=[self.whole.shards[int(user)] for user in self.part.users]
+        )
 
-    def batches(self, size: int | None, sampling: Sampling, seeds: Sequence[int], unit: int) -> Batches:
+    def batches(
+        self, size: int | None, sampling: Sampling, seeds: Sequence[int], unit: int
+    ) -> Batches:
         words = None if self.secret is None else self.secret.batch_words
-        return Batches(self.task.counts, size, sampling, seeds, unit, self.part.users.tolist(), words)
+        return Batches(
+            self.task.counts, size, sampling, seeds, unit, self.part.users.tolist(), words
+        )
 
-    def channel(self, plans: Sequence[NoisePlan], seeds: Sequence[int], dtype: torch.dtype, device: torch.device) -> Channel:
+    def channel(
+        self,
+        plans: Sequence[NoisePlan],
+        seeds: Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> Channel:
         topology, central = plans[0].topology, plans[0].adversary.average_only
         if device.type == "cuda":
             from .cuda_border_exchange import OnCards
@@ -83,7 +111,9 @@ class Teammate:
         return Sparse(mixing, plans, seeds, of, len(self.part.users))
 
     def _private_noise(self, plan: NoisePlan, secret: Secret) -> GridNoise:
-        """Of the users here: edges between them from this process's secret, edges to others' users from one that both hold."""
+        """Of the users here: edges between them from this process's secret, edges to others' users
+        from one that both hold.
+        """
         topology, grid = plan.topology, private_grid(plan, self.whole)
         home = np.empty(topology.users, np.int64)
         for rank, users in enumerate(self.members):
@@ -97,14 +127,18 @@ class Teammate:
                 inside.append((place[low], place[high]))
                 multiples.append(multiple)
             elif self.team.rank in (home[low], home[high]):
-                user, sign, other = (low, 1, home[high]) if home[low] == self.team.rank else (high, -1, home[low])
+                user, sign, other = (
+                    (low, 1, home[high]) if home[low] == self.team.rank else (high, -1, home[low])
+                )
                 shared = handshake.agree(others[other], struct.pack("<2Q", low, high))
                 crossing.append(Crossing(place[user], sign * multiple, shared))
         width = width_for(topology.users, topology.edge_count)
         return GridNoise(grid, secret, len(place), np.array(inside), multiples, width, crossing)
 
     def mean(self, block: Tensor) -> Tensor:
-        return (self.team.total(block.sum(0, dtype=torch.float64)) / self.whole.users).to(block.dtype)
+        return (self.team.total(block.sum(0, dtype=torch.float64)) / self.whole.users).to(
+            block.dtype
+        )
 
     def total(self, value: Tensor) -> Tensor:
         return self.team.total(value)
@@ -116,7 +150,9 @@ class Teammate:
 
     def everybodys(self, blocks: Blocks) -> Blocks:
         order = torch.from_numpy(np.argsort(np.concatenate(self.members)))
-        gathered = [self.team.gathered(block, [len(users) for users in self.members]) for block in blocks]
+        gathered = [
+            self.team.gathered(block, [len(users) for users in self.members]) for block in blocks
+        ]
         return [torch.cat(every)[order] for every in gathered] if self.is_first else []
 
     def resumed(self, find: Callable[[], Resumed | None], like: Blocks) -> Resumed | None:
@@ -135,20 +171,33 @@ class Teammate:
             return None
         if found is None or not self.is_first:
             found = Resumed(0, {}, like, like)
-        start, history = int(self.team.told(torch.tensor(found.start))), self.team.said(found.history)
-        return Resumed(start, history, self._dealt(found.models), self._dealt(found.velocity) if word == 2 else [])
+        start, history = (
+            int(self.team.told(torch.tensor(found.start))),
+            self.team.said(found.history),
+        )
+        return Resumed(
+            start,
+            history,
+            self._dealt(found.models),
+            self._dealt(found.velocity) if word == 2 else [],
+        )
 
     def _dealt(self, blocks: Blocks) -> Blocks:
         """Everybody's numbers at the first process -> those of the users of each."""
         found = []
         for block in blocks:
             own = block.new_empty((len(self.part.users), *block.shape[1:]))
-            rows = [block[torch.from_numpy(users)] for users in self.members] if self.is_first else []
+            rows = (
+                [block[torch.from_numpy(users)] for users in self.members] if self.is_first else []
+            )
             found.append(self.team.dealt(own, rows))
         return found
 
     def asked(self, moments: dict[int, Moment], run: Callable[[int], Run]) -> dict[int, StopReason]:
-        """The first process asks its callbacks. When one wants a run, the others give their models; then they hear the end."""
+        """The first process asks its callbacks.
+
+        When one wants a run, the others give their models; then they hear the end.
+        """
         if not self.asks:
             return {}
         if self.is_first:
@@ -160,10 +209,13 @@ class Teammate:
             raise DecorError("the first process has failed in a callback")
         ended = self.team.told(torch.zeros(self.runs, dtype=torch.int64))
         return {
-            k: StopReason(f"stopped after step {moments[k].step}", "unfinished") for k in torch.nonzero(ended).flatten().tolist()
+            k: StopReason(f"stopped after step {moments[k].step}", "unfinished")
+            for k in torch.nonzero(ended).flatten().tolist()
         }
 
-    def _asked_here(self, moments: dict[int, Moment], run: Callable[[int], Run]) -> dict[int, StopReason]:
+    def _asked_here(
+        self, moments: dict[int, Moment], run: Callable[[int], Run]
+    ) -> dict[int, StopReason]:
         def gathered(k: int) -> Run:
             if not asking:
                 raise InputError("a run can be asked for while its callback is called, not later")
@@ -172,7 +224,10 @@ class Teammate:
 
         asking = True
         try:
-            reasons = stopped({k: replace(moment, run_now=partial(gathered, k)) for k, moment in moments.items()}, self.callbacks)
+            reasons = stopped(
+                {k: replace(moment, run_now=partial(gathered, k)) for k, moment in moments.items()},
+                self.callbacks,
+            )
         except BaseException:
             self.team.told(torch.tensor([_FAILED, 0]))
             raise

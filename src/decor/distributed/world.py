@@ -1,8 +1,11 @@
-"""World: which of the processes of one run this is. Only a process group that was joined knows a rank.
+"""World: which of the processes of one run this is.
 
-RANK is in the environment of many a process that belongs to no group: in every pod of a Kubernetes job but one, in whatever
-torchrun starts, after many a prologue of Slurm. So the environment says where a group can be *joined*, to the engine that joins
-one, and never what is saved, printed or attacked.
+Only a process group that was joined knows a rank.
+
+RANK is in the environment of many a process that belongs to no group: in every pod of a Kubernetes
+job but one, in whatever torchrun starts, after many a prologue of Slurm. So the environment says
+where a group can be *joined*, to the engine that joins one, and never what is saved, printed or
+attacked.
 """
 
 from __future__ import annotations
@@ -14,7 +17,9 @@ from dataclasses import dataclass
 from decor.errors import InputError
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What torchrun, a PyTorchJob of Kubernetes or a script of Slurm sets for each process of a group. All, or there is no group."""
+"""What torchrun, a PyTorchJob of Kubernetes or a script of Slurm sets for each process of a group.
+All, or there is no group.
+"""
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,10 @@ class World:
 
     @classmethod
     def joined(cls) -> World:
-        """The process group that this process is in; alone without one. Reads no environment variable."""
+        """The process group that this process is in; alone without one.
+
+        Reads no environment variable.
+        """
         dist = sys.modules.get("torch.distributed")  # whoever has not loaded it is in no group
         if dist is None or not dist.is_available() or not dist.is_initialized():
             return cls()
@@ -39,7 +47,9 @@ class World:
 
     @classmethod
     def announced(cls) -> World | None:
-        """The process group that the environment offers to join, or None where one of torchrun's variables is missing."""
+        """The process group that the environment offers to join, or None where one of torchrun's
+        variables is missing.
+        """
         if not all(name in os.environ for name in TORCHRUN):
             return None
         said = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE")}
@@ -49,5 +59,7 @@ class World:
             rank, size = -1, 0
         if not 0 <= rank < size:
             shown = " and ".join(f"{name}={value}" for name, value in said.items())
-            raise InputError(f"{shown} name no process of a group; start all of them by torchrun, or unset both")
+            raise InputError(
+                f"{shown} name no process of a group; start all of them by torchrun, or unset both"
+            )
         return cls(rank, size)

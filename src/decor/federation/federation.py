@@ -1,6 +1,8 @@
-"""Federation: who trains what together, on what budget; the same at every party, and compared field by field when they meet.
+"""Federation: who trains what together, on what budget; the same at every party, and compared field
+by field when they meet.
 
-Noise is never in the file: every party derives it from the budget, and what it derived is part of what is compared.
+Noise is never in the file: every party derives it from the budget, and what it derived is part of
+what is compared.
 """
 
 from __future__ import annotations
@@ -30,7 +32,20 @@ from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
 from decor.training.release_grid import grid_of
 
-from .file import FORMAT, NAME, Member, Model, Network, Privacy, Training, member_of, refuse_unknown, section_of, shown, written
+from .file import (
+    FORMAT,
+    NAME,
+    Member,
+    Model,
+    Network,
+    Privacy,
+    Training,
+    member_of,
+    refuse_unknown,
+    section_of,
+    shown,
+    written,
+)
 from .member_graph import check_reach, drawn_out, topology_of
 from .model import built, fitting, parameters
 
@@ -40,16 +55,20 @@ if TYPE_CHECKING:
 __all__ = ["Federation", "Member", "Model", "Network", "Privacy", "Training"]
 
 _DIGITS = 6
-"""Of a derived sigma, rounded up: another machine's last digits, which differ in linear algebra, give the same number."""
+"""Of a derived sigma, rounded up: another machine's last digits, which differ in linear algebra,
+give the same number.
+"""
 _LARGEST = 2**32 - 1024
 """Bytes of a model that fit in a frame."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """A federation's file, checked as a whole: made by `read`, by `parse`, or by a program from its parts.
+    """A federation's file, checked as a whole: made by `read`, by `parse`, or by a program from its
+    parts.
 
-    Users are numbered in the order of the file. Guarantee: `plan` meets the budget, or asking for it raises.
+    Users are numbered in the order of the file. Guarantee: `plan` meets the budget, or asking for
+    it raises.
     """
 
     name: str
@@ -77,16 +96,23 @@ class Federation:
             except InputError as problem:
                 raise InputError(f"privacy.delta: {problem}") from None
         if self.model.sizes is not None and self.model_bytes > _LARGEST:
-            raise InputError(f"[model] has {self.parameters:,} numbers, more than the 4 GB that a message holds; make it smaller")
+            raise InputError(
+                f"[model] has {self.parameters:,} numbers, more than the 4 GB that a "
+                "message holds; make it smaller"
+            )
 
     @staticmethod
     def read(path: str | Path) -> Federation:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except OSError as problem:
-            raise InputError(f"the federation {str(path)!r} cannot be read: {problem.strerror}") from None
+            raise InputError(
+                f"the federation {str(path)!r} cannot be read: {problem.strerror}"
+            ) from None
         except UnicodeDecodeError:
-            raise InputError(f"the federation {str(path)!r} is not a text file; give the TOML file") from None
+            raise InputError(
+                f"the federation {str(path)!r} is not a text file; give the TOML file"
+            ) from None
         try:
             return Federation.parse(text)
         except InputError as problem:
@@ -101,15 +127,24 @@ class Federation:
 
     @staticmethod
     def of(tables: Mapping[str, Any]) -> Federation:
-        """From the file's fields as plain values, nested as in the file; `to_tables` gives them back."""
-        refuse_unknown(tables, ("format", "name", "privacy", "training", "model", "network", "users"))
+        """From the file's fields as plain values, nested as in the file; `to_tables` gives them
+        back.
+        """
+        refuse_unknown(
+            tables, ("format", "name", "privacy", "training", "model", "network", "users")
+        )
         if tables.get("format") != FORMAT:
-            raise InputError(f'format must be "{FORMAT}", not {shown(tables.get("format"))}; other versions are not read')
+            raise InputError(
+                f'format must be "{FORMAT}", not {shown(tables.get("format"))}; '
+                "other versions are not read"
+            )
         if "name" not in tables:
             raise InputError(f"name is missing; give {NAME.words}")
         users = tables.get("users")
         if not isinstance(users, list):
-            raise InputError("users are missing; give a [[users]] with name, address and key for each of them")
+            raise InputError(
+                "users are missing; give a [[users]] with name, address and key for each of them"
+            )
         return Federation(
             name=tables["name"],
             privacy=section_of(Privacy, tables.get("privacy"), "privacy"),
@@ -121,22 +156,33 @@ class Federation:
 
     def to_tables(self) -> dict[str, Any]:
         """Every field as a plain value, defaults written out, None where a field has no meaning."""
-        sections = {name: asdict(getattr(self, name)) for name in ("privacy", "training", "model", "network")}
+        sections = {
+            name: asdict(getattr(self, name))
+            for name in ("privacy", "training", "model", "network")
+        }
         if not self.privacy.any_delta:  # a file of before this field has the same digest
             del sections["privacy"]["any_delta"]
-        users = [{"name": m.name, "address": m.address, "key": m.key, "records": m.records} for m in self.members]
+        users = [
+            {"name": m.name, "address": m.address, "key": m.key, "records": m.records}
+            for m in self.members
+        ]
         return {"format": FORMAT, "name": self.name, **sections, "users": users}
 
     def to_toml(self) -> str:
         """What `parse` reads."""
-        return "# The same at every party. decor federation check FILE says what it promises.\n" + written(self.to_tables())
+        return (
+            "# The same at every party. decor federation check FILE says what it promises.\n"
+        ) + written(self.to_tables())
 
     def fields(self) -> dict[str, Any]:
         """Dotted name -> plain value; of the users, the columns."""
         found: dict[str, Any] = {}
         for name, value in self.to_tables().items():
             if name == "users":
-                found |= {f"users.{key}": [user[key] for user in value] for key in ("name", "address", "key", "records")}
+                found |= {
+                    f"users.{key}": [user[key] for user in value]
+                    for key in ("name", "address", "key", "records")
+                }
             elif isinstance(value, dict):
                 found |= {f"{name}.{key}": each for key, each in value.items()}
             else:
@@ -146,11 +192,15 @@ class Federation:
     @cached_property
     def _full_digests(self) -> tuple[tuple[str, bytes], ...]:
         held = self.fields() | {"derived.noise": [self.plan.sigma_cdp, self.plan.sigma_cor]}
-        return tuple((name, hashlib.sha256(_canonical(held[name])).digest()) for name in sorted(held))
+        return tuple(
+            (name, hashlib.sha256(_canonical(held[name])).digest()) for name in sorted(held)
+        )
 
     @property
     def digests(self) -> tuple[tuple[str, bytes], ...]:
-        """Eight bytes for every field, and for the noise derived from them: what two who differ compare."""
+        """Eight bytes for every field, and for the noise derived from them: what two who differ
+        compare.
+        """
         return tuple((name, digest[:8]) for name, digest in self._full_digests)
 
     @cached_property
@@ -177,7 +227,13 @@ class Federation:
             return Exposure(training.clip, training.steps)
         records = {m.name: m.records or 0 for m in self.members}
         return Exposure(
-            training.clip, training.steps, "example", training.batch_size, records, privacy.sampling, privacy.relation
+            training.clip,
+            training.steps,
+            "example",
+            training.batch_size,
+            records,
+            privacy.sampling,
+            privacy.relation,
         )
 
     @cached_property
@@ -188,7 +244,10 @@ class Federation:
     @cached_property
     def gossip(self) -> Gossip:
         """The rounds of every step."""
-        return Gossip(self.training.gossip_rounds, {"no": False, "chebyshev": True}.get(self.training.accelerate, "designed"))
+        return Gossip(
+            self.training.gossip_rounds,
+            {"no": False, "chebyshev": True}.get(self.training.accelerate, "designed"),
+        )
 
     @cached_property
     def _derived(self) -> tuple[NoisePlan, tuple[str, ...]]:
@@ -210,10 +269,13 @@ class Federation:
         reached = plan.guarantee(budget.accounted.delta).epsilon
         if not reached <= budget.epsilon:
             raise InputError(
-                f"privacy.epsilon {budget.epsilon:g} cannot be met: the derived noise gives {reached:g}; raise it, take fewer "
+                f"privacy.epsilon {budget.epsilon:g} cannot be met: the derived noise gives "
+                f"{reached:g}; raise it, take fewer "
                 "steps, or another graph"
             )
-        return plan, tuple(str(each.message) for each in caught if issubclass(each.category, FragileGraphWarning))
+        return plan, tuple(
+            str(each.message) for each in caught if issubclass(each.category, FragileGraphWarning)
+        )
 
     @property
     def plan(self) -> NoisePlan:
@@ -226,7 +288,9 @@ class Federation:
         return self._derived[1]
 
     def guarantee(self, adversary: Adversary | None = None) -> Guarantee:
-        """What the plan promises at the file's delta; infinity where the tables of the noise take more of it than is left."""
+        """What the plan promises at the file's delta; infinity where the tables of the noise take
+        more of it than is left.
+        """
         return self.plan.guarantee_on_grid(self.grid.distance, self.budget.delta, adversary)
 
     @cached_property
@@ -244,9 +308,14 @@ class Federation:
     def recipe(self) -> Recipe:
         """How to train, as the file says."""
         training = self.training
-        shared = {each.name: getattr(training, each.name) for each in fields(Recipe) if hasattr(training, each.name)}
+        shared = {
+            each.name: getattr(training, each.name)
+            for each in fields(Recipe)
+            if hasattr(training, each.name)
+        }
         own = {"schedule": self.schedule, "accelerate": self.gossip.accelerate}
-        batch_size = training.batch_size if self.privacy.unit == "user" else None  # at example level the plan says it
+        # at example level the plan says it
+        batch_size = training.batch_size if self.privacy.unit == "user" else None
         return Recipe(**shared | own | {"batch_size": batch_size})
 
     @property
@@ -271,7 +340,8 @@ class Federation:
             if member.public == public:
                 return number
         raise InputError(
-            f"this key belongs to no user of {self.name!r}; take the key whose public line is in the file, or have it added"
+            f"this key belongs to no user of {self.name!r}; take the key whose public line is in "
+            "the file, or have it added"
         )
 
     @cached_property
@@ -284,10 +354,18 @@ class Federation:
         """Of a model as it travels."""
         return self.parameters * (8 if self.dtype == "float64" else 4)
 
-    def task(self, shard: tuple[Any, Any], test: tuple[Any, Any] | None = None, *, user: int | None = None) -> Task:
-        """What one user trains: the file's model on its own records, with public test records; loads torch.
+    def task(
+        self,
+        shard: tuple[Any, Any],
+        test: tuple[Any, Any] | None = None,
+        *,
+        user: int | None = None,
+    ) -> Task:
+        """What one user trains: the file's model on its own records, with public test records;
+        loads torch.
 
-        With `user`, the number of records must be the file's (example level). No error repeats a value of the data.
+        With `user`, the number of records must be the file's (example level). No error repeats a
+        value of the data.
         """
         require("torch", "train", "federations that train")
         from decor.learning.task import Task
@@ -297,7 +375,8 @@ class Federation:
         said = self.members[user].records if user is not None else None
         if said is not None and said != len(own[0]):
             raise InputError(
-                f"the data has {len(own[0])} records, and users.records says {said}: the epsilon would not be true; mend the "
+                f"the data has {len(own[0])} records, and users.records says {said}: the epsilon "
+                "would not be true; mend the "
                 "data, or have everybody take a file with the right number"
             )
         tested = None if test is None else fitting(self.model, self.dtype, "the test data", test)
@@ -305,7 +384,9 @@ class Federation:
 
     def _check_members(self) -> None:
         if len(self.members) < 2:
-            raise InputError(f"users: there is {len(self.members) or 'none'}; a federation has two users or more")
+            raise InputError(
+                f"users: there is {len(self.members) or 'none'}; a federation has two users or more"
+            )
         for column, values in (
             ("name", [m.name for m in self.members]),
             ("key", [m.key for m in self.members]),
@@ -313,23 +394,34 @@ class Federation:
         ):
             twice = [value for value in values if values.count(value) > 1]
             if twice:
-                raise InputError(f"users.{column} {shown(twice[0])} is there twice; give every user its own")
+                raise InputError(
+                    f"users.{column} {shown(twice[0])} is there twice; give every user its own"
+                )
 
     def _check_records(self) -> None:
         batch = self.training.batch_size
         if self.privacy.unit == "user":
             for member in self.members:
                 if member.records is not None:
-                    raise InputError(f'users.records of {member.name!r} counts with privacy.unit = "example" only; drop it')
+                    raise InputError(
+                        f"users.records of {member.name!r} counts with privacy.unit "
+                        '= "example" only; drop it'
+                    )
             return
         if batch is None:
-            raise InputError('training.batch_size is missing; privacy.unit = "example" needs it, such as 32')
+            raise InputError(
+                'training.batch_size is missing; privacy.unit = "example" needs it, such as 32'
+            )
         for member in self.members:
             if member.records is None:
-                raise InputError(f'users.records of {member.name!r} is missing; privacy.unit = "example" needs everybody\'s')
+                raise InputError(
+                    f"users.records of {member.name!r} is missing; privacy.unit = "
+                    '"example" needs everybody\'s'
+                )
             if member.records < batch:
                 raise InputError(
-                    f"training.batch_size {batch} is larger than users.records of {member.name!r}, {member.records}; lower it"
+                    f"training.batch_size {batch} is larger than users.records of "
+                    f"{member.name!r}, {member.records}; lower it"
                 )
 
 

@@ -1,4 +1,6 @@
-"""A whole federation on one machine, to try it out: a process for every user, forked from one that has everything loaded."""
+"""A whole federation on one machine, to try it out: a process for every user, forked from one that
+has everything loaded.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,10 @@ class Seat:
 
 @dataclass
 class Together:
-    """Starts and watches users. `crash`: a user's number -> after how many messages it is killed, and started again."""
+    """Starts and watches users.
+
+    `crash`: a user's number -> after how many messages it is killed, and started again.
+    """
 
     terms: Terms
     identities: Sequence[Identity]
@@ -83,7 +88,9 @@ class Together:
         members = self.terms.members
         self.seats = [
             Seat(k, member.name, identity, task, self.folder)
-            for k, (member, identity, task) in enumerate(zip(members, self.identities, self.tasks, strict=True))
+            for k, (member, identity, task) in enumerate(
+                zip(members, self.identities, self.tasks, strict=True)
+            )
         ]
         self.earlier: set[int] = set()
         """Who had finished before anybody was started here."""
@@ -92,12 +99,15 @@ class Together:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
-            raise InputError(f"the folder {str(self.folder)!r} cannot be made: {problem.strerror}") from None
+            raise InputError(
+                f"the folder {str(self.folder)!r} cannot be made: {problem.strerror}"
+            ) from None
 
     def trained(self) -> list[Run]:
         """Everybody's run, when all are done; raises if somebody could not go on.
 
-        Who has finished and saved its model has done all its work: if its process then ends badly, that is told, and no failure.
+        Who has finished and saved its model has done all its work: if its process then ends badly,
+        that is told, and no failure.
         """
         self._warm()
         crash = dict(self.crash)
@@ -117,15 +127,25 @@ class Together:
         if failed := self._failed():
             done = [seat.name for seat in self.seats if self._finished(seat)]
             others = f"; finished all the same: {', '.join(done)}" if done else ""
-            raise DecorError(f"{failed[0].name} stopped early: {_last(failed[0].log)}{others}; see {failed[0].log}")
+            raise DecorError(
+                f"{failed[0].name} stopped early: {_last(failed[0].log)}{others}; "
+                f"see {failed[0].log}"
+            )
         for seat in self.seats:
             if code := self.codes.get(seat.number):
-                self.tell(f"{seat.name} had finished its work when its process ended with code {code}; see {seat.log}")
+                self.tell(
+                    f"{seat.name} had finished its work when its process ended with code "
+                    f"{code}; see {seat.log}"
+                )
         return [Run.load(seat.run) for seat in self.seats]
 
     def _failed(self) -> list[Seat]:
-        """Whose process ended before its work did; first the one that failed by itself, and not because of another."""
-        ended = [seat for seat in self.seats if self.codes.get(seat.number) and not self._finished(seat)]
+        """Whose process ended before its work did; first the one that failed by itself, and not
+        because of another.
+        """
+        ended = [
+            seat for seat in self.seats if self.codes.get(seat.number) and not self._finished(seat)
+        ]
         return sorted(ended, key=lambda seat: self.codes[seat.number] != 2)
 
     def _finished(self, seat: Seat) -> bool:
@@ -138,13 +158,21 @@ class Together:
             held = json.loads((seat.run / "manifest.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return False
-        return isinstance(held, dict) and held.get("federation") == self.terms.digest.hex() and held.get("stopped") is None
+        return (
+            isinstance(held, dict)
+            and held.get("federation") == self.terms.digest.hex()
+            and held.get("stopped") is None
+        )
 
     def _warm(self) -> None:
-        """What every user would have to load or find out is here before they part; what is refused is refused once."""
+        """What every user would have to load or find out is here before they part; what is refused
+        is refused once.
+        """
         self.terms.grid.noised(np.zeros(1), bytes(32), [])
         self.terms.spent(1)
-        Local(self.tasks[0], self.terms.plan.exposure, self.terms.recipe, self.terms.dtype, os.urandom)
+        Local(
+            self.tasks[0], self.terms.plan.exposure, self.terms.recipe, self.terms.dtype, os.urandom
+        )
 
     def _watch(self, crash: dict[int, int]) -> None:
         said = self.statuses()
@@ -159,7 +187,8 @@ class Together:
         sys.stdout.flush()
         sys.stderr.flush()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: the child uses one alone
+            # of forks beside threads: the child uses one alone
+            warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if not pid:
             _live(self.terms, self.seats[number], self.witnessed)
@@ -222,7 +251,9 @@ def _live(terms: Terms, seat: Seat, witnessed: bool) -> NoReturn:
             try:
                 with Ledger(seat.ledger) as ledger:
                     witness = Witness(seat.witness) if witnessed else None
-                    node = Node(terms, seat.number, seat.identity, seat.task, ledger, log, witness=witness)
+                    node = Node(
+                        terms, seat.number, seat.identity, seat.task, ledger, log, witness=witness
+                    )
                     node.keep = lambda run: run.save(seat.run, overwrite=True)
                     run = asyncio.run(attended(node, seat.socket, None))
                 code = 0 if run.stopped is None else 130

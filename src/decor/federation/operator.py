@@ -1,4 +1,6 @@
-"""A node at work for its operator: what it logs, how it answers questions, and how it stops when it is told to."""
+"""A node at work for its operator: what it logs, how it answers questions, and how it stops when it
+is told to.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +25,30 @@ _MMAP_THRESHOLD = -3
 
 @dataclass(frozen=True)
 class Logbook:
-    """One line an event: when, who, what, and its facts as name=value. Nothing secret ever reaches it."""
+    """One line an event: when, who, what, and its facts as name=value.
+
+    Nothing secret ever reaches it.
+    """
 
     user: str
     to: TextIO
 
     def __call__(self, event: str, **facts: object) -> None:
         now = time.time()
-        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
+        when = (
+            time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
+        )
         words = [f"{name}={_word(value)}" for name, value in facts.items()]
-        with suppress(OSError):  # a log that cannot be written is no reason to stop: the ledger is what counts
-            print(when, f"user={_word(self.user)}", f"event={_word(event)}", *words, file=self.to, flush=True)
+        # a log that cannot be written is no reason to stop: the ledger is what counts
+        with suppress(OSError):
+            print(
+                when,
+                f"user={_word(self.user)}",
+                f"event={_word(event)}",
+                *words,
+                file=self.to,
+                flush=True,
+            )
 
 
 def _word(value: object) -> str:
@@ -42,18 +57,24 @@ def _word(value: object) -> str:
 
 
 def told(problem: Exception) -> str:
-    """Our own sentence; of other people's exceptions the name alone, as what they say might repeat data."""
+    """Our own sentence; of other people's exceptions the name alone, as what they say might repeat
+    data.
+    """
     return str(problem) if isinstance(problem, DecorError) else type(problem).__name__
 
 
 def give_memory_back() -> None:
-    """Large blocks go back to the system when they are freed: by default glibc keeps several models' worth of them."""
+    """Large blocks go back to the system when they are freed: by default glibc keeps several
+    models' worth of them.
+    """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 20)
 
 
 async def attended(node: Node, socket: Path | None, metrics: int | None) -> Run:
-    """The node's run, until it ends or the operator ends it (SIGINT, SIGTERM): then as far as it came."""
+    """The node's run, until it ends or the operator ends it (SIGINT, SIGTERM): then as far as it
+    came.
+    """
     give_memory_back()
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:

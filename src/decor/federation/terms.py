@@ -38,7 +38,10 @@ class Terms:
 
     def __post_init__(self) -> None:
         if self.recipe.gossip.rounds < 1:
-            raise InputError("a federation needs a round of gossip in every step, or nobody would hear of anybody")
+            raise InputError(
+                "a federation needs a round of gossip in every step, or nobody would "
+                "hear of anybody"
+            )
 
     @staticmethod
     def of(federation: Federation) -> Terms:
@@ -74,7 +77,9 @@ class Terms:
 
     @property
     def course(self) -> Course:
-        return Course(self.plan.exposure.steps, self.recipe.gossip.rounds, self.recipe.final_gossip.rounds)
+        return Course(
+            self.plan.exposure.steps, self.recipe.gossip.rounds, self.recipe.final_gossip.rounds
+        )
 
     def neighbours(self, number: int) -> tuple[Neighbour, ...]:
         """Of two with addresses the higher number calls; who has none calls everybody."""
@@ -82,13 +87,17 @@ class Terms:
         for j in self.plan.topology.neighbours(number):
             other, own = self.members[j], self.members[number]
             dials = not own.address if not (own.address and other.address) else number > j
-            found.append(Neighbour(int(j), other.name, other.public, other.address, dials, bool(number < j)))
+            found.append(
+                Neighbour(int(j), other.name, other.public, other.address, dials, bool(number < j))
+            )
         return tuple(found)
 
     def multiples(self, number: int) -> dict[int, int]:
         """neighbour -> by how much, and with which sign, this user takes the edge's noise."""
         found = {}
-        for (low, high), multiple in zip(self.plan.topology.edges.tolist(), self.grid.multiples, strict=True):
+        for (low, high), multiple in zip(
+            self.plan.topology.edges.tolist(), self.grid.multiples, strict=True
+        ):
             if number == low:
                 found[high] = multiple
             elif number == high:

@@ -12,7 +12,9 @@ from decor.arrays import Array
 
 Vector = Array
 LARGEST = 1e18
-"""Of a model's numbers: with these, and data of any sensible size, no gradient overflows in double precision."""
+"""Of a model's numbers: with these, and data of any sensible size, no gradient overflows in double
+precision.
+"""
 
 
 def moved(model: Vector, direction: Vector, rate: float, keep: float) -> Vector | None:
@@ -22,7 +24,10 @@ def moved(model: Vector, direction: Vector, rate: float, keep: float) -> Vector 
 
 
 def moderate(model: Vector) -> bool:
-    """Whether all numbers are within LARGEST of zero. Not a number is not; nor is what could make a gradient overflow."""
+    """Whether all numbers are within LARGEST of zero.
+
+    Not a number is not; nor is what could make a gradient overflow.
+    """
     return bool(_moderate(model, LARGEST))
 
 

@@ -1,6 +1,18 @@
 """Who talks to whom."""
 
-from .families import complete, erdos_renyi, from_edges, from_networkx, grid, hypercube, path, random_regular, ring, star, torus
+from .families import (
+    complete,
+    erdos_renyi,
+    from_edges,
+    from_networkx,
+    grid,
+    hypercube,
+    path,
+    random_regular,
+    ring,
+    star,
+    torus,
+)
 from .files import read, write
 from .topology import Family, Topology
 

@@ -1,8 +1,10 @@
-"""Rounds of gossip designed for a graph: the polynomial of W that leaves least of the noise its edges put in.
+"""Rounds of gossip designed for a graph: the polynomial of W that leaves least of the noise its
+edges put in.
 
-Several rounds in a row, each x <- (W - r) x / (1 - r), are the polynomial P with those roots and P(1) = 1. Repeated in every
-step, P leaves the share q / (1 - q) of what noise puts into a mode, q being P^2 at its eigenvalue. With as many rounds as W has
-other eigenvalues nothing is left: everybody holds the average (16 users: 8 rounds on a ring, 4 on a torus or a hypercube).
+Several rounds in a row, each x <- (W - r) x / (1 - r), are the polynomial P with those roots and
+P(1) = 1. Repeated in every step, P leaves the share q / (1 - q) of what noise puts into a mode, q
+being P^2 at its eigenvalue. With as many rounds as W has other eigenvalues nothing is left:
+everybody holds the average (16 users: 8 rounds on a ring, 4 on a torus or a hypercube).
 """
 
 from __future__ import annotations
@@ -19,16 +21,21 @@ from .spectrum import DENSE_LIMIT
 from .topology import Topology
 
 _OWN_NOISE = 0.01
-"""Weight of users' own noise beside the edges', whose variance is 10 to 1000 times larger in the plans that gossip is for."""
+"""Weight of users' own noise beside the edges', whose variance is 10 to 1000 times larger in the
+plans that gossip is for.
+"""
 
 
 @lru_cache(maxsize=64)
 def designed_roots(topology: Topology, rounds: int) -> tuple[float, ...]:
-    """One root for every round, in an order that keeps what is in between small; never worse than plain or Chebyshev's rounds."""
+    """One root for every round, in an order that keeps what is in between small; never worse than
+    plain or Chebyshev's rounds.
+    """
     modes = modes_of(topology)
     if not modes.exact:
         raise InputError(
-            f"rounds designed for a graph need all its eigenvalues, which are found for up to {DENSE_LIMIT:,} users of an "
+            "rounds designed for a graph need all its eigenvalues, which are found for up to "
+            f"{DENSE_LIMIT:,} users of an "
             f"irregular graph, not for {topology.users:,}; use accelerate=True, Chebyshev's rounds"
         )
     w, noise = modes.eigenvalues, modes.edges + _OWN_NOISE * modes.users
@@ -38,8 +45,9 @@ def designed_roots(topology: Topology, rounds: int) -> tuple[float, ...]:
     if len(w) and rounds > 1:
         q, least = _squared(best, w), np.inf
         for _ in range(60):
-            # least squares with the weights at which its solution is the minimum of what is left; half a step at a time,
-            # as a whole one can overshoot and come to a P that lets some mode grow
+            # least squares with the weights at which its solution is the minimum of what is left;
+            # half a step at a time, as a whole one can overshoot and come to a P that lets some
+            # mode grow
             roots = _least_squares(w, noise / (1 - np.minimum(q, 0.999)) ** 2, rounds)
             reached = _squared(roots, w)
             q = (q + np.minimum(reached, 1.0)) / 2
@@ -53,7 +61,9 @@ def designed_roots(topology: Topology, rounds: int) -> tuple[float, ...]:
 
 
 def _least_squares(w: Floats, weights: Floats, rounds: int) -> Floats:
-    """Roots of the P with P(1) = 1 and the least sum of weights P(w)^2: Gauss and Radau's nodes beside 1, by Lanczos."""
+    """Roots of the P with P(1) = 1 and the least sum of weights P(w)^2: Gauss and Radau's nodes
+    beside 1, by Lanczos.
+    """
     basis = np.empty((rounds + 1, len(w)))
     basis[0] = np.sqrt(weights / weights.sum())
     diagonal: list[float] = []
@@ -65,15 +75,24 @@ def _least_squares(w: Floats, weights: Floats, rounds: int) -> Floats:
             u = u - (basis[: k + 1] @ u) @ basis[: k + 1]
         size = float(np.linalg.norm(u))
         if size < 1e-12:  # all eigenvalues are met
-            return np.concatenate([np.linalg.eigvalsh(_tridiagonal(diagonal, beside)), np.zeros(rounds - len(diagonal))])
+            return np.concatenate(
+                [
+                    np.linalg.eigvalsh(_tridiagonal(diagonal, beside)),
+                    np.zeros(rounds - len(diagonal)),
+                ]
+            )
         beside.append(size)
         basis[k + 1] = u / size
-    last = np.linalg.solve(_tridiagonal(diagonal, beside[:-1]) - np.eye(rounds), beside[-1] ** 2 * np.eye(rounds)[-1])[-1]
+    last = np.linalg.solve(
+        _tridiagonal(diagonal, beside[:-1]) - np.eye(rounds), beside[-1] ** 2 * np.eye(rounds)[-1]
+    )[-1]
     return np.sort(np.linalg.eigvalsh(_tridiagonal([*diagonal, 1.0 + last], beside)))[:-1]
 
 
 def _tridiagonal(diagonal: list[float], beside: list[float]) -> Floats:
-    return np.asarray(np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1), dtype=np.float64)
+    return np.asarray(
+        np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1), dtype=np.float64
+    )
 
 
 def _squared(roots: Floats, w: Floats) -> Floats:
@@ -83,12 +102,16 @@ def _squared(roots: Floats, w: Floats) -> Floats:
 
 
 def _left(q: Floats, noise: Floats) -> float:
-    """What is left of the noise when steps follow each other without end; infinite if a mode does not shrink."""
+    """What is left of the noise when steps follow each other without end; infinite if a mode does
+    not shrink.
+    """
     return float(noise @ (q / (1 - q))) if (q < 1).all() else np.inf
 
 
 def _ordered(roots: Floats) -> Floats:
-    """Leja's order: each root as far as can be from those before, so that no mode grows much on the way."""
+    """Leja's order: each root as far as can be from those before, so that no mode grows much on the
+    way.
+    """
     left, taken = roots.copy(), []
     far = np.log(np.abs(left) + 1e-300)
     while len(left):

@@ -40,7 +40,10 @@ def complete(users: int) -> Topology:
     """Everybody talks to everybody."""
     n = _size("complete", users, 1)
     if n > 20_000:
-        raise GraphError(f"complete({n}) has {n * (n - 1) // 2:,} edges; use random_regular({n}, degree=16) instead")
+        raise GraphError(
+            f"complete({n}) has {n * (n - 1) // 2:,} edges; use random_regular({n}, "
+            "degree=16) instead"
+        )
     return _family("complete", (n,), n, np.stack(np.triu_indices(n, 1), axis=1).astype(np.int64))
 
 
@@ -49,12 +52,22 @@ def hypercube(dimension: int) -> Topology:
     k = _size("hypercube", dimension, 0, most=26)
     n = 1 << k
     i = np.arange(n, dtype=np.int64)
-    edges = [np.stack([i[i & bit == 0], i[i & bit == 0] | bit], axis=1) for bit in (1 << b for b in range(k))]
-    return _family("hypercube", (k,), n, _sorted(np.concatenate(edges) if edges else np.empty((0, 2), dtype=np.int64)))
+    edges = [
+        np.stack([i[i & bit == 0], i[i & bit == 0] | bit], axis=1)
+        for bit in (1 << b for b in range(k))
+    ]
+    return _family(
+        "hypercube",
+        (k,),
+        n,
+        _sorted(np.concatenate(edges) if edges else np.empty((0, 2), dtype=np.int64)),
+    )
 
 
 def torus(rows: int, columns: int) -> Topology:
-    """A grid whose borders meet (the paper calls it "grid"); four neighbours each when both sides are at least 3."""
+    """A grid whose borders meet (the paper calls it "grid"); four neighbours each when both sides
+    are at least 3.
+    """
     r, c = _size("torus", rows, 2), _size("torus", columns, 2)
     return _family("torus", (r, c), r * c, _product(_closed(r), r, _closed(c), c))
 
@@ -72,10 +85,14 @@ def random_regular(users: int, degree: int, seed: int = 0) -> Topology:
     n = _size("random_regular", users, 1)
     k = _size("random_regular degree", degree, 0, most=MAX_USERS)
     if k >= n:
-        raise GraphError(f"random_regular({n}, degree={k}): a user has at most {n - 1} neighbours; use complete({n})")
+        raise GraphError(
+            f"random_regular({n}, degree={k}): a user has at most {n - 1} "
+            f"neighbours; use complete({n})"
+        )
     if n * k % 2:
         raise GraphError(
-            f"random_regular({n}, degree={k}): users x degree must be even; take degree {k + 1 if k + 1 < n else k - 1}"
+            f"random_regular({n}, degree={k}): users x degree must be even; take degree "
+            f"{k + 1 if k + 1 < n else k - 1}"
         )
     if k > n // 2:  # who is not joined is as random, and far quicker to draw
         graph = nx.complement(nx.random_regular_graph(n - 1 - k, n, seed=_seed(seed)))
@@ -91,7 +108,9 @@ def erdos_renyi(users: int, probability: float, seed: int = 0) -> Topology:
     n = _size("erdos_renyi", users, 1)
     p = float(probability) if isinstance(probability, int | float | np.number) else math.nan
     if not 0.0 <= p <= 1.0:
-        raise GraphError(f"erdos_renyi({n}, {probability!r}): the probability must be between 0 and 1")
+        raise GraphError(
+            f"erdos_renyi({n}, {probability!r}): the probability must be between 0 and 1"
+        )
     graph = nx.fast_gnp_random_graph(n, p, seed=_seed(seed)) if p < 1.0 else nx.complete_graph(n)
     return Topology(n, _pairs(graph.edges()))
 
@@ -105,12 +124,18 @@ def from_networkx(graph: Any) -> Topology:
     """The graph of a networkx.Graph; node names become labels, edge attributes are not read."""
     if not hasattr(graph, "is_directed"):
         raise GraphError(
-            f"a networkx.Graph is needed, not {type(graph).__name__}; for a list of edges use from_edges(users, edges)"
+            f"a networkx.Graph is needed, not {type(graph).__name__}; for a list of edges use "
+            "from_edges(users, edges)"
         )
     if graph.is_directed():
-        raise GraphError("secrets are shared by two users, so the graph must be undirected; pass graph.to_undirected()")
+        raise GraphError(
+            "secrets are shared by two users, so the graph must be undirected; pass "
+            "graph.to_undirected()"
+        )
     if graph.is_multigraph():
-        raise GraphError("two users share one edge at most; pass networkx.Graph(graph) to merge parallel edges")
+        raise GraphError(
+            "two users share one edge at most; pass networkx.Graph(graph) to merge parallel edges"
+        )
     nodes = list(graph.nodes())
     if not nodes:
         raise GraphError("the graph has no users; add at least one node")

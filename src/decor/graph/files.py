@@ -17,26 +17,40 @@ _NETWORKX = {".gml": "gml", ".graphml": "graphml", ".xml": "graphml"}
 def read(file: str | Path) -> Topology:
     """The graph in a file. `.gml` and `.graphml` are read as such, anything else as an edge list.
 
-    An edge list has a line for every edge: two user names with a blank, tab or comma between them. A third column (a
-    weight) is not read. A line with one name is a user without neighbours. `#` starts a comment.
+    An edge list has a line for every edge: two user names with a blank, tab or comma between them.
+    A third column (a weight) is not read. A line with one name is a user without neighbours. `#`
+    starts a comment.
     """
     try:
         path = Path(file)
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise GraphError(f"there is no graph file {str(path)!r}; give the path of an edge list, GML or GraphML file") from None
+        raise GraphError(
+            f"there is no graph file {str(path)!r}; give the path of an edge list, "
+            "GML or GraphML file"
+        ) from None
     except IsADirectoryError:
-        raise GraphError(f"{str(path)!r} is a folder; give the path of an edge list, GML or GraphML file") from None
+        raise GraphError(
+            f"{str(path)!r} is a folder; give the path of an edge list, GML or GraphML file"
+        ) from None
     except OSError as problem:
-        raise GraphError(f"the graph file {str(path)!r} cannot be read: {problem.strerror}") from None
+        raise GraphError(
+            f"the graph file {str(path)!r} cannot be read: {problem.strerror}"
+        ) from None
     except UnicodeDecodeError:
-        raise GraphError(f"{str(path)!r} is not a text file; give an edge list, GML or GraphML file") from None
+        raise GraphError(
+            f"{str(path)!r} is not a text file; give an edge list, GML or GraphML file"
+        ) from None
     except (TypeError, ValueError):
         raise GraphError(f"{file!r} is not the path of a graph file") from None
     if not text.strip():
-        raise GraphError(f"the graph file {str(path)!r} is empty; write one edge a line, such as: 0 1")
+        raise GraphError(
+            f"the graph file {str(path)!r} is empty; write one edge a line, such as: 0 1"
+        )
     kind = _NETWORKX.get(path.suffix.lower())
-    return from_edge_list(text, str(path)) if kind is None else _read_networkx(text, kind, str(path))
+    return (
+        from_edge_list(text, str(path)) if kind is None else _read_networkx(text, kind, str(path))
+    )
 
 
 def write(topology: Topology, file: str | Path) -> None:
@@ -45,7 +59,9 @@ def write(topology: Topology, file: str | Path) -> None:
     try:
         _write(topology, path, _NETWORKX.get(path.suffix.lower()))
     except OSError as problem:
-        raise GraphError(f"the graph cannot be written to {str(path)!r}: {problem.strerror}") from None
+        raise GraphError(
+            f"the graph cannot be written to {str(path)!r}: {problem.strerror}"
+        ) from None
 
 
 def _write(topology: Topology, path: Path, kind: str | None) -> None:
@@ -59,9 +75,15 @@ def _write(topology: Topology, path: Path, kind: str | None) -> None:
 
 def edge_list(topology: Topology) -> str:
     """The text that `from_edge_list` reads as this graph."""
-    strange = [name for name in topology.labels or () if len(_fields(name)) != 1 or _fields(name) != name.split()]
+    strange = [
+        name
+        for name in topology.labels or ()
+        if len(_fields(name)) != 1 or _fields(name) != name.split()
+    ]
     if strange:
-        raise GraphError(f"an edge list cannot hold the user name {strange[0]!r}; write a .gml or .graphml file")
+        raise GraphError(
+            f"an edge list cannot hold the user name {strange[0]!r}; write a .gml or .graphml file"
+        )
     lines = [f"{topology.name(i)} {topology.name(j)}" for i, j in topology.edges.tolist()]
     lines += [topology.name(int(i)) for i in (topology.degrees == 0).nonzero()[0]]
     return "\n".join(lines) + "\n"
@@ -81,7 +103,10 @@ def from_edge_list(text: str, path: str = "edge list") -> Topology:
         if not names:
             continue
         if "\0" in line or len(names) > 3:
-            raise GraphError(f"line {number} of {path!r} is not an edge: {line[:60]!r}; write two user names, such as: 0 1")
+            raise GraphError(
+                f"line {number} of {path!r} is not an edge: {line[:60]!r}; write two "
+                "user names, such as: 0 1"
+            )
         for name in names[:2]:
             seen.setdefault(name, len(seen))
         if len(names) == 1:
@@ -97,7 +122,10 @@ def from_edge_list(text: str, path: str = "edge list") -> Topology:
         where[a, b] = number
         pairs.append((a, b))
     if not seen:
-        raise GraphError(f"the graph file {path!r} holds no edge, only comments; write one edge a line, such as: 0 1")
+        raise GraphError(
+            f"the graph file {path!r} holds no edge, only comments; write one edge a "
+            "line, such as: 0 1"
+        )
     names = sorted(seen, key=int) if all(_plain(name) for name in seen) else list(seen)
     position = {name: k for k, name in enumerate(names)}
     labels = None if names == [str(k) for k in range(len(names))] else tuple(names)
@@ -114,8 +142,13 @@ def _read_networkx(text: str, kind: str, path: str) -> Topology:
 
     try:
         graph = nx.parse_gml(text) if kind == "gml" else nx.parse_graphml(text)
-    except Exception as problem:  # networkx's readers fail in as many ways as there are broken files
-        raise GraphError(f"{path!r} is not a {kind} file that networkx can read: {problem}") from None
-    if all(_plain(str(node)) for node in graph.nodes()) and len({str(node) for node in graph.nodes()}) == len(graph):
+    # networkx's readers fail in as many ways as there are broken files
+    except Exception as problem:
+        raise GraphError(
+            f"{path!r} is not a {kind} file that networkx can read: {problem}"
+        ) from None
+    if all(_plain(str(node)) for node in graph.nodes()) and len(
+        {str(node) for node in graph.nodes()}
+    ) == len(graph):
         graph = nx.relabel_nodes(graph, {node: int(node) for node in graph.nodes()})
     return from_networkx(graph)

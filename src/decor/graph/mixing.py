@@ -1,4 +1,6 @@
-"""The gossip weights W: how fast they reach consensus, and how much correlated noise one round leaves."""
+"""The gossip weights W: how fast they reach consensus, and how much correlated noise one round
+leaves.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from .topology import Topology
 
 
 def consensus_rate(topology: Topology) -> float:
-    """p of the paper: one gossip round shrinks the squared distance to the average by 1 - p; 0 when disconnected."""
+    """p of the paper: one gossip round shrinks the squared distance to the average by 1 - p; 0 when
+    disconnected.
+    """
     return consensus_rate_within_components(topology) if topology.is_connected else 0.0
 
 
@@ -30,7 +34,9 @@ def consensus_rate_within_components(topology: Topology) -> float:
 
 
 def edge_heterogeneity(topology: Topology) -> Floats:
-    """|W_i - W_j|^2 of every edge: what one gossip round leaves of that edge's noise, per unit of variance."""
+    """|W_i - W_j|^2 of every edge: what one gossip round leaves of that edge's noise, per unit of
+    variance.
+    """
     W = topology.mixing
     i, j = topology.edges.T
     if topology.users <= DENSE_LIMIT:

@@ -1,4 +1,6 @@
-"""Graphs by the names that people type: a family and a number of users, and what the random ones take beside."""
+"""Graphs by the names that people type: a family and a number of users, and what the random ones
+take beside.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,17 @@ from decor.errors import GraphError
 from . import families
 from .topology import MAX_USERS, Topology
 
-NAMES = ("ring", "torus", "grid", "complete", "star", "path", "hypercube", "random-regular", "erdos-renyi")
+NAMES = (
+    "ring",
+    "torus",
+    "grid",
+    "complete",
+    "star",
+    "path",
+    "hypercube",
+    "random-regular",
+    "erdos-renyi",
+)
 
 TAKES = {"random-regular": ("degree", "graph_seed"), "erdos-renyi": ("probability", "graph_seed")}
 """What only some graphs take."""
@@ -47,10 +59,18 @@ def named(
         case "hypercube":
             return families.hypercube(_dimension(n))
         case "random-regular":
-            return families.random_regular(n, DEGREE if degree is None else degree, seed=graph_seed or 0)
+            return families.random_regular(
+                n, DEGREE if degree is None else degree, seed=graph_seed or 0
+            )
         case "erdos-renyi":
-            return families.erdos_renyi(n, usual_probability(n) if probability is None else probability, seed=graph_seed or 0)
-    raise GraphError(f"unknown topology {name!r}; choose one of {', '.join(NAMES)}, or give --graph FILE")
+            return families.erdos_renyi(
+                n,
+                usual_probability(n) if probability is None else probability,
+                seed=graph_seed or 0,
+            )
+    raise GraphError(
+        f"unknown topology {name!r}; choose one of {', '.join(NAMES)}, or give --graph FILE"
+    )
 
 
 def _sides(name: str, users: int, least: int) -> tuple[int, int]:
@@ -60,7 +80,10 @@ def _sides(name: str, users: int, least: int) -> tuple[int, int]:
     rows = next(r for r in range(math.isqrt(users), 0, -1) if users % r == 0)
     if rows < least:
         side = max(2, round(math.sqrt(users)))
-        raise GraphError(f"{users} users do not fill a {name} of two or more rows; take {side * side} ({side} x {side})")
+        raise GraphError(
+            f"{users} users do not fill a {name} of two or more rows; take "
+            f"{side * side} ({side} x {side})"
+        )
     return rows, users // rows
 
 

@@ -1,4 +1,6 @@
-"""What belongs to users, by their names: nothing is paired with a named user by its place in a list."""
+"""What belongs to users, by their names: nothing is paired with a named user by its place in a
+list.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ T = TypeVar("T")
 def in_order(given: Mapping[str, T], topology: Topology, what: str) -> list[T]:
     """The values of a mapping from users' names, in the graph's order.
 
-    Users without labels are called "0" to "n-1". `what` is what an error calls the mapping. Raises where a user is missing or
-    unknown, and names it.
+    Users without labels are called "0" to "n-1". `what` is what an error calls the mapping. Raises
+    where a user is missing or unknown, and names it.
     """
     names = [topology.name(user) for user in range(topology.users)]
     known = set(names)
@@ -26,8 +28,10 @@ def in_order(given: Mapping[str, T], topology: Topology, what: str) -> list[T]:
         return [given[name] for name in names]
     if topology.labels is None and len(unknown) == len(given):
         raise InputError(
-            f"{what} names users ({listed(unknown)}), but those of {topology!r} have no names; give a list for users "
-            f"0..{topology.users - 1}, or name them with dataclasses.replace(topology, labels=[...])"
+            f"{what} names users ({listed(unknown)}), but those of {topology!r} have no names; "
+            "give a list for users "
+            f"0..{topology.users - 1}, or name them with dataclasses.replace(topology, "
+            "labels=[...])"
         )
     wrong = [f"has nothing for {listed(missing)}"] if missing else []
     wrong += [f"names {listed(unknown)}, whom the graph does not have"] if unknown else []
@@ -35,11 +39,14 @@ def in_order(given: Mapping[str, T], topology: Topology, what: str) -> list[T]:
 
 
 def not_a_list(topology: Topology, what: str, such: str) -> str:
-    """The refusal of a list where users have names: why, and what to write instead; `such` is one value."""
+    """The refusal of a list where users have names: why, and what to write instead; `such` is one
+    value.
+    """
     named = ", ".join(f'"{topology.name(user)}": {such}' for user in range(min(2, topology.users)))
     more = ", ..." if topology.users > 2 else ""
     return (
-        f"{what} is a list, but the users of this graph have names ({listed(topology.labels or ())}), and a list in another "
+        f"{what} is a list, but the users of this graph have names "
+        f"({listed(topology.labels or ())}), and a list in another "
         f"order would give one user's to another; write {what}={{{named}{more}}}"
     )
 

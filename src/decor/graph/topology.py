@@ -37,10 +37,12 @@ class Family:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Topology:
-    """An undirected graph of users 0..n-1: simple, possibly disconnected, immutable, equal when its edges are equal.
+    """An undirected graph of users 0..n-1: simple, possibly disconnected, immutable, equal when its
+    edges are equal.
 
-    `edges` may come in any order and orientation; it is kept as an (m, 2) array, lower user first, sorted. `labels` are
-    the names people know the users by; without them a user is called by its number.
+    `edges` may come in any order and orientation; it is kept as an (m, 2) array, lower user first,
+    sorted. `labels` are the names people know the users by; without them a user is called by its
+    number.
     """
 
     users: int
@@ -59,7 +61,9 @@ class Topology:
 
     @classmethod
     def _of_family(cls, family: Family, users: int, edges: Ints) -> Topology:
-        """For the constructors of families alone: closed forms trust the name, so the edges must be what it says."""
+        """For the constructors of families alone: closed forms trust the name, so the edges must be
+        what it says.
+        """
         self = cls(users, np.empty((0, 2), dtype=np.int64))
         edges.flags.writeable = False
         object.__setattr__(self, "edges", edges)
@@ -84,7 +88,9 @@ class Topology:
 
         i, j = self.edges.T
         ones = np.ones(2 * self.edge_count)
-        matrix = coo_array((ones, (np.r_[i, j], np.r_[j, i])), shape=(self.users, self.users)).tocsr()
+        matrix = coo_array(
+            (ones, (np.r_[i, j], np.r_[j, i])), shape=(self.users, self.users)
+        ).tocsr()
         matrix.sort_indices()
         return matrix
 
@@ -99,16 +105,21 @@ class Topology:
     def edge_weights(self) -> Floats:
         """Metropolis weight 1 / (1 + max(deg i, deg j)) of every edge, in the order of `edges`.
 
-        The paper's 1 / (deg(i) + 1) is symmetric and doubly stochastic on regular graphs only; there the two agree.
+        The paper's 1 / (deg(i) + 1) is symmetric and doubly stochastic on regular graphs only;
+        there the two agree.
         """
         i, j = self.edges.T
-        return np.asarray(1.0 / (1.0 + np.maximum(self.degrees[i], self.degrees[j])), dtype=np.float64)
+        return np.asarray(
+            1.0 / (1.0 + np.maximum(self.degrees[i], self.degrees[j])), dtype=np.float64
+        )
 
     @property
     def self_weights(self) -> Floats:
         """The weight W_ii that every user gives its own model."""
         i, j = self.edges.T
-        given = np.bincount(i, self.edge_weights, self.users) + np.bincount(j, self.edge_weights, self.users)
+        given = np.bincount(i, self.edge_weights, self.users) + np.bincount(
+            j, self.edge_weights, self.users
+        )
         return np.asarray(1.0 - given, dtype=np.float64)
 
     @property
@@ -119,7 +130,9 @@ class Topology:
         i, j = self.edges.T
         k = np.arange(self.users)
         values = np.r_[self.edge_weights, self.edge_weights, self.self_weights]
-        return coo_array((values, (np.r_[i, j, k], np.r_[j, i, k])), shape=(self.users,) * 2).tocsr()
+        return coo_array(
+            (values, (np.r_[i, j, k], np.r_[j, i, k])), shape=(self.users,) * 2
+        ).tocsr()
 
     def neighbours(self, user: int) -> Ints:
         if self.family is not None and self.family.name == "complete":
@@ -146,7 +159,9 @@ class Topology:
 
     @property
     def vertex_transitive(self) -> bool:
-        """True only when known to be so; a graph from a file may be transitive without our knowing."""
+        """True only when known to be so; a graph from a file may be transitive without our
+        knowing.
+        """
         return self.family is not None and self.family.vertex_transitive
 
     @cached_property
@@ -195,7 +210,9 @@ def _checked_users(users: object) -> int:
 def _checked_labels(labels: Sequence[str], users: int) -> tuple[str, ...]:
     names = tuple(str(label) for label in labels)
     if len(names) != users:
-        raise GraphError(f"{len(names)} labels were given for {users} users; give one for each, or none")
+        raise GraphError(
+            f"{len(names)} labels were given for {users} users; give one for each, or none"
+        )
     if len(set(names)) != users:
         twice = next(name for name in names if names.count(name) > 1)
         raise GraphError(f"two users are called {twice!r}; give every user its own name")
@@ -206,18 +223,24 @@ def _checked_edges(edges: ArrayLike, users: int, name: Any) -> Ints:
     try:
         pairs = np.asarray(edges if isinstance(edges, np.ndarray) else list(edges))  # type: ignore[arg-type]
     except (ValueError, TypeError) as problem:
-        raise GraphError(f"edges must be pairs of user numbers, such as [(0, 1), (1, 2)]: {problem}") from None
+        raise GraphError(
+            f"edges must be pairs of user numbers, such as [(0, 1), (1, 2)]: {problem}"
+        ) from None
     if pairs.size == 0:
         return np.empty((0, 2), dtype=np.int64)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
-        raise GraphError(f"edges must be pairs of whole user numbers, such as [(0, 1), (1, 2)], not {_shown(edges)}")
+        raise GraphError(
+            "edges must be pairs of whole user numbers, such as [(0, 1), (1, 2)], "
+            f"not {_shown(edges)}"
+        )
     pairs = np.sort(pairs.astype(np.int64), axis=1)
     outside = (pairs[:, 0] < 0) | (pairs[:, 1] >= users)
     if outside.any():
         i, j = pairs[int(np.argmax(outside))].tolist()
         unknown = i if i < 0 else j
         raise GraphError(
-            f"edge {i}-{j} names user {unknown}, but there are {users} users, numbered 0 to {users - 1}; "
+            f"edge {i}-{j} names user {unknown}, but there are {users} users, numbered 0 to "
+            f"{users - 1}; "
             "raise the number of users or mend the edge"
         )
     loops = pairs[:, 0] == pairs[:, 1]
@@ -229,7 +252,9 @@ def _checked_edges(edges: ArrayLike, users: int, name: Any) -> Ints:
     twice = (pairs[1:] == pairs[:-1]).all(axis=1)
     if twice.any():
         i, j = pairs[int(np.argmax(twice))].tolist()
-        raise GraphError(f"edge {name(i)}-{name(j)} is given twice; give every edge once, in either direction")
+        raise GraphError(
+            f"edge {name(i)}-{name(j)} is given twice; give every edge once, in either direction"
+        )
     return pairs
 
 

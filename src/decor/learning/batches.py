@@ -1,7 +1,9 @@
-"""Which records every user takes in a step: all, a fixed number without replacement, or each one independently (Poisson).
+"""Which records every user takes in a step: all, a fixed number without replacement, or each one
+independently (Poisson).
 
-In a simulation what is drawn is a function of (seed, step, user): a resumed run takes the records that the uninterrupted one
-would have taken. In a private run, and at real peers, it follows from words that nobody else knows.
+In a simulation what is drawn is a function of (seed, step, user): a resumed run takes the records
+that the uninterrupted one would have taken. In a private run, and at real peers, it follows from
+words that nobody else knows.
 """
 
 from __future__ import annotations
@@ -22,28 +24,37 @@ Words = Callable[[int, int], Array]
 """(step, count) -> that many uniform 32-bit words, which nobody else knows."""
 
 _SPARE = 64
-"""Words of 64 bits, beside one for each place, for those that are rejected: at most one in 2^64 / records is."""
+"""Words of 64 bits, beside one for each place, for those that are rejected: at most one in 2^64 /
+records is.
+"""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Records by row of the users' joint data, [users * seeds, width], with the weight that each has in the gradient.
+    """Records by row of the users' joint data, [users * seeds, width], with the weight that each
+    has in the gradient.
 
-    Weights are one number, or a tensor like `rows` where rows are padded (with the row after the last, and weight zero).
+    Weights are one number, or a tensor like `rows` where rows are padded (with the row after the
+    last, and weight zero).
     """
 
     rows: Tensor
     weights: float | Tensor
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(self.rows.to(device), self.weights if isinstance(self.weights, float) else self.weights.to(device))
+        return Batch(
+            self.rows.to(device),
+            self.weights if isinstance(self.weights, float) else self.weights.to(device),
+        )
 
 
 class Batches:
-    """Draws the batches of all users and seeds together; sampled ones are padded to a multiple of `unit` records.
+    """Draws the batches of all users and seeds together; sampled ones are padded to a multiple of
+    `unit` records.
 
-    `names` are the users' numbers, where these are some of many: a user's records do not depend on who else is here. `words`
-    draws the batches of a private run, for which `seeds` has one entry that means nothing.
+    `names` are the users' numbers, where these are some of many: a user's records do not depend on
+    who else is here. `words` draws the batches of a private run, for which `seeds` has one entry
+    that means nothing.
     """
 
     def __init__(
@@ -67,7 +78,11 @@ class Batches:
         if size is None:
             self._all = self._everything()
         else:
-            wide = size if sampling == "fixed" else int(min(self.records.max(), size + 12 * np.sqrt(size) + 32))
+            wide = (
+                size
+                if sampling == "fixed"
+                else int(min(self.records.max(), size + 12 * np.sqrt(size) + 32))
+            )
             self._rows = np.empty((len(self.records) * len(self.seeds), wide), dtype=np.int64)
             self._counts = np.empty(len(self._rows), dtype=np.int64)
             self._scratch = np.arange(self.records.max(), dtype=np.int64)
@@ -80,11 +95,24 @@ class Batches:
         if self.words is not None:
             return self._drawn_secretly(self.words, step)
         if self.sampling == "fixed":
-            _fixed(self._rows, self._scratch, self.starts, self.records, self.names, self.seeds, step)
+            _fixed(
+                self._rows, self._scratch, self.starts, self.records, self.names, self.seeds, step
+            )
             return self._batch
         rates = self.size / self.records
-        while not _poisson(self._rows, self._counts, self.starts, self.records, rates, self.names, self.seeds, step, self.null):
-            # rarer than once in 10^30 steps; drawn again with room, because leaving a record out would change the law
+        while not _poisson(
+            self._rows,
+            self._counts,
+            self.starts,
+            self.records,
+            rates,
+            self.names,
+            self.seeds,
+            step,
+            self.null,
+        ):
+            # rarer than once in 10^30 steps; drawn again with room, because leaving a record out
+            # would change the law
             self._rows = np.empty((len(self._rows), 2 * self._rows.shape[1]), dtype=np.int64)
         return self._sampled()
 
@@ -94,15 +122,20 @@ class Batches:
         if self.sampling == "fixed":
             each = 2 * (self.size + _SPARE)
             drawn = words(step, each * len(self.records))
-            for u, (start, held) in enumerate(zip(self.starts.tolist(), self.records.tolist(), strict=True)):
+            for u, (start, held) in enumerate(
+                zip(self.starts.tolist(), self.records.tolist(), strict=True)
+            ):
                 choose(drawn[each * u : each * (u + 1)], held, self._scratch, self._rows[u])
                 self._rows[u] += start
             return self._batch
         drawn, first = words(step, self.null), 0
-        for u, (start, held) in enumerate(zip(self.starts.tolist(), self.records.tolist(), strict=True)):
+        for u, (start, held) in enumerate(
+            zip(self.starts.tolist(), self.records.tolist(), strict=True)
+        ):
             taken = start + sample(drawn[first : first + held], self.size)
             first += held
-            if len(taken) > self._rows.shape[1]:  # rarer than once in 10^30 steps; leaving a record out would change the law
+            # rarer than once in 10^30 steps; leaving a record out would change the law
+            if len(taken) > self._rows.shape[1]:
                 wider = np.empty((len(self._rows), 2 * len(taken)), dtype=np.int64)
                 wider[:, : self._rows.shape[1]] = self._rows
                 self._rows = wider
@@ -113,10 +146,15 @@ class Batches:
     def _sampled(self) -> Batch:
         """What has been drawn, padded to the longest batch."""
         assert self.size is not None
-        wide = min(self._rows.shape[1], -(-max(1, int(self._counts.max())) // self.unit) * self.unit)
+        wide = min(
+            self._rows.shape[1], -(-max(1, int(self._counts.max())) // self.unit) * self.unit
+        )
         rows = torch.from_numpy(self._rows[:, :wide])
-        # by the expected size, never the realised one: dividing by what one record can change would leak it
-        return Batch(rows, torch.from_numpy(np.arange(wide) < self._counts[:, None]).double() / self.size)
+        # by the expected size, never the realised one: dividing by what one record can change would
+        # leak it
+        return Batch(
+            rows, torch.from_numpy(np.arange(wide) < self._counts[:, None]).double() / self.size
+        )
 
     def _everything(self) -> Batch:
         wide = int(self.records.max())
@@ -139,14 +177,18 @@ def check_size(records: Sequence[int], size: int | None) -> None:
     for user, held in enumerate(records):
         if held < (size or 0):
             raise InputError(
-                f"batch_size {size} is larger than the shard of user {user}, {held} records; lower it, or leave it out"
+                f"batch_size {size} is larger than the shard of user {user}, {held} records; "
+                "lower it, or leave it out"
             )
 
 
-def secretly(records: int, size: int | None, sampling: Sampling, random: Callable[[int], bytes]) -> Batch:
-    """One user's batch, by random bytes that nobody else knows: what amplification by sampling asks for.
+def secretly(
+    records: int, size: int | None, sampling: Sampling, random: Callable[[int], bytes]
+) -> Batch:
+    """One user's batch, by random bytes that nobody else knows: what amplification by sampling asks
+    for.
 
-    Guarantee: see `sample` ("poisson") and `choose` ("fixed").
+    Guarantee: see `sample` "poisson" and `choose` "fixed".
     """
     if size is None:
         return Batch(torch.arange(records).unsqueeze(0), 1.0 / records)
@@ -166,7 +208,8 @@ def secretly(records: int, size: int | None, sampling: Sampling, random: Callabl
 def sample(words: Array, size: int) -> Array:
     """Poisson: the records taken, one word for each.
 
-    Guarantee: every record is taken with probability at most size / records (less by 2^-32 at most), independently.
+    Guarantee: every record is taken with probability at most size / records (less by 2^-32 at
+    most), independently.
     """
     if size >= len(words):
         return np.arange(len(words))
@@ -174,12 +217,17 @@ def sample(words: Array, size: int) -> Array:
 
 
 def choose(words: Array, records: int, scratch: Array, taken: Array) -> None:
-    """Fixed size: `taken` becomes different records. `scratch` holds 0 to records - 1 or more, before and after.
+    """Fixed size: `taken` becomes different records.
+
+    `scratch` holds 0 to records - 1 or more, before and after.
 
     Guarantee: every subset of that size is exactly equally likely, if words are uniform.
     """
     if not _choose(words.view(np.uint64), records, scratch, taken):
-        raise DecorError("the words for a batch ran out, which uniform words do not in 10^1000 years; is the machine broken?")
+        raise DecorError(
+            "the words for a batch ran out, which uniform words do not in 10^1000 "
+            "years; is the machine broken?"
+        )
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -193,13 +241,25 @@ def _mixed(x: np.uint64) -> np.uint64:
 @njit(cache=True, nogil=True, error_model="numpy")
 def _start(seed: np.uint64, step: int, user: int) -> np.uint64:
     # another constant than the noise's generator knows: batches and noise are independent
-    start: np.uint64 = _mixed(_mixed(_mixed(seed ^ np.uint64(0x6A09E667F3BCC909)) + np.uint64(step)) + np.uint64(user))
+    start: np.uint64 = _mixed(
+        _mixed(_mixed(seed ^ np.uint64(0x6A09E667F3BCC909)) + np.uint64(step)) + np.uint64(user)
+    )
     return start
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _fixed(rows: Array, scratch: Array, starts: Array, records: Array, names: Array, seeds: Array, step: int) -> None:
-    """Fisher and Yates' shuffle stopped after the batch, and undone: every subset is equally likely, and nothing is kept."""
+def _fixed(
+    rows: Array,
+    scratch: Array,
+    starts: Array,
+    records: Array,
+    names: Array,
+    seeds: Array,
+    step: int,
+) -> None:
+    """Fisher and Yates' shuffle stopped after the batch, and undone: every subset is equally
+    likely, and nothing is kept.
+    """
     b, some = rows.shape[1], len(seeds)
     swapped = np.empty(b, dtype=np.int64)
     for u in range(len(records)):
@@ -208,7 +268,9 @@ def _fixed(rows: Array, scratch: Array, starts: Array, records: Array, names: Ar
             out = rows[u * some + s]
             for k in range(b):
                 state = np.uint64(state + np.uint64(0x9E3779B97F4A7C15))
-                j = k + np.int64(np.float64(_mixed(state) >> np.uint64(11)) * 2.0**-53 * (records[u] - k))
+                j = k + np.int64(
+                    np.float64(_mixed(state) >> np.uint64(11)) * 2.0**-53 * (records[u] - k)
+                )
                 swapped[k] = j
                 scratch[k], scratch[j] = scratch[j], scratch[k]
                 out[k] = starts[u] + scratch[k]
@@ -218,7 +280,9 @@ def _fixed(rows: Array, scratch: Array, starts: Array, records: Array, names: Ar
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _choose(words: Array, records: int, scratch: Array, taken: Array) -> bool:
-    """Fisher and Yates' shuffle stopped after the batch, and undone; words in the uneven rest of 2^64 are rejected."""
+    """Fisher and Yates' shuffle stopped after the batch, and undone; words in the uneven rest of
+    2^64 are rejected.
+    """
     at, b = 0, len(taken)
     swapped = np.empty(b, dtype=np.int64)
     for k in range(b):
@@ -240,9 +304,19 @@ def _choose(words: Array, records: int, scratch: Array, taken: Array) -> bool:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _poisson(
-    rows: Array, counts: Array, starts: Array, records: Array, rates: Array, names: Array, seeds: Array, step: int, null: int
+    rows: Array,
+    counts: Array,
+    starts: Array,
+    records: Array,
+    rates: Array,
+    names: Array,
+    seeds: Array,
+    step: int,
+    null: int,
 ) -> bool:
-    """Every record with its user's rate, independently, by the geometric gaps between those taken; False if they do not fit."""
+    """Every record with its user's rate, independently, by the geometric gaps between those taken;
+    False if they do not fit.
+    """
     some = len(seeds)
     for u in range(len(records)):
         sure = rates[u] >= 1.0

@@ -10,7 +10,9 @@ from decor.errors import InputError
 
 def logistic(output: Tensor, target: Tensor) -> Tensor:
     """log(1 + exp(-b z)) for one logit z a record and labels 0 or 1 (b = -1 or +1)."""
-    return functional.binary_cross_entropy_with_logits(output, _like(output, target).to(output.dtype))
+    return functional.binary_cross_entropy_with_logits(
+        output, _like(output, target).to(output.dtype)
+    )
 
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
@@ -27,7 +29,8 @@ def _like(output: Tensor, target: Tensor) -> Tensor:
     """One target for every output: torch would otherwise compare every output with every target."""
     if output.numel() != target.numel():
         raise InputError(
-            f"the model gives {tuple(output.shape[1:])} numbers a record and the targets have {tuple(target.shape[1:])}; "
+            f"the model gives {tuple(output.shape[1:])} numbers a record and the targets have "
+            f"{tuple(target.shape[1:])}; "
             "give one target for every output"
         )
     return target.reshape(output.shape)

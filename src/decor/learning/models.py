@@ -1,4 +1,7 @@
-"""Plain torch models on the CPU in float32. None of them reads or moves torch's global random state."""
+"""Plain torch models on the CPU in float32.
+
+None of them reads or moves torch's global random state.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ def logistic(features: int) -> nn.Linear:
 
 
 def multinomial(features: int, classes: int) -> nn.Linear:
-    """One logit a class; starts at zero, which is fair to every class and, the problem being convex, as good a start as any."""
+    """One logit a class; starts at zero, which is fair to every class and, the problem being
+    convex, as good a start as any.
+    """
     layer = _linear(features, classes)
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -36,7 +41,8 @@ def linear(features: int) -> nn.Linear:
 def mlp(*sizes: int, activation: str = "relu", seed: int = 0) -> nn.Sequential:
     """Linear layers of these sizes, from features to classes, with an activation between any two.
 
-    Weights and biases are uniform between -1/sqrt(inputs) and 1/sqrt(inputs), as torch draws them, and follow the seed.
+    Weights and biases are uniform between -1/sqrt(inputs) and 1/sqrt(inputs), as torch draws them,
+    and follow the seed.
     """
     if len(sizes) < 2:
         raise InputError(f"mlp takes at least two sizes, such as mlp(784, 128, 10), not {sizes}")
@@ -55,9 +61,19 @@ def mlp(*sizes: int, activation: str = "relu", seed: int = 0) -> nn.Sequential:
 
 
 def _linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
-    """A layer with memory but no values yet: torch's own start would draw from the global random state."""
-    inputs, outputs = checks.count("the size of a layer", inputs, 1), checks.count("the size of a layer", outputs, 1)
+    """A layer with memory but no values yet: torch's own start would draw from the global random
+    state.
+    """
+    inputs, outputs = (
+        checks.count("the size of a layer", inputs, 1),
+        checks.count("the size of a layer", outputs, 1),
+    )
     layer = nn.Linear(inputs, outputs, bias=bias, device="meta")
-    for name, parameter in list(layer.named_parameters()):  # .to_empty would load sympy, a quarter of a second in every process
-        setattr(layer, name, nn.Parameter(torch.empty(parameter.shape, device="cpu", dtype=torch.float32)))
+    # .to_empty would load sympy, a quarter of a second in every process
+    for name, parameter in list(layer.named_parameters()):
+        setattr(
+            layer,
+            name,
+            nn.Parameter(torch.empty(parameter.shape, device="cpu", dtype=torch.float32)),
+        )
     return layer

@@ -30,48 +30,75 @@ class Recipe:
     Args:
         schedule: How the learning rate changes over the steps; one of `decor.schedule`.
         momentum: Heavy-ball momentum of the noised gradients, from 0 to less than 1.
-        weight_decay: Pulls parameters towards zero by this share of the learning rate in every step.
+        weight_decay: Pulls parameters towards zero by this share of the learning rate in every
+            step.
         gossip_rounds: Rounds of averaging with neighbours in every step; 0 trains each user alone.
-        accelerate: Better weights for several rounds: "chebyshev" (or True), or "designed" for the graph.
-        final_gossip_rounds: Chebyshev rounds after the last step, so that all users end with nearly the same model.
-        local_steps: User level: gradient steps each user takes alone; their sum is clipped as one gradient.
-        batch_size: User level: examples that a gradient averages; None takes all. At example level the plan says it.
-        evaluate_every: Steps between measurements, or the steps to measure after; None measures about fifty times.
+        accelerate: Better weights for several rounds: "chebyshev" (or True), or "designed" for the
+            graph.
+        final_gossip_rounds: Chebyshev rounds after the last step, so that all users end with nearly
+            the same model.
+        local_steps: User level: gradient steps each user takes alone; their sum is clipped as one
+            gradient.
+        batch_size: User level: examples that a gradient averages; None takes all. At example level
+            the plan says it.
+        evaluate_every: Steps between measurements, or the steps to measure after; None measures
+            about fifty times.
 
     Raises:
         InputError: If a value is out of its range.
     """
 
-    schedule: Schedule = _option(Constant(), "constant, cosine, inverse-time:HORIZON or pl:MU:SMOOTHNESS", "NAME")
+    schedule: Schedule = _option(
+        Constant(), "constant, cosine, inverse-time:HORIZON or pl:MU:SMOOTHNESS", "NAME"
+    )
     momentum: float = _option(0.0, "heavy-ball momentum of noised gradients", "M")
     weight_decay: float = _option(0.0, "weight decay", "W")
     gossip_rounds: int = _option(1, "rounds of averaging per step", "K")
-    accelerate: Acceleration = _option(False, "better weights for several rounds: chebyshev, or designed for this graph", "HOW")
+    accelerate: Acceleration = _option(
+        False, "better weights for several rounds: chebyshev, or designed for this graph", "HOW"
+    )
     final_gossip_rounds: int = _option(0, "rounds of averaging after the last step", "K")
     local_steps: int = _option(1, "user level: steps each user takes alone, clipped as one", "K")
     batch_size: int | None = _option(None, "examples per gradient", "B")
-    evaluate_every: int | Sequence[int] | None = _option(None, "steps between measurements (default: about 50 measurements)", "K")
+    evaluate_every: int | Sequence[int] | None = _option(
+        None, "steps between measurements (default: about 50 measurements)", "K"
+    )
 
     def __post_init__(self) -> None:
         if not hasattr(self.schedule, "rates"):
-            raise InputError(f"schedule must be one of decor.schedule, such as Cosine(), not {self.schedule!r}")
+            raise InputError(
+                f"schedule must be one of decor.schedule, such as Cosine(), not {self.schedule!r}"
+            )
         for name in ("momentum", "weight_decay"):
-            if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), int | float | np.number):
+            if isinstance(getattr(self, name), bool) or not isinstance(
+                getattr(self, name), int | float | np.number
+            ):
                 raise InputError(f"{name} must be a number, not {getattr(self, name)!r}")
         if not (0 <= self.momentum < 1):
-            raise InputError(f"momentum must be a number from 0 to less than 1, not {self.momentum!r}")
+            raise InputError(
+                f"momentum must be a number from 0 to less than 1, not {self.momentum!r}"
+            )
         if not (0 <= self.weight_decay < math.inf):
-            raise InputError(f"weight_decay must be a number of at least 0, not {self.weight_decay!r}")
+            raise InputError(
+                f"weight_decay must be a number of at least 0, not {self.weight_decay!r}"
+            )
         _ = self.gossip, self.final_gossip  # Gossip checks rounds and acceleration
         for name in ("local_steps", "batch_size"):
             value = getattr(self, name)
             if value is not None and not checks.is_count(value):
                 raise InputError(f"{name} must be a positive whole number, not {value!r}")
         every = self.evaluate_every
-        if isinstance(every, Sequence | range) and not isinstance(every, str) and all(map(checks.is_count, every)):
+        if (
+            isinstance(every, Sequence | range)
+            and not isinstance(every, str)
+            and all(map(checks.is_count, every))
+        ):
             object.__setattr__(self, "evaluate_every", tuple(int(step) for step in every))
         elif every is not None and not checks.is_count(every):
-            raise InputError(f"evaluate_every must be a positive whole number, or the steps to measure after, not {every!r}")
+            raise InputError(
+                "evaluate_every must be a positive whole number, or the steps to "
+                f"measure after, not {every!r}"
+            )
 
     @cached_property
     def gossip(self) -> Gossip:
@@ -84,7 +111,10 @@ class Recipe:
         return Gossip(self.final_gossip_rounds, accelerate=True)
 
     def described(self) -> dict[str, Any]:
-        """As plain values, for the manifest of a run. Runs of version 0.1 have the same, so that they can be resumed."""
+        """As plain values, for the manifest of a run.
+
+        Runs of version 0.1 have the same, so that they can be resumed.
+        """
         return {
             "schedule": {"name": type(self.schedule).__name__, **vars(self.schedule)},
             "momentum": self.momentum,
@@ -97,7 +127,9 @@ class Recipe:
         }
 
     def evaluated(self, steps: int) -> frozenset[int]:
-        """After which steps metrics are taken: about fifty times unless told otherwise, at the start and at the end."""
+        """After which steps metrics are taken: about fifty times unless told otherwise, at the
+        start and at the end.
+        """
         if isinstance(self.evaluate_every, tuple):
             return frozenset(step for step in self.evaluate_every if step <= steps) | {0, steps}
         every = int(self.evaluate_every or max(1, steps // 50))  # type: ignore[arg-type]
@@ -105,5 +137,7 @@ class Recipe:
 
 
 def recipe_with(recipe: Recipe | None, fields: Mapping[str, Any]) -> Recipe:
-    """The recipe (None: the default one) with these fields changed: what `train(..., momentum=0.9)` is short for."""
+    """The recipe (None: the default one) with these fields changed: what `train(..., momentum=0.9)`
+    is short for.
+    """
     return replace(recipe or Recipe(), **fields)

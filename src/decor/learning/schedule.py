@@ -1,4 +1,7 @@
-"""How the step size changes over a run. A schedule is a function of the step alone, so it costs no privacy."""
+"""How the step size changes over a run.
+
+A schedule is a function of the step alone, so it costs no privacy.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,9 @@ class Constant:
 
 @dataclass(frozen=True)
 class InverseTime:
-    """learning_rate / (1 + t / horizon): what the paper's experiments use, with a horizon of 5000 steps."""
+    """learning_rate / (1 + t / horizon): what the paper's experiments use, with a horizon of 5000
+    steps.
+    """
 
     horizon: float
 
@@ -48,7 +53,9 @@ class Cosine:
 
     def __post_init__(self) -> None:
         if not 0 <= checks.as_float(self.final) <= 1:
-            raise InputError(f"final must be a share of the learning rate from 0 to 1, not {self.final!r}")
+            raise InputError(
+                f"final must be a share of the learning rate from 0 to 1, not {self.final!r}"
+            )
 
     def rates(self, learning_rate: float, steps: int) -> Floats:
         share = (1 + np.cos(np.pi * np.arange(steps) / max(steps - 1, 1))) / 2
@@ -57,10 +64,12 @@ class Cosine:
 
 @dataclass(frozen=True)
 class PolyakLojasiewicz:
-    """16 / (mu (t + 16 c L / (mu p))), Theorem summary's schedule for losses that are mu-PL and L-smooth, on a graph of rate p.
+    """16 / (mu (t + 16 c L / (mu p))), Theorem summary's schedule for losses that are mu-PL and
+    L-smooth, on a graph of rate p.
 
-    The paper starts sixteen times higher, which its own proof does not allow: a noiseless quadratic breaks the bound there.
-    `constant` is the theorem's c. The first step size is p / (c L); a learning rate, if given, caps all of them.
+    The paper starts sixteen times higher, which its own proof does not allow: a noiseless quadratic
+    breaks the bound there. `constant` is the theorem's c. The first step size is p / (c L); a
+    learning rate, if given, caps all of them.
     """
 
     mu: float
@@ -78,13 +87,29 @@ class PolyakLojasiewicz:
 
 
 def non_convex_rate(
-    smoothness: float, consensus_rate: float, gap: float, users: int, steps: int, variance: float, constant: float = 1.0
+    smoothness: float,
+    consensus_rate: float,
+    gap: float,
+    users: int,
+    steps: int,
+    variance: float,
+    constant: float = 1.0,
 ) -> float:
-    """Theorem summary's constant step size for any smooth loss: min(p / (2 c L), 2 sqrt(gap n / (L T variance))).
+    """Theorem summary's constant step size for any smooth loss: min(p / (2 c L), 2 sqrt(gap n / (L
+    T variance))).
 
     `gap` is the loss at the start less the least, `variance` is sigma_*^2 + d sigma_cdp^2.
     """
-    given = {"smoothness": smoothness, "consensus_rate": consensus_rate, "gap": gap, "users": users, "steps": steps}
+    given = {
+        "smoothness": smoothness,
+        "consensus_rate": consensus_rate,
+        "gap": gap,
+        "users": users,
+        "steps": steps,
+    }
     for name, value in (given | {"variance": variance, "constant": constant}).items():
         checks.positive(name, value)
-    return min(consensus_rate / (2 * constant * smoothness), 2 * math.sqrt(gap * users / (smoothness * steps * variance)))
+    return min(
+        consensus_rate / (2 * constant * smoothness),
+        2 * math.sqrt(gap * users / (smoothness * steps * variance)),
+    )

@@ -1,9 +1,11 @@
-"""Calls: the connections to neighbours, which come and go: dialling, answering, greeting, reading, hanging up.
+"""Calls: the connections to neighbours, which come and go: dialling, answering, greeting, reading,
+hanging up.
 
-Nothing here knows what a step is. The owner makes the session of every new connection, is told what happens over it, and waits
-with `change` until something has. Of a `Link` the line is written here, whether it is open, and since when it is not and why. The
-rest is the owner's; two things of it are looked at: who is `done` is not called again, and nothing more is read from somebody
-whose `inbox` is not empty.
+Nothing here knows what a step is. The owner makes the session of every new connection, is told what
+happens over it, and waits with `change` until something has. Of a `Link` the line is written here,
+whether it is open, and since when it is not and why. The rest is the owner's; two things of it are
+looked at: who is `done` is not called again, and nothing more is read from somebody whose `inbox`
+is not empty.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ STRANGERS_SECONDS = 10.0
 
 
 class Calls:
-    """`open`, then `change` again and again, `lose` whoever does not behave, `hang_up` at the end, and `close` in any case."""
+    """`open`, then `change` again and again, `lose` whoever does not behave, `hang_up` at the end,
+    and `close` in any case.
+    """
 
     def __init__(
         self,
@@ -49,8 +53,17 @@ class Calls:
         session: Callable[[Neighbour], Session],
         happened: Callable[[Link, Event], None],
     ) -> None:
-        """`session`: of a connection that begins. `happened`: an event of it; a RemoteProtocolError raised there ends it."""
-        self._identity, self._links, self._listen, self._timeout, self._log = identity, links, listen, timeout, log
+        """`session`: of a connection that begins.
+
+        `happened`: an event of it; a RemoteProtocolError raised there ends it.
+        """
+        self._identity, self._links, self._listen, self._timeout, self._log = (
+            identity,
+            links,
+            listen,
+            timeout,
+            log,
+        )
         self._session, self._happened = session, happened
         self._numbers = {link.neighbour.public: number for number, link in links.items()}
         self._listening: socket.socket | None = None
@@ -88,7 +101,9 @@ class Calls:
             self._listening.close()
 
     async def change(self, seconds: float | None) -> None:
-        """Waits until something has happened, or for so many seconds; raises what went wrong here, and not at a neighbour's."""
+        """Waits until something has happened, or for so many seconds; raises what went wrong here,
+        and not at a neighbour's.
+        """
         if self._failure is not None:
             raise self._failure
         with suppress(TimeoutError):
@@ -127,7 +142,8 @@ class Calls:
     # who calls, and who is called
 
     async def _accept(self, listening: socket.socket) -> None:
-        # not loop.sock_accept, which fails with a traceback where somebody calls at the moment in which it is cancelled
+        # not loop.sock_accept, which fails with a traceback where somebody calls at the moment in
+        # which it is cancelled
         loop, place, called = asyncio.get_running_loop(), listening.fileno(), asyncio.Event()
         loop.add_reader(place, called.set)
         try:
@@ -148,7 +164,8 @@ class Calls:
             await asyncio.sleep(FIRST_WAIT)
             return
         connection.setblocking(False)
-        if len(self._greeting) >= GREETINGS:  # whoever has been at it for longest: a neighbour takes a moment
+        # whoever has been at it for longest: a neighbour takes a moment
+        if len(self._greeting) >= GREETINGS:
             slowest = next(iter(self._greeting))
             del self._greeting[slowest]
             slowest.cancel()
@@ -184,15 +201,24 @@ class Calls:
                 reader, writer = await transport.dial(link.neighbour.address, self._called)
                 transport.who(writer, {link.neighbour.public: link.neighbour.number})
             except (OSError, TimeoutError, RemoteProtocolError) as problem:
-                self._note(link, f"cannot be reached at {link.neighbour.address}: {transport.reason(problem)}")
+                self._note(
+                    link,
+                    f"cannot be reached at {link.neighbour.address}: {transport.reason(problem)}",
+                )
             else:
                 await self._converse(link, reader, writer)
-            wait = FIRST_WAIT if link.opened > opened else min(2 * wait, LONGEST_WAIT, self._timeout / 4)
+            wait = (
+                FIRST_WAIT
+                if link.opened > opened
+                else min(2 * wait, LONGEST_WAIT, self._timeout / 4)
+            )
             await asyncio.sleep(wait)
 
     # one connection
 
-    async def _converse(self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _converse(
+        self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """One connection from its first byte to its last."""
         if link.line is not None:  # the same neighbour: it has shown its certificate
             self.lose(link, "connected anew")
@@ -211,7 +237,8 @@ class Calls:
                     if link.line is line and link.is_open:
                         opening.reschedule(None)
                     while link.line is line and link.is_open and link.inbox:
-                        await link.room.wait()  # more is read when this has been used: it may wait at the sender's
+                        # more is read when this has been used: it may wait at the sender's
+                        await link.room.wait()
         except RemoteProtocolError as problem:
             why = str(problem).removeprefix(f"{link.neighbour.name} ")
         except TimeoutError:
@@ -231,7 +258,8 @@ class Calls:
     def _heard(self, link: Link, event: Event) -> None:
         match event:
             case Ended(reason):
-                self.lose(link, f"said goodbye: {reason}")  # nothing can be sent any more, though the socket is still open
+                # nothing can be sent any more, though the socket is still open
+                self.lose(link, f"said goodbye: {reason}")
                 return
             case Agreed():
                 link.is_open = True
@@ -259,6 +287,7 @@ class Calls:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            # ours, not a neighbour's (those are dealt with where they arise): the user's loop must hear of it
+            # ours, not a neighbour's (those are dealt with where they arise): the user's loop must
+            # hear of it
             self._failure = task.exception()
             self._changed.set()

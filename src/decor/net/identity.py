@@ -1,9 +1,11 @@
-"""Who a user is: an Ed25519 key, its one-line public form, and the certificate that everybody can make of it.
+"""Who a user is: an Ed25519 key, its one-line public form, and the certificate that everybody can
+make of it.
 
-There is no certificate authority. A user's certificate is a function of its public key: whoever has the key makes the same
-bytes, and trusts exactly those. What TLS then proves is that the other side holds the private key. The key that signs the
-certificates is public, and means nothing: no certificate is trusted for its signature. Nor does a certificate say in which
-federation: two whose files differ still reach each other, and say to each other in which field.
+There is no certificate authority. A user's certificate is a function of its public key: whoever has
+the key makes the same bytes, and trusts exactly those. What TLS then proves is that the other side
+holds the private key. The key that signs the certificates is public, and means nothing: no
+certificate is trusted for its signature. Nor does a certificate say in which federation: two whose
+files differ still reach each other, and say to each other in which field.
 """
 
 from __future__ import annotations
@@ -18,7 +20,12 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from cryptography.x509.oid import NameOID
 
 from decor.errors import InputError
@@ -55,21 +62,30 @@ class Identity:
         """To a new file that nobody else can read, never over an old one."""
         text = self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         try:
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            with os.fdopen(
+                os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
+            ) as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
         except FileExistsError:
-            raise InputError(f"{str(path)!r} exists; a key is never overwritten, so name another file") from None
+            raise InputError(
+                f"{str(path)!r} exists; a key is never overwritten, so name another file"
+            ) from None
         except OSError as problem:
-            raise InputError(f"the key {str(path)!r} cannot be written: {problem.strerror}") from None
+            raise InputError(
+                f"the key {str(path)!r} cannot be written: {problem.strerror}"
+            ) from None
 
     @staticmethod
     def load(path: str | Path) -> Identity:
         try:
             mode, held = os.stat(path).st_mode, Path(path).read_bytes()
         except OSError as problem:
-            raise InputError(f"the key {str(path)!r} cannot be read: {problem.strerror}; make one with decor keygen") from None
+            raise InputError(
+                f"the key {str(path)!r} cannot be read: {problem.strerror}; make one "
+                "with decor keygen"
+            ) from None
         if mode & 0o077:
             raise InputError(f"the key {str(path)!r} can be read by others; say chmod 600 {path}")
         try:
@@ -90,14 +106,21 @@ def public_of(line: str) -> bytes:
     """The key of a line; refuses what is not exactly one."""
     found = _LINE.fullmatch(line) if isinstance(line, str) else None
     if found is None:
-        raise InputError(f"{line!r} is no public key; it is the line that decor keygen prints, decor-ed25519 and 44 letters")
+        raise InputError(
+            f"{line!r} is no public key; it is the line that decor keygen prints, "
+            "decor-ed25519 and 44 letters"
+        )
     return base64.b64decode(found[1])
 
 
 def certificate(public: bytes) -> bytes:
     """A user's certificate (DER): the same bytes whoever makes it."""
-    signer = Ed25519PrivateKey.from_private_bytes(hashlib.sha256(b"decor certificates, trusted for nothing 1").digest())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hashlib.sha256(public).hexdigest()[:32])])
+    signer = Ed25519PrivateKey.from_private_bytes(
+        hashlib.sha256(b"decor certificates, trusted for nothing 1").digest()
+    )
+    name = x509.Name(
+        [x509.NameAttribute(NameOID.COMMON_NAME, hashlib.sha256(public).hexdigest()[:32])]
+    )
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "decor")])
     builder = (
         x509.CertificateBuilder()

@@ -1,7 +1,9 @@
-"""The ledger: every message that may have left, written before it leaves, and what the data behind it has paid.
+"""The ledger: every message that may have left, written before it leaves, and what the data behind
+it has paid.
 
-SQLite, write-ahead and fully synchronous: once `record` returns, the message survives the end of the process and of the
-machine. A step of a run has one message for ever. After a crash the same bytes are sent again, never others.
+SQLite, write-ahead and fully synchronous: once `record` returns, the message survives the end of
+the process and of the machine. A step of a run has one message for ever. After a crash the same
+bytes are sent again, never others.
 """
 
 from __future__ import annotations
@@ -23,16 +25,21 @@ KEPT = 2
 _TABLES = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS runs (
-    run INTEGER PRIMARY KEY, federation BLOB NOT NULL, plan TEXT NOT NULL, began REAL NOT NULL, ended REAL, why TEXT
+    run INTEGER PRIMARY KEY, federation BLOB NOT NULL, plan TEXT NOT NULL, began REAL NOT NULL,
+    ended REAL, why TEXT
 ) STRICT;
 CREATE TABLE IF NOT EXISTS messages (
-    run INTEGER NOT NULL REFERENCES runs, step INTEGER NOT NULL, digest BLOB NOT NULL, written REAL NOT NULL,
-    PRIMARY KEY (run, step)
+    run INTEGER NOT NULL REFERENCES runs, step INTEGER NOT NULL, digest BLOB NOT NULL,
+    written REAL NOT NULL, PRIMARY KEY (run, step)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS slots (slot INTEGER PRIMARY KEY, run INTEGER NOT NULL, step INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS slots (
+    slot INTEGER PRIMARY KEY, run INTEGER NOT NULL, step INTEGER NOT NULL
+) STRICT;
 CREATE TABLE IF NOT EXISTS kept (slot INTEGER PRIMARY KEY, bytes BLOB NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS epochs (run INTEGER NOT NULL REFERENCES runs, neighbour INTEGER NOT NULL, epoch INTEGER NOT NULL,
-    PRIMARY KEY (run, neighbour)) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS epochs (
+    run INTEGER NOT NULL REFERENCES runs, neighbour INTEGER NOT NULL, epoch INTEGER NOT NULL,
+    PRIMARY KEY (run, neighbour)
+) STRICT, WITHOUT ROWID;
 """
 _FORMAT = "decor-ledger-1"
 _ENTRIES = (
@@ -43,7 +50,9 @@ _ENTRIES = (
 
 @dataclass(frozen=True)
 class Entry:
-    """A run in the ledger: `steps` messages exist, each of which has been paid for by the plan's price of a step."""
+    """A run in the ledger: `steps` messages exist, each of which has been paid for by the plan's
+    price of a step.
+    """
 
     run: int
     federation: bytes
@@ -63,7 +72,9 @@ def left_behind(path: Path) -> list[Entry] | None:
     if path.with_name(f"{path.name}-wal").exists():
         return None
     try:
-        with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?immutable=1", uri=True)) as db:
+        with closing(
+            sqlite3.connect(f"file:{quote(str(path.absolute()))}?immutable=1", uri=True)
+        ) as db:
             return [Entry(*row) for row in db.execute(_ENTRIES)]
     except sqlite3.Error as problem:
         raise LedgerError(f"{str(path)!r} cannot be read as a ledger: {problem}") from None
@@ -77,9 +88,17 @@ class Ledger:
         try:
             self._db = sqlite3.connect(self.path, isolation_level=None, timeout=0)
             with self._told():
-                tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+                tables = {
+                    name
+                    for (name,) in self._db.execute(
+                        "SELECT name FROM sqlite_master WHERE type = 'table'"
+                    )
+                }
                 if tables and "facts" not in tables:
-                    raise LedgerError(f"{str(self.path)!r} is a database of somebody else, and no ledger; name another file")
+                    raise LedgerError(
+                        f"{str(self.path)!r} is a database of somebody else, and no "
+                        "ledger; name another file"
+                    )
                 self._db.execute("PRAGMA page_size = 16384")  # of a new file: messages are large
                 self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
                 mode = self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
@@ -87,17 +106,23 @@ class Ledger:
                 self._db.execute("PRAGMA foreign_keys = ON")
                 if mode != "wal":
                     raise LedgerError(
-                        f"the disk of {str(self.path)!r} cannot keep a write-ahead log; name a file on another disk"
+                        f"the disk of {str(self.path)!r} cannot keep a write-ahead log; name a "
+                        "file on another disk"
                     )
                 with self._whole():
                     for statement in _TABLES.split(";\n"):
                         self._db.execute(statement)
                     self._db.execute("INSERT OR IGNORE INTO facts VALUES ('format', ?)", (_FORMAT,))
-                held = self._db.execute("SELECT value FROM facts WHERE name = 'format'").fetchone()[0]
+                held = self._db.execute("SELECT value FROM facts WHERE name = 'format'").fetchone()[
+                    0
+                ]
         except sqlite3.Error as problem:
             raise self._error(problem) from None
         if held != _FORMAT:
-            raise LedgerError(f"{str(self.path)!r} is a ledger of another version ({held}); use the decor that wrote it")
+            raise LedgerError(
+                f"{str(self.path)!r} is a ledger of another version ({held}); use "
+                "the decor that wrote it"
+            )
 
     def close(self) -> None:
         self._db.close()
@@ -112,20 +137,36 @@ class Ledger:
         """A new run's number."""
         with self._told(), self._whole():
             values = (federation, plan, time.time())
-            return int(self._db.execute("INSERT INTO runs (federation, plan, began) VALUES (?, ?, ?)", values).lastrowid or 0)
+            return int(
+                self._db.execute(
+                    "INSERT INTO runs (federation, plan, began) VALUES (?, ?, ?)", values
+                ).lastrowid
+                or 0
+            )
 
     def end(self, run: int, why: str) -> None:
         with self._told(), self._whole():
-            self._db.execute("UPDATE runs SET ended = ?, why = ? WHERE run = ? AND ended IS NULL", (time.time(), why, run))
+            self._db.execute(
+                "UPDATE runs SET ended = ?, why = ? WHERE run = ? AND ended IS NULL",
+                (time.time(), why, run),
+            )
 
     def record(self, run: int, step: int, message: bytes | memoryview) -> None:
-        """Keeps a step's message; returns when it cannot be lost any more. Only then may it be sent."""
+        """Keeps a step's message; returns when it cannot be lost any more.
+
+        Only then may it be sent.
+        """
         digest = hashlib.sha256(message).digest()
         with self._told(), self._whole():
             last = self._last(run)
             if last is not None and step <= last:
-                raise LedgerError(f"step {step} has a message already (the last is {last}); it is sent again, never made again")
-            self._db.execute("INSERT INTO messages VALUES (?, ?, ?, ?)", (run, step, digest, time.time()))
+                raise LedgerError(
+                    f"step {step} has a message already (the last is {last}); it is "
+                    "sent again, never made again"
+                )
+            self._db.execute(
+                "INSERT INTO messages VALUES (?, ?, ?, ?)", (run, step, digest, time.time())
+            )
             self._keep(run, step, message)
 
     def message(self, run: int, step: int) -> bytes | None:
@@ -138,7 +179,8 @@ class Ledger:
             return None
         if hashlib.sha256(found[0]).digest() != found[1]:
             raise LedgerError(
-                f"the message of step {step} in {str(self.path)!r} is damaged: it cannot be sent again, nor made again"
+                f"the message of step {step} in {str(self.path)!r} is damaged: it cannot be sent "
+                "again, nor made again"
             )
         return bytes(found[0])
 
@@ -151,9 +193,13 @@ class Ledger:
     def epoch(self, run: int, neighbour: int) -> int:
         """A number above all that were given for this neighbour, kept before it is used."""
         with self._told(), self._whole():
-            found = self._db.execute("SELECT epoch FROM epochs WHERE run = ? AND neighbour = ?", (run, neighbour)).fetchone()
+            found = self._db.execute(
+                "SELECT epoch FROM epochs WHERE run = ? AND neighbour = ?", (run, neighbour)
+            ).fetchone()
             new = (found[0] if found else 0) + 1
-            self._db.execute("INSERT OR REPLACE INTO epochs VALUES (?, ?, ?)", (run, neighbour, new))
+            self._db.execute(
+                "INSERT OR REPLACE INTO epochs VALUES (?, ?, ?)", (run, neighbour, new)
+            )
         return new
 
     def entries(self) -> list[Entry]:
@@ -162,17 +208,23 @@ class Ledger:
             return [Entry(*row) for row in self._db.execute(_ENTRIES)]
 
     def _keep(self, run: int, step: int, message: bytes | memoryview) -> None:
-        """Over the run's message of KEPT steps ago, in place: pages given up and taken again would be written twice."""
+        """Over the run's message of KEPT steps ago, in place: pages given up and taken again would
+        be written twice.
+        """
         slot = KEPT * run + step % KEPT
         self._db.execute("INSERT OR REPLACE INTO slots VALUES (?, ?, ?)", (slot, run, step))
         held = self._db.execute("SELECT length(bytes) FROM kept WHERE slot = ?", (slot,)).fetchone()
         if held is None or held[0] != len(message):
-            self._db.execute("INSERT OR REPLACE INTO kept VALUES (?, zeroblob(?))", (slot, len(message)))
+            self._db.execute(
+                "INSERT OR REPLACE INTO kept VALUES (?, zeroblob(?))", (slot, len(message))
+            )
         with self._db.blobopen("kept", "bytes", slot) as blob:
             blob.write(message)
 
     def _last(self, run: int) -> int | None:
-        found: int | None = self._db.execute("SELECT max(step) FROM messages WHERE run = ?", (run,)).fetchone()[0]
+        found: int | None = self._db.execute(
+            "SELECT max(step) FROM messages WHERE run = ?", (run,)
+        ).fetchone()[0]
         return found
 
     @contextmanager
@@ -197,9 +249,15 @@ class Ledger:
     def _error(self, problem: sqlite3.Error) -> LedgerError:
         said = str(problem)
         if "locked" in said:
-            return LedgerError(f"the ledger {str(self.path)!r} is in use by another node; stop that one first")
+            return LedgerError(
+                f"the ledger {str(self.path)!r} is in use by another node; stop that one first"
+            )
         if "not a database" in said or "malformed" in said:
             return LedgerError(
-                f"{str(self.path)!r} is no ledger, or a damaged one ({said}); never begin a new one for the same data"
+                f"{str(self.path)!r} is no ledger, or a damaged one ({said}); never begin a new "
+                "one for the same data"
             )
-        return LedgerError(f"the ledger {str(self.path)!r} cannot be used: {said}; nothing is sent before it can be written")
+        return LedgerError(
+            f"the ledger {str(self.path)!r} cannot be used: {said}; nothing is "
+            "sent before it can be written"
+        )

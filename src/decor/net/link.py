@@ -22,7 +22,10 @@ HELD = 3
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Somebody to talk to. `dials`: whether this side calls; `is_lower`: whether this side has the lower number."""
+    """Somebody to talk to.
+
+    `dials`: whether this side calls; `is_lower`: whether this side has the lower number.
+    """
 
     number: int
     name: str
@@ -47,13 +50,17 @@ class Line:
         return sum(map(len, self._unsent))
 
     def close(self, why: str, patience: float = LAST_WORD_SECONDS) -> None:
-        """A last word, and soon the end, whether or not the other side listens; what is unsent has `patience` seconds."""
+        """A last word, and soon the end, whether or not the other side listens; what is unsent has
+        `patience` seconds.
+        """
         self.session.close(why)
         self.flush()
         asyncio.get_running_loop().call_later(patience, transport.cut, self._writer)
 
     async def sent(self) -> None:
-        """Writes a piece at a time, so that what is encrypted but not sent stays small; hangs up when the session is over."""
+        """Writes a piece at a time, so that what is encrypted but not sent stays small; hangs up
+        when the session is over.
+        """
         with suppress(OSError):
             while True:
                 while self._unsent:
@@ -99,8 +106,14 @@ class Link:
 
     @property
     def open_line(self) -> Line | None:
-        """The line to it, if anything can be said over it: a goodbye may be among what has just come."""
-        return self.line if self.line is not None and self.is_open and not self.line.session.is_over else None
+        """The line to it, if anything can be said over it: a goodbye may be among what has just
+        come.
+        """
+        return (
+            self.line
+            if self.line is not None and self.is_open and not self.line.session.is_over
+            else None
+        )
 
     def say(self, word: Alive | Done) -> None:
         if (line := self.open_line) is not None:
@@ -118,7 +131,9 @@ class Link:
         }
 
     def has(self, step: int, round_: int) -> bool:
-        """Whether it has said what it had to in a round, or something a little later: who is steps ahead is not in this one."""
+        """Whether it has said what it had to in a round, or something a little later: who is steps
+        ahead is not in this one.
+        """
         return any((step, round_) <= at < (step + 2, 0) for at in self.inbox)
 
     def take(self, step: int, round_: int) -> Values | None:
@@ -157,10 +172,14 @@ class Link:
         return usable[-1][1].key(step)
 
     def agreed(self, first_step: int, secret: EdgeSecret) -> None:
-        self.secrets = [(first, held) for first, held in self.secrets if first < first_step] + [(first_step, secret)]
+        self.secrets = [(first, held) for first, held in self.secrets if first < first_step] + [
+            (first_step, secret)
+        ]
 
     def cancels(self, step: int, side: int, tag: bytes) -> bool:
-        """Takes a description of a step's noise, of this side (0) or the other (1): False if the two differ."""
+        """Takes a description of a step's noise, of this side (0) or the other (1): False if the
+        two differ.
+        """
         tags = self.tags[side]
         tags[step] = tag
         while len(tags) > 2:

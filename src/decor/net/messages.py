@@ -1,8 +1,10 @@
-"""What neighbours say to each other, as bytes: every message framed, sized, typed and checked before anything is kept.
+"""What neighbours say to each other, as bytes: every message framed, sized, typed and checked
+before anything is kept.
 
-A frame is a header (kind, three bytes of zero, length of what follows, little-endian) and a payload of fixed layout. No object
-is ever rebuilt from what comes, no length is believed before it is compared with a limit, and a stranger cannot make this side
-hold more than one frame of the largest kind that it may send now.
+A frame is a header (kind, three bytes of zero, length of what follows, little-endian) and a payload
+of fixed layout. No object is ever rebuilt from what comes, no length is believed before it is
+compared with a limit, and a stranger cannot make this side hold more than one frame of the largest
+kind that it may send now.
 """
 
 from __future__ import annotations
@@ -20,15 +22,18 @@ HEADER = struct.Struct("<B3xI")
 FIELDS = 64
 """Fields of a federation's file at most."""
 COUNTS = 2**62
-"""Epochs and steps are below: the next one of each still fits a ledger's column, whatever a neighbour says."""
+"""Epochs and steps are below: the next one of each still fits a ledger's column, whatever a
+neighbour says.
+"""
 
 
 @dataclass(frozen=True)
 class Hello:
     """The first message of both sides: which federation, field by field, and where this side is.
 
-    `digests` has eight bytes for every field of the federation's file, so that two who differ can say where. `epoch` is above
-    that of every agreement the two have had, `step` is the first step for which no message of this side exists.
+    `digests` has eight bytes for every field of the federation's file, so that two who differ can
+    say where. `epoch` is above that of every agreement the two have had, `step` is the first step
+    for which no message of this side exists.
     """
 
     federation: bytes
@@ -40,8 +45,14 @@ class Hello:
     _fixed: ClassVar[struct.Struct] = struct.Struct("<H32sQQH")
 
     def payload(self) -> bytes:
-        fields = b"".join(struct.pack("<B", len(name.encode())) + name.encode() + digest for name, digest in self.digests)
-        return self._fixed.pack(VERSION, self.federation, self.epoch, self.step, len(self.digests)) + fields
+        fields = b"".join(
+            struct.pack("<B", len(name.encode())) + name.encode() + digest
+            for name, digest in self.digests
+        )
+        return (
+            self._fixed.pack(VERSION, self.federation, self.epoch, self.step, len(self.digests))
+            + fields
+        )
 
     @classmethod
     def parsed(cls, payload: memoryview) -> Hello:
@@ -52,13 +63,24 @@ class Hello:
                 "install the same version of decor at both"
             )
         if count > FIELDS:
-            raise RemoteProtocolError(f"names {count} fields of its federation; {FIELDS} are the most")
+            raise RemoteProtocolError(
+                f"names {count} fields of its federation; {FIELDS} are the most"
+            )
         digests, at = [], cls._fixed.size
         for _ in range(count):
             length = payload[at]
-            digests.append((bytes(payload[at + 1 : at + 1 + length]).decode("ascii"), bytes(payload[at + 1 + length :][:8])))
+            digests.append(
+                (
+                    bytes(payload[at + 1 : at + 1 + length]).decode("ascii"),
+                    bytes(payload[at + 1 + length :][:8]),
+                )
+            )
             at += 9 + length
-        if at != len(payload) or len({name for name, _ in digests}) != count or max(epoch, step) >= COUNTS:
+        if (
+            at != len(payload)
+            or len({name for name, _ in digests}) != count
+            or max(epoch, step) >= COUNTS
+        ):
             raise ValueError
         return cls(federation, tuple(digests), epoch, step)
 
@@ -97,7 +119,9 @@ class Confirmation:
 
 @dataclass(frozen=True)
 class Model:
-    """Everybody's message of a step: the noised model in round 0, what it was mixed to in the rounds after."""
+    """Everybody's message of a step: the noised model in round 0, what it was mixed to in the
+    rounds after.
+    """
 
     step: int
     round: int
@@ -116,7 +140,9 @@ class Model:
 
 @dataclass(frozen=True)
 class NoiseTag:
-    """A short digest of the noise that the sender used for this edge in a step: equal at both ends if it cancels."""
+    """A short digest of the noise that the sender used for this edge in a step: equal at both ends
+    if it cancels.
+    """
 
     step: int
     tag: bytes
@@ -143,7 +169,11 @@ class Bye:
 
     @classmethod
     def parsed(cls, payload: memoryview) -> Bye:
-        return cls("".join(c if " " <= c <= "~" else "?" for c in bytes(payload).decode("ascii", "replace")))
+        return cls(
+            "".join(
+                c if " " <= c <= "~" else "?" for c in bytes(payload).decode("ascii", "replace")
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -168,7 +198,9 @@ class Done(Alive):
 
 
 Message = Hello | Offer | Confirmation | Model | NoiseTag | Bye | Alive | Done
-KINDS: dict[int, type[Message]] = {m.kind: m for m in (Hello, Offer, Confirmation, Model, NoiseTag, Bye, Alive, Done)}
+KINDS: dict[int, type[Message]] = {
+    m.kind: m for m in (Hello, Offer, Confirmation, Model, NoiseTag, Bye, Alive, Done)
+}
 
 
 def limits(model_bytes: int) -> dict[int, int]:
@@ -192,10 +224,16 @@ def encoded(message: Message) -> bytes:
 def pieces(message: Message) -> list[bytes | memoryview]:
     """A frame in parts; a model's numbers are not copied."""
     rest: list[bytes | memoryview] = [message.values] if isinstance(message, Model) else []
-    first = Model.fixed.pack(message.step, message.round) if isinstance(message, Model) else message.payload()
+    first = (
+        Model.fixed.pack(message.step, message.round)
+        if isinstance(message, Model)
+        else message.payload()
+    )
     length = len(first) + sum(map(len, rest))
     if length >= 2**32:
-        raise LocalProtocolError(f"a message of {length:,} bytes is too long for a frame; models have 4 GB at most")
+        raise LocalProtocolError(
+            f"a message of {length:,} bytes is too long for a frame; models have 4 GB at most"
+        )
     return [HEADER.pack(message.kind, length) + first, *rest]
 
 
@@ -204,7 +242,10 @@ _LARGE = 1 << 16
 
 
 class Decoder:
-    """Bytes as they come -> messages. Holds at most one frame; what is too long is refused by its header."""
+    """Bytes as they come -> messages.
+
+    Holds at most one frame; what is too long is refused by its header.
+    """
 
     def __init__(self, longest: Mapping[int, int]) -> None:
         self._longest, self._held = longest, bytearray()
@@ -213,11 +254,16 @@ class Decoder:
         return len(self._held)
 
     def feed(
-        self, data: bytes | bytearray | memoryview, in_turn: Callable[[type[Message]], None] | None = None
+        self,
+        data: bytes | bytearray | memoryview,
+        in_turn: Callable[[type[Message]], None] | None = None,
     ) -> Iterator[Message]:
-        """The messages that are whole now. An error says what was wrong; the stream cannot go on after it.
+        """The messages that are whole now.
 
-        `in_turn` hears of every frame's kind before its payload is waited for, and raises if it may not come now.
+        An error says what was wrong; the stream cannot go on after it.
+
+        `in_turn` hears of every frame's kind before its payload is waited for, and raises if it may
+        not come now.
         """
         self._held += data
         at = 0
@@ -225,10 +271,14 @@ class Decoder:
             while len(self._held) - at >= HEADER.size:
                 kind, length = HEADER.unpack_from(self._held, at)
                 if kind not in self._longest or self._held[at + 1 : at + 4] != b"\0\0\0":
-                    raise RemoteProtocolError(f"sent a frame of an unknown kind ({bytes(self._held[at : at + 4]).hex()})")
+                    raise RemoteProtocolError(
+                        f"sent a frame of an unknown kind ({bytes(self._held[at : at + 4]).hex()})"
+                    )
                 name = KINDS[kind].__name__
                 if length > self._longest[kind]:
-                    raise RemoteProtocolError(f"sent a {name} of {length:,} bytes; {self._longest[kind]:,} are the most")
+                    raise RemoteProtocolError(
+                        f"sent a {name} of {length:,} bytes; {self._longest[kind]:,} are the most"
+                    )
                 if in_turn is not None:
                     in_turn(KINDS[kind])
                 first, end = at + HEADER.size, at + HEADER.size + length
@@ -236,12 +286,15 @@ class Decoder:
                     return
                 if length < _LARGE:
                     payload, at = memoryview(bytes(self._held[first:end])), end
-                else:  # the frame goes with its message, uncopied; what came after it begins the next one
+                # the frame goes with its message, uncopied; what came after it begins the next one
+                else:
                     payload, self._held, at = memoryview(self._held)[first:end], self._held[end:], 0
                 try:
                     message = KINDS[kind].parsed(payload)
                 except (struct.error, ValueError, IndexError):
-                    raise RemoteProtocolError(f"sent a {name} that is not one ({length} bytes)") from None
+                    raise RemoteProtocolError(
+                        f"sent a {name} that is not one ({length} bytes)"
+                    ) from None
                 yield message
         finally:
             del self._held[:at]

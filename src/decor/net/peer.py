@@ -1,9 +1,11 @@
-"""Peer: one user among its neighbours: the secrets agreed on, what is said in a step, and the barrier of a round.
+"""Peer: one user among its neighbours: the secrets agreed on, what is said in a step, and the
+barrier of a round.
 
-A neighbour is never trusted to be there. What it sends is checked before it is kept, a few messages of it at most are kept, and
-a round goes on without it when it has been silent for too long, as long as a quorum of neighbours is here. What it missed it
-does not ask for: whoever is connected anew is sent the model that the step began with, and goes on from there. How connections
-come and go is the business of `calls`.
+A neighbour is never trusted to be there. What it sends is checked before it is kept, a few messages
+of it at most are kept, and a round goes on without it when it has been silent for too long, as long
+as a quorum of neighbours is here. What it missed it does not ask for: whoever is connected anew is
+sent the model that the step began with, and goes on from there. How connections come and go is the
+business of `calls`.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ PATIENCE = 3
 
 @dataclass(frozen=True)
 class Course:
-    """How far a run goes: its steps, the rounds of each, and the rounds after the last, which count as one more step."""
+    """How far a run goes: its steps, the rounds of each, and the rounds after the last, which count
+    as one more step.
+    """
 
     steps: int
     rounds: int
@@ -75,7 +79,9 @@ class Peer:
         log: Log,
         complaint: Callable[[Values], str | None],
         listen: str,
-        heard: Callable[[int, int, int, Values], object] = lambda sender, step, round_, values: None,
+        heard: Callable[[int, int, int, Values], object] = lambda sender, step, round_, values: (
+            None
+        ),
     ) -> None:
         self.agenda, self.ledger, self.run, self.log, self.heard = agenda, ledger, run, log, heard
         self.complaint = complaint
@@ -90,7 +96,9 @@ class Peer:
         self._at = self.step, 0
         self._sent: deque[tuple[int, int, Values]] = deque(maxlen=2)
         self._finishing = False
-        self._calls = Calls(agenda.identity, self.links, listen, agenda.timeout, log, self._session, self._happened)
+        self._calls = Calls(
+            agenda.identity, self.links, listen, agenda.timeout, log, self._session, self._happened
+        )
 
     async def __aenter__(self) -> Peer:
         self._calls.open()
@@ -102,7 +110,9 @@ class Peer:
     # what the user's own loop calls
 
     async def gathered(self, patience: float, needed: int) -> bool:
-        """Waits for all neighbours, after `patience` seconds for as many as are needed; says whether anybody is here."""
+        """Waits for all neighbours, after `patience` seconds for as many as are needed; says
+        whether anybody is here.
+        """
         until = time.monotonic() + patience
         while True:
             missing = [link for link in self.links.values() if not link.is_open]
@@ -117,16 +127,24 @@ class Peer:
             await self._calls.change(left if left > 0 else None)
 
     async def settled(self) -> None:
-        """After coming back: waits a moment for neighbours who are further to say where they are."""
+        """After coming back: waits a moment for neighbours who are further to say where
+        they are.
+        """
         until = time.monotonic() + SETTLING_SECONDS
         while (left := until - time.monotonic()) > 0:
-            further = [link for link in self.links.values() if link.is_open and link.their_step > self.next_step]
+            further = [
+                link
+                for link in self.links.values()
+                if link.is_open and link.their_step > self.next_step
+            ]
             if all(link.state is not None for link in further):
                 return
             await self._calls.change(left)
 
     def begin(self, step: int, model: Values | None) -> None:
-        """A step begins with this model (None: not known); whoever connects from now on is told so."""
+        """A step begins with this model (None: not known); whoever connects from now on is
+        told so.
+        """
         self.step, self._begun, self._at = step, model, (step, 0)
         self._sent.clear()
         for link in self.links.values():
@@ -134,7 +152,9 @@ class Peer:
             link.state = None
 
     def keys(self, step: int) -> dict[int, bytes | None]:
-        """Every neighbour's key of a step; None where there is no secret, and noise has to be drawn afresh."""
+        """Every neighbour's key of a step; None where there is no secret, and noise has to be drawn
+        afresh.
+        """
         return {number: link.key(step) for number, link in self.links.items()}
 
     def recorded(self, step: int) -> None:
@@ -144,7 +164,9 @@ class Peer:
     async def exchange(
         self, step: int, round_: int, values: Values, tags: Mapping[int, bytes] | None = None
     ) -> dict[int, Values] | None:
-        """Sends a round's model and gives the neighbours' of the same round; None when this user is behind (see `ahead`)."""
+        """Sends a round's model and gives the neighbours' of the same round; None when this user is
+        behind (see `ahead`).
+        """
         self._at = step, round_
         self._sent.append((step, round_, values))
         for number, link in self.links.items():
@@ -152,7 +174,8 @@ class Peer:
                 self._send(link, step, round_, values)
                 if tags and number in tags:
                     self._describe(link, step, tags[number])
-        await asyncio.sleep(0)  # who finds all it needs here, again and again, has to send and to read meanwhile
+        # who finds all it needs here, again and again, has to send and to read meanwhile
+        await asyncio.sleep(0)
         until = time.monotonic() + self.agenda.timeout
         while not self._ready(step, round_, until):
             if self.ahead(step) is not None:
@@ -162,25 +185,37 @@ class Peer:
         return {number: values for number, values in found.items() if values is not None}
 
     def ahead(self, step: int) -> tuple[int, list[Values]] | None:
-        """How far a quorum of neighbours has come, and the models of those who have, if that is later than a step."""
-        states = sorted((link.state for link in self.links.values() if link.state is not None), key=lambda state: -state[0])
+        """How far a quorum of neighbours has come, and the models of those who have, if that is
+        later than a step.
+        """
+        states = sorted(
+            (link.state for link in self.links.values() if link.state is not None),
+            key=lambda state: -state[0],
+        )
         if len(states) < self.agenda.needed or states[self.agenda.needed - 1][0] <= step:
             return None
         reached = states[self.agenda.needed - 1][0]
         return reached, [model for step, model in states if step >= reached]
 
     async def finish(self) -> None:
-        """Says that this user is done, and stays until its neighbours are, or for a while: who was away can be done too."""
+        """Says that this user is done, and stays until its neighbours are, or for a while: who was
+        away can be done too.
+        """
         self._finishing = True
         for link in self.links.values():
             link.inbox.clear()
             link.let_in()
             link.say(Done())
         until = time.monotonic() + self.agenda.timeout
-        while (left := until - time.monotonic()) > 0 and (waiting := [link for link in self.links.values() if not link.done]):
+        while (left := until - time.monotonic()) > 0 and (
+            waiting := [link for link in self.links.values() if not link.done]
+        ):
             await self._calls.change(left)
         if waiting:
-            self.log("leaves before others are done", neighbours=", ".join(link.neighbour.name for link in waiting))
+            self.log(
+                "leaves before others are done",
+                neighbours=", ".join(link.neighbour.name for link in waiting),
+            )
         await self._calls.hang_up("done")
 
     def described(self) -> list[dict[str, Any]]:
@@ -203,21 +238,33 @@ class Peer:
                     link.absent = link.silent = True
                     timeout = self.agenda.timeout
                     is_alive = now < link.heard_at + timeout
-                    why = f"sent no model for {PATIENCE * timeout:g} s" if is_alive else f"was silent for {timeout:g} s"
+                    why = (
+                        f"sent no model for {PATIENCE * timeout:g} s"
+                        if is_alive
+                        else f"was silent for {timeout:g} s"
+                    )
                     self._calls.lose(link, why)
             elif not link.absent:
                 if now < self._deadline(link, until):
                     waiting = True
                 else:
                     link.absent = True
-                    self.log("going on without", neighbour=link.neighbour.name, step=step, why=link.problem)
+                    self.log(
+                        "going on without",
+                        neighbour=link.neighbour.name,
+                        step=step,
+                        why=link.problem,
+                    )
         if waiting:
             return False
         if step == self.agenda.course.steps:
             here += sum(link.done and not link.has(step, round_) for link in self.links.values())
         enough = here >= self.agenda.needed
         if not enough:
-            self._pause(f"only {here} of {len(self.links)} neighbours are here, and {self.agenda.needed} are needed")
+            self._pause(
+                f"only {here} of {len(self.links)} neighbours are here, and "
+                f"{self.agenda.needed} are needed"
+            )
         elif self.paused:
             self.log("goes on", step=step)
             self.paused = None
@@ -235,9 +282,11 @@ class Peer:
         return max(0.0, min(ends) - now) + 0.001
 
     def _deadline(self, link: Link, until: float) -> float:
-        """When a neighbour has been waited for long enough: who has just come, or says that it is alive, has its time.
+        """When a neighbour has been waited for long enough: who has just come, or says that it is
+        alive, has its time.
 
-        Who waits for somebody else says so; if it did not, one user's silence would make neighbours' neighbours hang up as well.
+        Who waits for somebody else says so; if it did not, one user's silence would make
+        neighbours' neighbours hang up as well.
         """
         timeout = self.agenda.timeout
         if link.is_open:
@@ -269,7 +318,9 @@ class Peer:
         match event:
             case Greeted(step):
                 if step > self.agenda.course.steps:
-                    raise RemoteProtocolError(f"claims to be at step {step} of a run of {self.agenda.course.steps}")
+                    raise RemoteProtocolError(
+                        f"claims to be at step {step} of a run of {self.agenda.course.steps}"
+                    )
                 link.their_step = step
             case Agreed(secret, epoch, first_step):
                 link.agreed(first_step, secret)
@@ -277,7 +328,12 @@ class Peer:
                 link.inbox.clear()  # it says where it is, and its last messages again
                 link.let_in()
                 link.heard_at = time.monotonic()
-                self.log("connected", neighbour=link.neighbour.name, epoch=epoch, secret_from_step=first_step)
+                self.log(
+                    "connected",
+                    neighbour=link.neighbour.name,
+                    epoch=epoch,
+                    secret_from_step=first_step,
+                )
                 self._catch_up(link)
                 if self._finishing:
                     link.say(Done())
@@ -295,7 +351,9 @@ class Peer:
         link.heard_at = time.monotonic()
         self.heard(link.neighbour.number, step, round_, values)
         if step > course.steps or round_ > course.rounds_of(step):
-            raise RemoteProtocolError(f"sent a model of step {step}, round {round_}, which this run does not have")
+            raise RemoteProtocolError(
+                f"sent a model of step {step}, round {round_}, which this run does not have"
+            )
         complaint = self.complaint(values)
         if complaint is not None:
             raise RemoteProtocolError(complaint)
@@ -308,13 +366,18 @@ class Peer:
             self.late += 1
         else:
             if step > self.step + 1 and link.state is None:
-                link.state = (step, values)  # it went on without this user, and does not know any more what its step began with
+                # it went on without this user, and does not know any more what its step began with
+                link.state = (step, values)
             link.keep(step, round_, values)
 
     def _catch_up(self, link: Link) -> None:
-        """What somebody who has just come needs: where this step began, and the last messages of it."""
+        """What somebody who has just come needs: where this step began, and the last messages of
+        it.
+        """
         if self._begun is not None and self.step > 0:
-            self._send(link, self.step - 1, self.agenda.course.rounds_of(self.step - 1), self._begun)
+            self._send(
+                link, self.step - 1, self.agenda.course.rounds_of(self.step - 1), self._begun
+            )
         for step, round_, values in self._sent:
             self._send(link, step, round_, values)
 

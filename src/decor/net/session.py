@@ -1,7 +1,9 @@
-"""One connection between two neighbours, without input or output: bytes and the clock come in, bytes and events go out.
+"""One connection between two neighbours, without input or output: bytes and the clock come in,
+bytes and events go out.
 
-Who may say what when is the table `MOVES`: a message that has no entry for the present state is refused, and names the neighbour.
-The same object serves the side that called and the side that answered; after the greeting the two are alike.
+Who may say what when is the table `MOVES`: a message that has no entry for the present state is
+refused, and names the neighbour. The same object serves the side that called and the side that
+answered; after the greeting the two are alike.
 """
 
 from __future__ import annotations
@@ -17,7 +19,20 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from decor.errors import AgreementError, LocalProtocolError, RemoteProtocolError
 from decor.noise.agreement import Agreement, Edge, EdgeSecret
 
-from .messages import Alive, Bye, Confirmation, Decoder, Done, Hello, Message, Model, NoiseTag, Offer, limits, pieces
+from .messages import (
+    Alive,
+    Bye,
+    Confirmation,
+    Decoder,
+    Done,
+    Hello,
+    Message,
+    Model,
+    NoiseTag,
+    Offer,
+    limits,
+    pieces,
+)
 
 
 class State(Enum):
@@ -46,7 +61,9 @@ class Agreed:
 
 @dataclass(frozen=True)
 class Received:
-    """A neighbour's model of a step and round: as many bytes as a model has, nothing else about it is checked yet."""
+    """A neighbour's model of a step and round: as many bytes as a model has, nothing else about it
+    is checked yet.
+    """
 
     step: int
     round: int
@@ -55,7 +72,9 @@ class Received:
 
 @dataclass(frozen=True)
 class Tagged:
-    """What the neighbour's noise of a step looks like from outside; equal tags mean that it cancels."""
+    """What the neighbour's noise of a step looks like from outside; equal tags mean that it
+    cancels.
+    """
 
     step: int
     tag: bytes
@@ -83,7 +102,9 @@ Event = Greeted | Agreed | Received | Tagged | Heard | Finished | Ended
 
 @dataclass(frozen=True)
 class Ends:
-    """Who is at the two ends of a connection, and what both must know alike before they say anything else."""
+    """Who is at the two ends of a connection, and what both must know alike before they say
+    anything else.
+    """
 
     identity: Ed25519PrivateKey
     neighbour: str
@@ -99,7 +120,9 @@ class Ends:
 
 
 class Session:
-    """`receive` bytes -> events, `send_model` and others -> bytes to be written by whoever has the socket."""
+    """`receive` bytes -> events, `send_model` and others -> bytes to be written by whoever has the
+    socket.
+    """
 
     def __init__(self, ends: Ends, epoch: int, step: int) -> None:
         self.ends, self.epoch, self.step = ends, epoch, step
@@ -121,13 +144,18 @@ class Session:
         return b"".join(self.parts())
 
     def parts(self) -> list[bytes | memoryview]:
-        """The same in pieces, models uncopied: what was given to `send_model` must not change before it is written."""
+        """The same in pieces, models uncopied: what was given to `send_model` must not change
+        before it is written.
+        """
         found = list(self._out)
         self._out.clear()
         return found
 
     def receive(self, data: bytes) -> list[Event]:
-        """What the bytes mean. After an error the session is closed, and the neighbour is told in a word."""
+        """What the bytes mean.
+
+        After an error the session is closed, and the neighbour is told in a word.
+        """
         found: list[Event] = []
         try:
             for message in self._decoder.feed(data, self._in_turn) if not self.is_over else ():
@@ -141,9 +169,13 @@ class Session:
 
     def send_model(self, step: int, round_: int, values: bytes | memoryview) -> None:
         if self.state is not State.OPEN:
-            raise LocalProtocolError(f"a model is sent over an open session; this one {self.state.value}")
+            raise LocalProtocolError(
+                f"a model is sent over an open session; this one {self.state.value}"
+            )
         if len(values) != self.ends.model_bytes:
-            raise LocalProtocolError(f"a model has {self.ends.model_bytes:,} bytes, not {len(values):,}")
+            raise LocalProtocolError(
+                f"a model has {self.ends.model_bytes:,} bytes, not {len(values):,}"
+            )
         self._say(Model(step, round_, values))
 
     def send_tag(self, step: int, tag: bytes) -> None:
@@ -153,7 +185,9 @@ class Session:
 
     def send(self, word: Alive | Done) -> None:
         if self.state is not State.OPEN:
-            raise LocalProtocolError(f"this is said over an open session; this one {self.state.value}")
+            raise LocalProtocolError(
+                f"this is said over an open session; this one {self.state.value}"
+            )
         self._say(word)
 
     def close(self, reason: str) -> None:
@@ -172,7 +206,9 @@ class Session:
 
     def _greet(self, hello: Hello) -> list[Event]:
         if hello.federation != self.ends.federation:
-            raise RemoteProtocolError(f"has another federation file: {_difference(self.ends.digests, hello.digests)}")
+            raise RemoteProtocolError(
+                f"has another federation file: {_difference(self.ends.digests, hello.digests)}"
+            )
         self._theirs = hello
         self.epoch = max(self.epoch, hello.epoch)
         own = self.ends.identity.public_key().public_bytes_raw()
@@ -196,17 +232,24 @@ class Session:
         assert agreed is not None
         agreed.secret.confirm(confirmation.tag)
         if confirmation.first_step != agreed.first_step:
-            raise RemoteProtocolError(f"begins its noise at step {confirmation.first_step}, and not at {agreed.first_step}")
-        self._agreement = self._agreed = None  # the secret is with whoever takes the event, and nowhere else
+            raise RemoteProtocolError(
+                f"begins its noise at step {confirmation.first_step}, and "
+                f"not at {agreed.first_step}"
+            )
+        # the secret is with whoever takes the event, and nowhere else
+        self._agreement = self._agreed = None
         self.state = State.OPEN
         return [agreed]
 
     def _model(self, model: Model) -> list[Event]:
         if len(model.values) != self.ends.model_bytes:
-            raise RemoteProtocolError(f"sent a model of {len(model.values):,} bytes instead of {self.ends.model_bytes:,}")
+            raise RemoteProtocolError(
+                f"sent a model of {len(model.values):,} bytes instead of {self.ends.model_bytes:,}"
+            )
         if (model.step, model.round) <= self._latest:
             raise RemoteProtocolError(
-                f"sent a model of step {model.step}, round {model.round} after one of step {self._latest[0]}, "
+                f"sent a model of step {model.step}, round {model.round} after one of step "
+                f"{self._latest[0]}, "
                 f"round {self._latest[1]}: an old one, or one twice"
             )
         self._latest = (model.step, model.round)
@@ -215,7 +258,8 @@ class Session:
     def _tag(self, tag: NoiseTag) -> list[Event]:
         if tag.step <= self._latest_tag:
             raise RemoteProtocolError(
-                f"sent a tag of step {tag.step} after one of step {self._latest_tag}: an old one, or one twice"
+                f"sent a tag of step {tag.step} after one of step {self._latest_tag}: an old one, "
+                "or one twice"
             )
         self._latest_tag = tag.step
         return [Tagged(tag.step, tag.tag)]
@@ -249,13 +293,21 @@ MOVES: dict[tuple[State, type[Message]], Callable[..., list[Event]]] = {
 
 
 def _difference(ours: tuple[tuple[str, bytes], ...], theirs: tuple[tuple[str, bytes], ...]) -> str:
-    """Which fields differ, in the words of this side's file: a neighbour's names are its own, and are not repeated."""
+    """Which fields differ, in the words of this side's file: a neighbour's names are its own, and
+    are not repeated.
+    """
     held = dict(theirs)
     names = [name for name, digest in ours if held.get(name) != digest]
     more = len(set(held) - {name for name, _ in ours})
     said = ", ".join(names) if names else "none that this side has"
-    return f"fields that differ: {said}" + (f", and {more} that this side does not have" if more else "")
+    return f"fields that differ: {said}" + (
+        f", and {more} that this side does not have" if more else ""
+    )
 
 
 def _told(problem: Exception) -> str:
-    return str(problem) if isinstance(problem, RemoteProtocolError) else f"could not agree on a secret: {problem}"
+    return (
+        str(problem)
+        if isinstance(problem, RemoteProtocolError)
+        else f"could not agree on a secret: {problem}"
+    )

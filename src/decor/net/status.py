@@ -1,4 +1,6 @@
-"""What a running node tells its own operator: over a socket that only this machine's same user can open, or to Prometheus."""
+"""What a running node tells its own operator: over a socket that only this machine's same user can
+open, or to Prometheus.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,15 @@ async def answering(path: Path, describe: Describe) -> AsyncIterator[None]:
         writer.close()
 
     if len(os.fsencode(path)) > _LONGEST:
-        raise InputError(f"the socket {str(path)!r} has too long a path; name a ledger in a folder nearer to the root")
+        raise InputError(
+            f"the socket {str(path)!r} has too long a path; name a ledger in a "
+            "folder nearer to the root"
+        )
     if path.exists() and not path.is_socket():
-        raise InputError(f"{str(path)!r}, where this node would answer questions, is another kind of file; move it away")
+        raise InputError(
+            f"{str(path)!r}, where this node would answer questions, is another kind "
+            "of file; move it away"
+        )
     path.unlink(missing_ok=True)
     before = os.umask(0o177)
     try:
@@ -55,7 +63,9 @@ def asked(path: Path) -> dict[str, Any]:
             said = b"".join(iter(lambda: line.recv(1 << 16), b""))
             found: dict[str, Any] = json.loads(said)
         except (FileNotFoundError, ConnectionRefusedError):
-            raise InputError(f"no node is running behind {str(path)!r}; start it with decor node") from None
+            raise InputError(
+                f"no node is running behind {str(path)!r}; start it with decor node"
+            ) from None
         except (OSError, ValueError) as problem:
             raise InputError(f"the node behind {str(path)!r} does not answer: {problem}") from None
     return found
@@ -63,24 +73,33 @@ def asked(path: Path) -> dict[str, Any]:
 
 @asynccontextmanager
 async def measured(port: int, describe: Describe) -> AsyncIterator[None]:
-    """While this lasts, http://127.0.0.1:port/metrics has the node's figures as Prometheus reads them. Loopback only."""
+    """While this lasts, http://127.0.0.1:port/metrics has the node's figures as Prometheus reads
+    them. Loopback only.
+    """
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        with suppress(
+            OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
+        ):
             asked = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _PATIENCE)
             found = asked.startswith((b"GET /metrics ", b"GET / "))
             body = figures(describe()).encode() if found else b"see /metrics\n"
             head = (
-                f"HTTP/1.1 {'200 OK' if found else '404 Not Found'}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+                f"HTTP/1.1 {'200 OK' if found else '404 Not Found'}\r\nContent-Type: text/plain; "
+                "version=0.0.4; charset=utf-8\r\n"
             )
-            writer.write(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
+            writer.write(
+                f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+            )
             await asyncio.wait_for(writer.drain(), _PATIENCE)
         writer.close()
 
     try:
         server = await asyncio.start_server(answer, "127.0.0.1", port)
     except (OSError, OverflowError) as problem:
-        raise InputError(f"metrics cannot be served at port {port}: {problem}; name another") from None
+        raise InputError(
+            f"metrics cannot be served at port {port}: {problem}; name another"
+        ) from None
     try:
         yield
     finally:
@@ -104,7 +123,10 @@ def figures(said: dict[str, Any]) -> str:
         lines += [f"# TYPE decor_{name} {kind}", f"decor_{name}{{{labels}}} {value}"]
     lines.append("# TYPE decor_neighbour_here gauge")
     for each in said["neighbours"]:
-        lines.append(f'decor_neighbour_here{{{labels},neighbour="{_label(each["name"])}"}} {int(each["here"])}')
+        lines.append(
+            f'decor_neighbour_here{{{labels},neighbour="{_label(each["name"])}"}} '
+            f"{int(each['here'])}"
+        )
     return "\n".join(lines) + "\n"
 
 

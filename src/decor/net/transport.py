@@ -1,7 +1,8 @@
 """Where sockets are: TLS 1.3 between neighbours who know each other's keys, and nobody else.
 
-Both sides show a certificate, and each trusts exactly the certificates that it has made itself of its neighbours' public keys
-(`identity.certificate`). A stranger's, an expired or a self-made one fails in the handshake, before a byte of ours is read.
+Both sides show a certificate, and each trusts exactly the certificates that it has made itself of
+its neighbours' public keys (`identity.certificate`). A stranger's, an expired or a self-made one
+fails in the handshake, before a byte of ours is read.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def context(identity: Identity, neighbours: Iterable[bytes], server: bool) -> ss
     made.minimum_version = ssl.TLSVersion.TLSv1_3
     made.check_hostname = False  # addresses move; keys do not
     made.verify_mode = ssl.CERT_REQUIRED
-    made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # a neighbour's own certificate is what is trusted, not its issuer
+    # a neighbour's own certificate is what is trusted, not its issuer
+    made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     trusted = [ssl.DER_cert_to_PEM_cert(certificate(public)) for public in neighbours]
     if not trusted:
         raise InputError("this user has no neighbour to talk to")
@@ -44,7 +46,9 @@ def context(identity: Identity, neighbours: Iterable[bytes], server: bool) -> ss
 
 
 def who(writer: asyncio.StreamWriter, neighbours: dict[bytes, int]) -> int:
-    """The number of the neighbour at the other end, by the certificate it has shown; `neighbours` is public key -> number."""
+    """The number of the neighbour at the other end, by the certificate it has shown; `neighbours`
+    is public key -> number.
+    """
     held: Any = writer.get_extra_info("ssl_object")
     shown = held.getpeercert(binary_form=True) if held is not None else None
     for public, number in neighbours.items():
@@ -53,7 +57,9 @@ def who(writer: asyncio.StreamWriter, neighbours: dict[bytes, int]) -> int:
     raise RemoteProtocolError("somebody connected whose certificate is no neighbour's")
 
 
-async def dial(address: str, tls: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def dial(
+    address: str, tls: ssl.SSLContext
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection to `host:port`; whoever answers there has shown a trusted certificate."""
     host, port = split(address)
     async with asyncio.timeout(HANDSHAKE_SECONDS):
@@ -65,16 +71,24 @@ def listening(address: str) -> socket.socket:
     host, port = split(address)
     host = "" if address.startswith(":") else host  # everywhere
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
         made = socket.create_server(found[4][:2], family=found[0], backlog=128, reuse_port=False)
     except OSError as problem:
-        way = "is another node running there?" if problem.errno == errno.EADDRINUSE else f"try --listen 0.0.0.0:{port}"
+        way = (
+            "is another node running there?"
+            if problem.errno == errno.EADDRINUSE
+            else f"try --listen 0.0.0.0:{port}"
+        )
         raise InputError(f"cannot listen at {address}: {reason(problem)}; {way}") from None
     made.setblocking(False)
     return made
 
 
-async def welcomed(connection: socket.socket, tls: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def welcomed(
+    connection: socket.socket, tls: ssl.SSLContext
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """The TLS of somebody who has called; it has shown a trusted certificate, or this raises."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=READ, loop=loop)
@@ -99,25 +113,39 @@ def reason(problem: BaseException) -> str:
         return "no answer in time"
     if isinstance(problem, OSError):
         number = problem.errno if isinstance(problem.errno, int) and problem.errno > 0 else None
-        return (os.strerror(number) if number else problem.strerror or str(problem) or "hung up").lower()
+        return (
+            os.strerror(number) if number else problem.strerror or str(problem) or "hung up"
+        ).lower()
     return str(problem)
 
 
 def split(address: str) -> tuple[str, int]:
     """host:port, [v6]:port or :port."""
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or not 0 < int(port) < 65536 or (":" in host and not host.startswith("[")):
-        raise InputError(f"{address!r} is no address; give host:port, such as bonn.example.org:7400 or [2001:db8::1]:7400")
+    if (
+        not colon
+        or not port.isdecimal()
+        or not 0 < int(port) < 65536
+        or (":" in host and not host.startswith("["))
+    ):
+        raise InputError(
+            f"{address!r} is no address; give host:port, such as "
+            "bonn.example.org:7400 or [2001:db8::1]:7400"
+        )
     host = host.strip("[]") or "127.0.0.1"
     try:
         host.encode("idna")
     except UnicodeError:
-        raise InputError(f"{address!r} has no host that a name server would know; give host:port") from None
+        raise InputError(
+            f"{address!r} has no host that a name server would know; give host:port"
+        ) from None
     return host, int(port)
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody has now, below those that the system gives to outgoing connections."""
+    """Ports of this machine that nobody has now, below those that the system gives to outgoing
+    connections.
+    """
     found: list[int] = []
     for port in random.SystemRandom().sample(range(10_000, 30_000), 20_000):
         if len(found) == count:
@@ -140,6 +168,8 @@ def _load(made: ssl.SSLContext, chain: bytes) -> None:
 
 
 def cut(writer: asyncio.StreamWriter) -> None:
-    """Ends a connection at once, if it has not ended by itself: Python 3.11.2 fails on one that has."""
+    """Ends a connection at once, if it has not ended by itself: Python 3.11.2 fails on one that
+    has.
+    """
     with suppress(AttributeError):
         writer.transport.abort()

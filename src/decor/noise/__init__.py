@@ -1,1 +1,4 @@
-"""Where random numbers come from. This room knows no budgets, no models and no graphs: numbers in, numbers out."""
+"""Where random numbers come from.
+
+This room knows no budgets, no models and no graphs: numbers in, numbers out.
+"""

@@ -1,7 +1,9 @@
-"""Two neighbours agree on a secret: X25519 keys signed by their identities, and HKDF over all that was said.
+"""Two neighbours agree on a secret: X25519 keys signed by their identities, and HKDF over all that
+was said.
 
-Nothing here reads or writes: an `Agreement` gives bytes to send and takes bytes received. What comes out is an `EdgeSecret`,
-from which every step's key follows by a ratchet that only goes forward: whoever seizes a machine learns no earlier noise.
+Nothing here reads or writes: an `Agreement` gives bytes to send and takes bytes received. What
+comes out is an `EdgeSecret`, from which every step's key follows by a ratchet that only goes
+forward: whoever seizes a machine learns no earlier noise.
 """
 
 from __future__ import annotations
@@ -28,10 +30,12 @@ _OFFER, _EDGE, _SECRET = b"decor offer 1", b"decor edge 1", b"decor edge secret 
 
 @dataclass(frozen=True)
 class Edge:
-    """What two neighbours have to agree about before they agree on a secret: who they are, in what, for the how-manieth time.
+    """What two neighbours have to agree about before they agree on a secret: who they are, in what,
+    for the how-manieth time.
 
-    `lower` and `higher` are the public keys of the user with the lower and the higher number; `federation` is the digest of the
-    federation's file; `epoch` grows with every agreement of the two, so that no exchange can stand for another.
+    `lower` and `higher` are the public keys of the user with the lower and the higher number;
+    `federation` is the digest of the federation's file; `epoch` grows with every agreement of the
+    two, so that no exchange can stand for another.
     """
 
     lower: bytes
@@ -52,9 +56,14 @@ class Edge:
 
 
 class Agreement:
-    """One end of one exchange. Its key is 32 bytes of `random`, the operating system's, and is gone after `accept`."""
+    """One end of one exchange.
 
-    def __init__(self, identity: Ed25519PrivateKey, edge: Edge, random: Callable[[int], bytes] = os.urandom) -> None:
+    Its key is 32 bytes of `random`, the operating system's, and is gone after `accept`.
+    """
+
+    def __init__(
+        self, identity: Ed25519PrivateKey, edge: Edge, random: Callable[[int], bytes] = os.urandom
+    ) -> None:
         own = identity.public_key().public_bytes_raw()
         if own not in (edge.lower, edge.higher):
             raise InputError("this identity is at neither end of the edge")
@@ -66,20 +75,31 @@ class Agreement:
         """To be sent to the neighbour."""
 
     def accept(self, offer: bytes) -> EdgeSecret:
-        """The secret, from the neighbour's offer. The two still have to compare tags before they use it."""
+        """The secret, from the neighbour's offer.
+
+        The two still have to compare tags before they use it.
+        """
         if self._key is None:
-            raise AgreementError("this agreement was used already; begin another with a higher epoch")
+            raise AgreementError(
+                "this agreement was used already; begin another with a higher epoch"
+            )
         if len(offer) != OFFER_BYTES:
             raise AgreementError(f"an offer has {OFFER_BYTES} bytes, not {len(offer)}")
         public, signature = offer[:32], offer[32:]
         theirs = self.edge.higher if self.is_lower else self.edge.lower
         try:
-            Ed25519PublicKey.from_public_bytes(theirs).verify(signature, _signed(self.edge, not self.is_lower, public))
+            Ed25519PublicKey.from_public_bytes(theirs).verify(
+                signature, _signed(self.edge, not self.is_lower, public)
+            )
             shared = self._key.exchange(X25519PublicKey.from_public_bytes(public))
         except InvalidSignature:
-            raise AgreementError("the offer is not signed by this neighbour for this federation and epoch") from None
+            raise AgreementError(
+                "the offer is not signed by this neighbour for this federation and epoch"
+            ) from None
         except ValueError:
-            raise AgreementError("the offer's key is of small order, which no honest neighbour sends") from None
+            raise AgreementError(
+                "the offer's key is of small order, which no honest neighbour sends"
+            ) from None
         self._key = None
         low, high = (self._public, public) if self.is_lower else (public, self._public)
         said = hashlib.sha256(_EDGE + self.edge.described() + low + high).digest()
@@ -88,7 +108,10 @@ class Agreement:
 
 
 class EdgeSecret:
-    """What the two ends of an edge share. Never printed, never written; keys of past steps are gone."""
+    """What the two ends of an edge share.
+
+    Never printed, never written; keys of past steps are gone.
+    """
 
     def __init__(self, chain: bytes, confirmation: bytes, said: bytes, is_lower: bool) -> None:
         self._chain, self._step = bytearray(chain), 0
@@ -102,18 +125,25 @@ class EdgeSecret:
 
     @property
     def tag(self) -> bytes:
-        """To be sent to the neighbour: shows that this end holds the secret, and tells nothing about it."""
+        """To be sent to the neighbour: shows that this end holds the secret, and tells nothing
+        about it.
+        """
         return self._tag(self.is_lower)
 
     def confirm(self, tag: bytes) -> None:
         """Raises unless the neighbour holds the same secret."""
         if not hmac.compare_digest(tag, self._tag(not self.is_lower)):
-            raise AgreementError("the neighbour holds another secret: somebody is in between, or one of the two is broken")
+            raise AgreementError(
+                "the neighbour holds another secret: somebody is in between, or "
+                "one of the two is broken"
+            )
 
     def key(self, step: int) -> bytes:
         """The key of a step; steps only go forward, and those passed over are lost too."""
         if step < self._step:
-            raise AgreementError(f"the key of step {step} is gone: the edge is at step {self._step}")
+            raise AgreementError(
+                f"the key of step {step} is gone: the edge is at step {self._step}"
+            )
         while self._step < step:
             self._forward()
         key = _keyed(self._chain, b"key" + struct.pack("<Q", step))

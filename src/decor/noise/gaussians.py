@@ -1,8 +1,10 @@
-"""Gaussians as a function of (seed, stream, step, place): never a saved tensor, so no step can reuse another's.
+"""Gaussians as a function of (seed, stream, step, place): never a saved tensor, so no step can
+reuse another's.
 
-Philox 4x32-10 turns the four numbers into uniform bits, Box and Muller's map turns those into Gaussians, in blocks that the
-compiler maps onto vector registers. Two to three times faster than torch's generator; and any part of a step's noise can be
-made again, alone, on any thread. For the simulator: its numbers are fixed by a seed and carry 24 bits (largest size 6.7).
+Philox 4x32-10 turns the four numbers into uniform bits, Box and Muller's map turns those into
+Gaussians, in blocks that the compiler maps onto vector registers. Two to three times faster than
+torch's generator; and any part of a step's noise can be made again, alone, on any thread. For the
+simulator: its numbers are fixed by a seed and carry 24 bits (largest size 6.7).
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _FAST = {"contract", "nsz", "arcp"}
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def fill(out: Floats, seed: np.uint64, stream: int, step: int, first: int) -> None:
-    """Writes standard Gaussians into the flat float32 array `out`, whose first element has place `first` (in groups)."""
+    """Writes standard Gaussians into the flat float32 array `out`, whose first element has place
+    `first` (in groups).
+    """
     a, b = np.empty(LANES, np.uint32), np.empty(LANES, np.uint32)
     c, d = np.empty(LANES, np.uint32), np.empty(LANES, np.uint32)
     whole = out.size // GROUP
@@ -45,7 +49,8 @@ def fill(out: Floats, seed: np.uint64, stream: int, step: int, first: int) -> No
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def fill_rows(out: Floats, seeds: Floats, stream: int, step: int, first: int = 0) -> None:
-    """Fills out[row, seed, :], the rows being those from `first` on; what a seed gets does not depend on the others.
+    """Fills out[row, seed, :], the rows being those from `first` on; what a seed gets does not
+    depend on the others.
 
     Rows shorter than `SHORT` share their groups, and are only made all together.
     """
@@ -65,8 +70,12 @@ def fill_rows(out: Floats, seeds: Floats, stream: int, step: int, first: int = 0
 
 
 @njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def _bits(a: Floats, b: Floats, c: Floats, d: Floats, seed: np.uint64, stream: int, step: int, group: int) -> None:
-    """Philox 4x32-10 with key `seed` on the counters (group * LANES + lane, stream, step); 32 lanes side by side."""
+def _bits(
+    a: Floats, b: Floats, c: Floats, d: Floats, seed: np.uint64, stream: int, step: int, group: int
+) -> None:
+    """Philox 4x32-10 with key `seed` on the counters (group * LANES + lane, stream, step); 32 lanes
+    side by side.
+    """
     key0, key1 = _u32(seed & _u64(0xFFFFFFFF)), _u32(seed >> _u64(32))
     start = _u64(group) * _u64(LANES)
     low, high = _u32(start & _u64(0xFFFFFFFF)), _u32(start >> _u64(32))
@@ -83,7 +92,9 @@ def _bits(a: Floats, b: Floats, c: Floats, d: Floats, seed: np.uint64, stream: i
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
 def _polar(radius_bits: Floats, angle_bits: Floats, cosines: Floats, sines: Floats) -> None:
-    """Box and Muller: radius sqrt(-2 log u) and a uniform angle, with polynomials good to a float32 rounding or two."""
+    """Box and Muller: radius sqrt(-2 log u) and a uniform angle, with polynomials good to a float32
+    rounding or two.
+    """
     for i in range(LANES):
         u = (_f32(_i32(radius_bits[i] >> _u32(1))) + _f32(0.5)) * _f32(2.0**-31)
         # u = 2^exponent (1 + f), f between sqrt(1/2) - 1 and sqrt(2) - 1
@@ -106,11 +117,15 @@ def _polar(radius_bits: Floats, angle_bits: Floats, cosines: Floats, sines: Floa
         quarter = _i32(word >> _u32(30))
         angle = (_f32(_i32(_u32(word << _u32(2)) >> _u32(1))) - _f32(2.0**30)) * _f32(7.3145898e-10)
         square = angle * angle
-        sine = angle + angle * square * (_f32(-1.6666655e-1) + square * (_f32(8.3321609e-3) - _f32(1.9515296e-4) * square))
+        sine = angle + angle * square * (
+            _f32(-1.6666655e-1) + square * (_f32(8.3321609e-3) - _f32(1.9515296e-4) * square)
+        )
         cosine = (
             _f32(1.0)
             - _f32(0.5) * square
-            + square * square * (_f32(4.1666646e-2) + square * (_f32(-1.3887316e-3) + _f32(2.4433157e-5) * square))
+            + square
+            * square
+            * (_f32(4.1666646e-2) + square * (_f32(-1.3887316e-3) + _f32(2.4433157e-5) * square))
         )
         odd = (quarter & _i32(1)) != 0
         x = sine if odd else cosine

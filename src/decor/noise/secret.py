@@ -1,9 +1,10 @@
 # mypy: disallow-untyped-decorators=False
-"""A private run's randomness: one secret from the operating system, and the noise of many users and edges drawn from it.
+"""A private run's randomness: one secret from the operating system, and the noise of many users and
+edges drawn from it.
 
-Guarantee: `GridNoise` puts on the gradients of all users what `Grid.noised` puts on those of one: integers of the same law, added
-without rounding. Keys are HMAC-SHA256 of the secret, the step and the place, so that no key serves twice. The secret is never
-written, printed or sent.
+Guarantee: `GridNoise` puts on the gradients of all users what `Grid.noised` puts on those of one:
+integers of the same law, added without rounding. Keys are HMAC-SHA256 of the secret, the step and
+the place, so that no key serves twice. The secret is never written, printed or sent.
 """
 
 from __future__ import annotations
@@ -31,10 +32,19 @@ from .grid import Grid, placed
 from .stream import COARSE, OWN, SHARED, WORD_BYTES, Words, corrections, one, table, values
 
 WORDS_PER_KEY = 1 << 18
-"""Words that one key serves at most: a megabyte, which stays in the second cache, and few enough for `Grid.slack`."""
+"""Words that one key serves at most: a megabyte, which stays in the second cache, and few enough
+for `Grid.slack`.
+"""
 _NARROW, _WIDE = 256, 8192
-"""Coordinates that are worked on together, at least and at most: short rows cost calls, long ones the cache."""
-_NOISE, _DITHER, _BATCH, _LOCAL = b"decor noise 2", b"decor dither 2", b"decor batch 2", b"decor local 2"
+"""Coordinates that are worked on together, at least and at most: short rows cost calls, long ones
+the cache.
+"""
+_NOISE, _DITHER, _BATCH, _LOCAL = (
+    b"decor noise 2",
+    b"decor dither 2",
+    b"decor batch 2",
+    b"decor local 2",
+)
 _HANDSHAKE = b"decor handshake 2"
 
 
@@ -53,11 +63,17 @@ class Secret:
         raise TypeError("a run's secret is not to be written anywhere")
 
     def key(self, label: bytes, *numbers: int) -> bytes:
-        """32 bytes that follow from the secret, a label (one for each use) and integers from 0 to 2^64 - 1."""
-        return hmac.digest(self._value, label + struct.pack(f"<{len(numbers)}Q", *numbers), "sha256")
+        """32 bytes that follow from the secret, a label (one for each use) and integers from 0 to
+        2^64 - 1.
+        """
+        return hmac.digest(
+            self._value, label + struct.pack(f"<{len(numbers)}Q", *numbers), "sha256"
+        )
 
     def batch_words(self, step: int, count: int) -> NDArray[np.uint32]:
-        """`count` uniform words for the batches of a step; a key serves WORDS_PER_KEY of them at most."""
+        """`count` uniform words for the batches of a step; a key serves WORDS_PER_KEY of them at
+        most.
+        """
         parts = [min(WORDS_PER_KEY, count - first) for first in range(0, count, WORDS_PER_KEY)]
         drawn = [Words(self.key(_BATCH, step, k), some).take(some) for k, some in enumerate(parts)]
         return drawn[0] if len(drawn) == 1 else np.concatenate(drawn)
@@ -68,9 +84,11 @@ class Secret:
 
 
 class Handshake:
-    """One process's half of a secret with each of the others, by X25519; `public` is to be sent to them.
+    """One process's half of a secret with each of the others, by X25519; `public` is to be sent to
+    them.
 
-    It protects from those who listen between the processes, not from an impostor who can change what they send.
+    It protects from those who listen between the processes, not from an impostor who can change
+    what they send.
     """
 
     def __init__(self, secret: Secret) -> None:
@@ -78,7 +96,9 @@ class Handshake:
         self.public = self._own.public_key().public_bytes_raw()
 
     def agree(self, other: bytes, info: bytes) -> Secret:
-        """The secret shared with the process whose public key is `other`, for the use that `info` names."""
+        """The secret shared with the process whose public key is `other`, for the use that `info`
+        names.
+        """
         shared = self._own.exchange(X25519PublicKey.from_public_bytes(other))
         said = hashlib.sha256(b"".join(sorted((self.public, other)))).digest()
         drawn = HKDF(SHA256(), 32, salt=said, info=b"decor process edge 2" + info).derive(shared)
@@ -87,7 +107,9 @@ class Handshake:
 
 @dataclass(frozen=True)
 class Crossing:
-    """An edge to a user in another process: which user here, its signed multiple, and the secret that both ends hold."""
+    """An edge to a user in another process: which user here, its signed multiple, and the secret
+    that both ends hold.
+    """
 
     user: int
     multiple: int
@@ -95,10 +117,12 @@ class Crossing:
 
 
 class GridNoise:
-    """The noise of `users` users, and of the edges between them, on one grid; `crossing` are edges with one end elsewhere.
+    """The noise of `users` users, and of the edges between them, on one grid; `crossing` are edges
+    with one end elsewhere.
 
-    `edges` are pairs of user numbers with their `multiples`: what is added at the first is subtracted at the second. `width` is
-    the number of coordinates worked on together, the same at all processes of a run (`width_for`).
+    `edges` are pairs of user numbers with their `multiples`: what is added at the first is
+    subtracted at the second. `width` is the number of coordinates worked on together, the same at
+    all processes of a run (`width_for`).
     """
 
     def __init__(
@@ -121,15 +145,23 @@ class GridNoise:
         self._dithered: tuple[int, int, bytes] = (-1, -1, b"")
 
     def chunks(self, parameters: int) -> list[tuple[int, int]]:
-        """The coordinates [first, last) that `add` takes one after the other, or each in a thread of its own."""
-        return [(first, min(first + self._width, parameters)) for first in range(0, parameters, self._width)]
+        """The coordinates [first, last) that `add` takes one after the other, or each in a thread
+        of its own.
+        """
+        return [
+            (first, min(first + self._width, parameters))
+            for first in range(0, parameters, self._width)
+        ]
 
     def add(self, step: int, messages: Array, offset: int, chunk: tuple[int, int]) -> None:
-        """Turns gradients [users, parameters] into messages, in place, in the coordinates of one of the `chunks`.
+        """Turns gradients [users, parameters] into messages, in place, in the coordinates of one of
+        the `chunks`.
 
-        `offset` is how many parameters of the model come before these, where a model is kept in several arrays.
+        `offset` is how many parameters of the model come before these, where a model is kept in
+        several arrays.
 
-        Guarantee: what is there then is `unit` times integers, rounded once to the type of `messages`.
+        Guarantee: what is there then is `unit` times integers, rounded once to the type of
+        `messages`.
         """
         first, last = chunk
         total = self._room("total", self.users * (last - first), np.int64).reshape(self.users, -1)
@@ -138,17 +170,35 @@ class GridNoise:
         for number, (users, edges) in enumerate(self._groups):
             words, stream = self._words(step, offset + first, number, last - first)
             tied = np.zeros(len(users) + len(edges), np.bool_)
-            _own_rows(words, rounded, discrete, messages, self.grid.scale, dither, users.start, first, total, tied)
+            _own_rows(
+                words,
+                rounded,
+                discrete,
+                messages,
+                self.grid.scale,
+                dither,
+                users.start,
+                first,
+                total,
+                tied,
+            )
             rest = words[3 * total.shape[1] * len(users) :]
-            _edge_rows(rest, discrete, self._ends, self._multiples, edges.start, len(users), total, tied)
+            _edge_rows(
+                rest, discrete, self._ends, self._multiples, edges.start, len(users), total, tied
+            )
             if tied.any():
                 self._settle(words, stream, users, edges, total, tied)
         for edge in self.crossing:
-            total[edge.user] += edge.multiple * self._crossing_values(edge, step, offset + first, last - first)
+            total[edge.user] += edge.multiple * self._crossing_values(
+                edge, step, offset + first, last - first
+            )
         _scale_rows(total, self.grid.unit, messages, first)
 
     def edge_integers(self, step: int, parameters: int, offset: int = 0) -> Array:
-        """[edges, parameters]: what every edge adds at its first end and subtracts at its second. For audits only."""
+        """[edges, parameters]: what every edge adds at its first end and subtracts at its second.
+
+        For audits only.
+        """
         found = np.empty((len(self._ends), parameters), np.int64)
         for first, last in self.chunks(parameters):
             for number, (users, edges) in enumerate(self._groups):
@@ -156,7 +206,9 @@ class GridNoise:
                 for e in edges:
                     start = (last - first) * (3 * len(users) + 2 * (e - edges.start))
                     row = words[start : start + 2 * (last - first)]
-                    found[e, first:last] = self._multiples[e] * values(row, SHARED, partial(stream.further, start))
+                    found[e, first:last] = self._multiples[e] * values(
+                        row, SHARED, partial(stream.further, start)
+                    )
         return found
 
     def _words(self, step: int, first: int, group: int, width: int) -> tuple[Array, Words]:
@@ -174,14 +226,18 @@ class GridNoise:
         return self._dithered[2]
 
     def _room(self, name: str, count: int, kind: type) -> Array:
-        """An array of this thread's, made once: asking the system for memory in every chunk would cost as much as the noise."""
+        """An array of this thread's, made once: asking the system for memory in every chunk would
+        cost as much as the noise.
+        """
         held: Array | None = getattr(self._local, name, None)
         if held is None or len(held) < count:
             held = np.empty(count, kind)
             setattr(self._local, name, held)
         return held[:count]
 
-    def _settle(self, words: Array, stream: Words, users: range, edges: range, total: Array, tied: Array) -> None:
+    def _settle(
+        self, words: Array, stream: Words, users: range, edges: range, total: Array, tied: Array
+    ) -> None:
         """Ties of this group's rows, whose further bits decide."""
         width = total.shape[1]
         for row in np.flatnonzero(tied).tolist():
@@ -204,7 +260,9 @@ class GridNoise:
 
 
 def width_for(users: int, edges: int) -> int:
-    """Coordinates to be worked on together in a run of so many users and edges in all, so that one key serves most of them."""
+    """Coordinates to be worked on together in a run of so many users and edges in all, so that one
+    key serves most of them.
+    """
     fit = WORDS_PER_KEY // (3 * users + 2 * edges)
     return min(max(fit // 16 * 16, _NARROW), _WIDE)
 
@@ -234,12 +292,18 @@ def _own_rows(
     total: Array,
     tied: Array,
 ) -> None:
-    """total = floor(gradient / unit + dither) + own noise, for the users from `user` on that there are words for."""
+    """total = floor(gradient / unit + dither) + own noise, for the users from `user` on that there
+    are words for.
+    """
     width, parameters = total.shape[1], gradients.shape[1]
     rows = min(total.shape[0] - user, len(words) // (3 * width))
     for r in range(rows):
         tie = False
-        row, out, place = gradients[user + r, first : first + width], total[user + r], parameters * (user + r) + first
+        row, out, place = (
+            gradients[user + r, first : first + width],
+            total[user + r],
+            parameters * (user + r) + first,
+        )
         mine = words[3 * width * r : 3 * width * (r + 1)]
         for k in range(width):
             out[k] = placed(np.float64(row[k]) * scale, dither, place + k)
@@ -254,9 +318,18 @@ def _own_rows(
 
 @njit(cache=True, nogil=True)
 def _edge_rows(
-    words: Array, discrete: Array, ends: Array, multiples: Array, edge: int, before: int, total: Array, tied: Array
+    words: Array,
+    discrete: Array,
+    ends: Array,
+    multiples: Array,
+    edge: int,
+    before: int,
+    total: Array,
+    tied: Array,
 ) -> None:
-    """total += noise of the edges from `edge` on that there are words for, and -= at the other end."""
+    """total += noise of the edges from `edge` on that there are words for, and -= at the
+    other end.
+    """
     width = total.shape[1]
     for r in range(len(words) // (2 * width)):
         tie, multiple = False, multiples[edge + r]

@@ -1,13 +1,14 @@
-"""A step's noise: (key, count) -> integers of a law that is known exactly, the same bits on every processor.
+"""A step's noise: (key, count) -> integers of a law that is known exactly, the same bits on every
+processor.
 
-AES-256 in counter mode turns the key into 32-bit words, and a table turns each word into an integer of deviation 160. An edge's
-value is the first plus 64 times the second; a user's own goes on with 4096 times a third. Integers only, and the same number of
-words for every value: no rounding mode, vector width or library can make two ends differ, and nothing can shift the rest of a
-stream.
+AES-256 in counter mode turns the key into 32-bit words, and a table turns each word into an integer
+of deviation 160. An edge's value is the first plus 64 times the second; a user's own goes on with
+4096 times a third. Integers only, and the same number of words for every value: no rounding mode,
+vector width or library can make two ends differ, and nothing can shift the rest of a stream.
 
-Guarantee: if the cipher's bits are uniform, a value's law is within `DISTANCE` (total variation) of D + 64 D' for `shared` and
-of R + 64 D + 4096 D' for `own`, where D, D' are discrete Gaussians and R a rounded one, all of deviation 160 and independent.
-docs/noise.md says what follows for privacy.
+Guarantee: if the cipher's bits are uniform, a value's law is within `DISTANCE` (total variation) of
+D + 64 D' for `shared` and of R + 64 D + 4096 D' for `own`, where D, D' are discrete Gaussians and R
+a rounded one, all of deviation 160 and independent. docs/noise.md says what follows for privacy.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ OWN_SIGMA = FINE * math.sqrt(1 + COARSE**2 + COARSE**4)
 """The deviation of a user's own value: about 655,440 steps of the grid."""
 EDGE_LARGEST, OWN_LARGEST = 2048 * (1 + COARSE), 2048 * (1 + COARSE + COARSE**2)
 DISTANCE = 2.0**-117
-"""Per value: a word is within 2^-118.8 of its law. Probabilities are whole multiples of 2^-128, and tails weigh 2^-122."""
+"""Per value: a word is within 2^-118.8 of its law.
+
+Probabilities are whole multiples of 2^-128, and tails weigh 2^-122.
+"""
 
 SHARED: Levels = ("discrete", "discrete")
 OWN: Levels = ("rounded", "discrete", "discrete")
@@ -59,7 +63,9 @@ _LOW = np.uint32((1 << 20) - 1)
 
 
 def shared(key: bytes, count: int) -> Integers:
-    """`count` values of the noise of an edge, for a step's `key` of 32 bytes that begins nothing else."""
+    """`count` values of the noise of an edge, for a step's `key` of 32 bytes that begins nothing
+    else.
+    """
     return _joined(key, count, SHARED)
 
 
@@ -69,7 +75,9 @@ def own(key: bytes, count: int) -> Integers:
 
 
 def parts(key: bytes, count: int, levels: Levels) -> Iterator[Integers]:
-    """The values of `shared` (levels SHARED) or `own` (OWN) in order, `PART` at a time, so that none need be kept."""
+    """The values of `shared` (levels SHARED) or `own` (OWN) in order, `PART` at a time, so that
+    none need be kept.
+    """
     words, each = Words(key, len(levels) * min(count, PART)), len(levels)
     for first in range(0, count, PART):
         some = each * min(PART, count - first)
@@ -77,7 +85,8 @@ def parts(key: bytes, count: int, levels: Levels) -> Iterator[Integers]:
 
 
 class Words:
-    """The cipher's words for one `key` of 32 bytes, in order; `most` is how many are taken at a time.
+    """The cipher's words for one `key` of 32 bytes, in order; `most` is how many are taken at a
+    time.
 
     `buffer`, of 4 `most` + 32 bytes or more, is where they are written; None makes one.
     """
@@ -94,7 +103,8 @@ class Words:
     def take(self, count: int) -> NDArray[np.uint32]:
         """The next `count` words, valid until the next are taken."""
         self._cipher.update_into(self._zeros[: WORD_BYTES * count], self._buffer.data)
-        # read again for every part: a view made once would be a copy, and stay zero, where words have the other byte order
+        # read again for every part: a view made once would be a copy, and stay zero, where words
+        # have the other byte order
         return np.frombuffer(self._buffer, "<u4", count).astype(np.uint32, copy=False)
 
     def further(self, first: int, place: int) -> int:
@@ -104,7 +114,9 @@ class Words:
 
 
 def values(words: Array, levels: Levels, further: Callable[[int], int]) -> Integers:
-    """One value for every `len(levels)` words; `further(place)` has 96 more bits for the word there, asked for in a tie only."""
+    """One value for every `len(levels)` words; `further(place)` has 96 more bits for the word
+    there, asked for in a tie only.
+    """
     out = np.empty(len(words) // len(levels), np.int32)
     first, rest = table(levels[0]).cells, table(levels[-1]).cells
     draw = _two if len(levels) == 2 else _three
@@ -114,8 +126,12 @@ def values(words: Array, levels: Levels, further: Callable[[int], int]) -> Integ
     return out
 
 
-def corrections(words: Array, levels: Levels, further: Callable[[int], int]) -> list[tuple[int, int]]:
-    """[(value, what to add to it)] for ties, which the kernels took for the other cell: one word in 2^20 is one."""
+def corrections(
+    words: Array, levels: Levels, further: Callable[[int], int]
+) -> list[tuple[int, int]]:
+    """[(value, what to add to it)] for ties, which the kernels took for the other cell: one word in
+    2^20 is one.
+    """
     found = []
     for level, name in enumerate(levels):
         which, mine = table(name), words[level :: len(levels)]
@@ -128,7 +144,9 @@ def corrections(words: Array, levels: Levels, further: Callable[[int], int]) -> 
 
 
 class Table(NamedTuple):
-    """An alias table of 4096 cells: `cells` has 20 bits of a threshold and the other cell's number in 12, `rest` the next 96."""
+    """An alias table of 4096 cells: `cells` has 20 bits of a threshold and the other cell's number
+    in 12, `rest` the next 96.
+    """
 
     cells: Array
     rest: list[int]
@@ -138,13 +156,22 @@ class Table(NamedTuple):
 def table(name: str) -> Table:
     held = files(__package__).joinpath(f"{name}-{FINE}.table").read_bytes()
     if hashlib.sha256(held).hexdigest() != _DIGESTS[name]:
-        raise DecorError(f"the table {name}-{FINE}.table of this installation is damaged; install decor again")
+        raise DecorError(
+            f"the table {name}-{FINE}.table of this installation is damaged; install decor again"
+        )
     # the file has 52 bits of each threshold beside the other cell's number, then 64 bits of each
     both = np.frombuffer(held, dtype="<u8").tolist()
-    thresholds = [(entry >> 12) << 64 | more for entry, more in zip(both[:4096], both[4096:], strict=True)]
+    thresholds = [
+        (entry >> 12) << 64 | more for entry, more in zip(both[:4096], both[4096:], strict=True)
+    ]
     others = [entry & 4095 for entry in both[:4096]]
-    cells = [threshold >> _REST << 12 | other for threshold, other in zip(thresholds, others, strict=True)]
-    return Table(np.array(cells, np.uint32), [threshold & (1 << _REST) - 1 for threshold in thresholds])
+    cells = [
+        threshold >> _REST << 12 | other
+        for threshold, other in zip(thresholds, others, strict=True)
+    ]
+    return Table(
+        np.array(cells, np.uint32), [threshold & (1 << _REST) - 1 for threshold in thresholds]
+    )
 
 
 def _joined(key: bytes, count: int, levels: Levels) -> Integers:
@@ -190,8 +217,12 @@ def _three(words: Array, first: Array, rest: Array, out: Array) -> bool:
 
 @njit(cache=True, nogil=True, inline="always")
 def one(word: np.uint32, cells: Array) -> tuple[np.int32, bool]:
-    """(the value of one word, whether its first bits do not decide): 12 bits choose a cell, 20 are compared."""
+    """(the value of one word, whether its first bits do not decide): 12 bits choose a cell, 20 are
+    compared.
+    """
     cell = word >> np.uint32(20)
     entry = cells[cell]
     threshold, low = entry >> np.uint32(12), word & _LOW
-    return np.int32(cell if low < threshold else entry & np.uint32(4095)) - np.int32(2048), low == threshold
+    return np.int32(cell if low < threshold else entry & np.uint32(4095)) - np.int32(
+        2048
+    ), low == threshold

@@ -12,8 +12,9 @@ from decor.errors import InputError
 class Adversary:
     """Sees every message; knows the secrets of `colluders` users, or (None) of everybody.
 
-    `average_only` is the curator of central DP, not an adversary of the paper: it sees the average of all messages and
-    nothing else, and exists so that the central baseline can say what it protects.
+    `average_only` is the curator of central DP, not an adversary of the paper: it sees the average
+    of all messages and nothing else, and exists so that the central baseline can say what it
+    protects.
     """
 
     colluders: int | None = 0
@@ -50,19 +51,28 @@ class Adversary:
     def parse(cls, text: str) -> Adversary:
         """From eavesdropper, curious, colluding:Q or everyone."""
         word, _, number = str(text).strip().lower().partition(":")
-        plain = {"eavesdropper": cls(0), "curious": cls(1), "everyone": cls(None), "average-only": cls(0, True)}
+        plain = {
+            "eavesdropper": cls(0),
+            "curious": cls(1),
+            "everyone": cls(None),
+            "average-only": cls(0, True),
+        }
         if word in plain and not number:
             return plain[word]
         if word == "colluding" and number.isascii() and number.isdigit() and len(number) < 10:
             return cls(int(number))
         raise InputError(
-            f"unknown adversary {text!r}; choose eavesdropper, curious, colluding:Q (such as colluding:2) or everyone"
+            f"unknown adversary {text!r}; choose eavesdropper, curious, colluding:Q (such as "
+            "colluding:2) or everyone"
         )
 
     def check(self, users: int) -> None:
         """Raises unless at least one of `users` is left to be protected."""
         if users == 1 and self.colluders:
-            raise InputError(f"one user alone has nobody beside it who could be {self}; choose eavesdropper or everyone")
+            raise InputError(
+                f"one user alone has nobody beside it who could be {self}; choose "
+                "eavesdropper or everyone"
+            )
         if self.colluders is not None and self.colluders >= users:
             raise InputError(
                 f"{self.colluders} colluding users of {users} leave nobody to protect; "
@@ -72,7 +82,9 @@ class Adversary:
     def __str__(self) -> str:
         if self.average_only:
             return "average-only"
-        return {None: "everyone", 0: "eavesdropper", 1: "curious"}.get(self.colluders, f"colluding:{self.colluders}")
+        return {None: "everyone", 0: "eavesdropper", 1: "curious"}.get(
+            self.colluders, f"colluding:{self.colluders}"
+        )
 
     @property
     def sentence(self) -> str:

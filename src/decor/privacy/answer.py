@@ -1,4 +1,6 @@
-"""What is told of a plan: the same answer to whoever asks, by `decor plan` or on the planner's page."""
+"""What is told of a plan: the same answer to whoever asks, by `decor plan` or on the planner's
+page.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def _each(plan: NoisePlan, guarantee: Guarantee) -> list[dict[str, Any]]:
 
 
 def relative_error(plan: NoisePlan, gossip: Gossip) -> float:
-    """The plan's predicted error over that of central DP with the same budget, from the noise alone."""
+    """The plan's predicted error over that of central DP with the same budget, from the noise
+    alone.
+    """
     assert plan.budget is not None
     central = baselines.central(plan.topology, plan.exposure, plan.budget, any_delta=True)
     return theory.predicted_error(plan, gossip) / theory.average_error(central)
@@ -73,7 +77,8 @@ def relative_error(plan: NoisePlan, gossip: Gossip) -> float:
 def parts(topology: Topology) -> str:
     """What it means that a graph is not connected."""
     return (
-        f"The graph has {topology.component_count} parts that never hear of each other: noise cancels, and models agree, "
+        f"The graph has {topology.component_count} parts that never hear of each other: noise "
+        "cancels, and models agree, "
         "only within a part. Adding one edge between parts helps everybody in them."
     )
 
@@ -86,8 +91,13 @@ def advice(topology: Topology, vertex: int | None) -> str:
     few = int(topology.degrees[least])
     if topology.users == 1:
         return "One user alone has nobody to share noise with."
-    them, together = ("only neighbour", "isolates") if few == 1 else (f"{few} neighbours", "together isolate")
-    text = f"The {them} of user {topology.name(least)} {together} it: against {Adversary(few).sentence} this is local DP."
+    them, together = (
+        ("only neighbour", "isolates") if few == 1 else (f"{few} neighbours", "together isolate")
+    )
+    text = (
+        f"The {them} of user {topology.name(least)} {together} it: against "
+        f"{Adversary(few).sentence} this is local DP."
+    )
     if vertex is not None and vertex < few:
         text += f" Already {vertex} can cut the graph in parts, which weakens it."
     return text

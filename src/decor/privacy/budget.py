@@ -16,13 +16,18 @@ from decor.graph.names import in_order, not_a_list
 from decor.graph.topology import Topology
 
 ACCOUNTED = 0.999
-"""The part of delta for which `calibrate` finds noise; the rest covers that noise drawn from tables is not quite Gaussian."""
+"""The part of delta for which `calibrate` finds noise; the rest covers that noise drawn from tables
+is not quite Gaussian.
+"""
 
 
 def checked_delta(delta: object) -> float:
     value = checks.as_float(delta)
     if not 0.0 < value < 1.0:
-        raise BudgetError(f"delta must lie strictly between 0 and 1, not {delta!r}; 1e-5 is usual for thousands of records")
+        raise BudgetError(
+            f"delta must lie strictly between 0 and 1, not {delta!r}; 1e-5 is usual "
+            "for thousands of records"
+        )
     return value
 
 
@@ -39,7 +44,11 @@ class Budget:
 
     def __post_init__(self) -> None:
         object.__setattr__(
-            self, "epsilon", checks.positive("epsilon", self.epsilon, most=1e9, hint="1 to 10 is usual", error=BudgetError)
+            self,
+            "epsilon",
+            checks.positive(
+                "epsilon", self.epsilon, most=1e9, hint="1 to 10 is usual", error=BudgetError
+            ),
         )
         object.__setattr__(self, "delta", checked_delta(self.delta))
 
@@ -49,16 +58,21 @@ class Budget:
         return Budget(self.epsilon, ACCOUNTED * self.delta)
 
     def check_delta(self, exposure: Exposure, topology: Topology) -> None:
-        """Refuses a delta with which publishing somebody's data outright would be within the budget."""
+        """Refuses a delta with which publishing somebody's data outright would be within the
+        budget.
+        """
         units, what = exposure.units(topology), "users" if exposure.unit == "user" else "records"
         limit = min(LARGEST_DELTA, 1 / units)
         if self.delta <= limit:
             return
         better = min(1e-5, 10.0 ** math.floor(math.log10(0.1 / units)))
         raise BudgetError(
-            f"delta {self.delta:g} is too large for {units:,} {what}: at most {limit:.4g} is taken (0.001, or one over their "
-            f"number where that is less). The promise may fail with probability delta for each of them, so for "
-            f"{self.delta * units:.2g} of them on average. Take {better:g}; or say any_delta=True (--any-delta; any_delta = true "
+            f"delta {self.delta:g} is too large for {units:,} {what}: at most {limit:.4g} is "
+            "taken (0.001, or one over their "
+            "number where that is less). The promise may fail with probability delta for each of "
+            "them, so for "
+            f"{self.delta * units:.2g} of them on average. Take {better:g}; or say any_delta=True "
+            "(--any-delta; any_delta = true "
             "in a federation's file)"
         )
 
@@ -67,7 +81,9 @@ class Counts(Mapping[str, int]):
     """How many records each user holds, by name: a mapping that does not change."""
 
     def __init__(self, counts: Mapping[Any, Any]) -> None:
-        self._counts = {str(name): _count(f"records of {name!r}", count) for name, count in counts.items()}
+        self._counts = {
+            str(name): _count(f"records of {name!r}", count) for name, count in counts.items()
+        }
         if len(self._counts) < len(counts):
             raise BudgetError(f"records names a user twice: {', '.join(map(repr, counts))}")
 
@@ -91,14 +107,16 @@ class Counts(Mapping[str, int]):
 class Exposure:
     """What one run does with private data: `steps` gradients, each clipped to `clip`.
 
-    unit "user": a user's whole dataset is protected; its gradient may be replaced by any other (shift 2 clip).
-    unit "example": one record is protected; a user averages `batch_size` clipped gradients out of its `records`, drawn by
-    `sampling` "poisson" (each record independently; divided by the expected, never the realised, size) or "fixed" (without
-    replacement); neighbours differ by `relation` "add-remove" or "replace".
+    unit "user": a user's whole dataset is protected; its gradient may be replaced by any other
+    (shift 2 clip). unit "example": one record is protected; a user averages `batch_size` clipped
+    gradients out of its `records`, drawn by `sampling` "poisson" (each record independently;
+    divided by the expected, never the realised, size) or "fixed" (without replacement); neighbours
+    differ by `relation` "add-remove" or "replace".
 
-    `records` is one number for everybody, or a mapping from every user's name to its number, such as {"bonn": 152, "ulm": 80}. A
-    list has a number for each of the users 0..n-1: on a graph whose users have names it is refused, because the order of the
-    names is that of the graph's file, which nobody knows by heart, and a wrong order understates epsilon.
+    `records` is one number for everybody, or a mapping from every user's name to its number, such
+    as {"bonn": 152, "ulm": 80}. A list has a number for each of the users 0..n-1: on a graph whose
+    users have names it is refused, because the order of the names is that of the graph's file,
+    which nobody knows by heart, and a wrong order understates epsilon.
     """
 
     clip: float
@@ -123,11 +141,15 @@ class Exposure:
     def _check_user(self) -> None:
         if self.sampling is not None or self.batch_size is not None or self.records is not None:
             raise BudgetError(
-                "at user level sampling records earns nothing, so batch_size, records and sampling do not apply; "
+                "at user level sampling records earns nothing, so batch_size, records and "
+                "sampling do not apply; "
                 'drop them, or choose unit="example"'
             )
         if self.relation not in (None, "replace"):
-            raise BudgetError(f"at user level neighbours replace one user's data; relation {self.relation!r} is not offered")
+            raise BudgetError(
+                "at user level neighbours replace one user's data; relation "
+                f"{self.relation!r} is not offered"
+            )
         object.__setattr__(self, "relation", "replace")
 
     def _check_example(self) -> None:
@@ -135,22 +157,31 @@ class Exposure:
         sampling = self.sampling or "poisson"
         if sampling not in ("poisson", "fixed"):
             raise BudgetError(
-                f'sampling must be "poisson" or "fixed", not {sampling!r}; shuffled epochs have no amplification theorem'
+                f'sampling must be "poisson" or "fixed", not {sampling!r}; shuffled epochs have '
+                "no amplification theorem"
             )
         relation = self.relation or ("add-remove" if sampling == "poisson" else "replace")
         if relation not in ("add-remove", "replace"):
             raise BudgetError(f'relation must be "add-remove" or "replace", not {relation!r}')
         if sampling == "fixed" and relation == "add-remove":
-            raise BudgetError('fixed-size sampling is accounted for relation="replace" only; choose that, or sampling="poisson"')
+            raise BudgetError(
+                'fixed-size sampling is accounted for relation="replace" only; '
+                'choose that, or sampling="poisson"'
+            )
         if self.batch_size is None or self.records is None:
-            raise BudgetError('unit="example" needs batch_size and records, such as batch_size=64, records=3750')
+            raise BudgetError(
+                'unit="example" needs batch_size and records, such as batch_size=64, records=3750'
+            )
         put(self, "sampling", sampling)
         put(self, "relation", relation)
         put(self, "batch_size", _count("batch_size", self.batch_size))
         put(self, "records", _records(self.records))
         counts = [self.records] if isinstance(self.records, int) else list(self._several())
         if self.batch_size > min(counts):
-            raise BudgetError(f"batch_size {self.batch_size} is larger than the smallest shard, {min(counts)} records; lower it")
+            raise BudgetError(
+                f"batch_size {self.batch_size} is larger than the smallest shard, "
+                f"{min(counts)} records; lower it"
+            )
 
     def _several(self) -> Iterable[int]:
         return self.records.values() if isinstance(self.records, Mapping) else self.records  # type: ignore[return-value]
@@ -169,7 +200,10 @@ class Exposure:
         if topology.labels is not None:
             raise BudgetError(not_a_list(topology, "records", "152"))
         if len(given) != users:
-            raise BudgetError(f"records has {len(given)} numbers for {users} users; give one number, or one for every user")
+            raise BudgetError(
+                f"records has {len(given)} numbers for {users} users; give one "
+                "number, or one for every user"
+            )
         return tuple(given)
 
     def rates(self, topology: Topology) -> tuple[float, ...]:

@@ -1,8 +1,10 @@
-"""Noise designed edge by edge: the least correlated noise left after gossip that keeps everybody within budget.
+"""Noise designed edge by edge: the least correlated noise left after gossip that keeps everybody
+within budget.
 
-With s fixed, (Sigma^-1)_ii is convex in the edge variances w, and what one gossip round leaves of them is linear:
-minimise sum_e |W_i - W_j|^2 w_e subject to (Sigma^-1)_ii <= allowed_i for every user, against every coalition that matters.
-Solved by an interior-point method, whose iterates are within budget all the way; coalitions are added as they turn out worst.
+With s fixed, (Sigma^-1)_ii is convex in the edge variances w, and what one gossip round leaves of
+them is linear: minimise sum_e |W_i - W_j|^2 w_e subject to (Sigma^-1)_ii <= allowed_i for every
+user, against every coalition that matters. Solved by an interior-point method, whose iterates are
+within budget all the way; coalitions are added as they turn out worst.
 """
 
 from __future__ import annotations
@@ -30,13 +32,19 @@ _GAP = 1e-6
 
 
 def optimal(plan: NoisePlan, allowed: Floats) -> NoisePlan:
-    """The plan with sigma_cor chosen per edge; the uniform plan itself where that is no better, as on regular graphs."""
+    """The plan with sigma_cor chosen per edge; the uniform plan itself where that is no better, as
+    on regular graphs.
+    """
     if plan.topology.edge_count > EDGE_LIMIT:
-        raise InputError(f'edges="optimal" is for up to {EDGE_LIMIT} edges, not {plan.topology.edge_count}; use edges="uniform"')
+        raise InputError(
+            f'edges="optimal" is for up to {EDGE_LIMIT} edges, not '
+            f'{plan.topology.edge_count}; use edges="uniform"'
+        )
     try:
         with one_thread():
             return _designed(plan, allowed)
-    except np.linalg.LinAlgError:  # ratios so extreme that the program loses its digits: uniform noise is still right
+    # ratios so extreme that the program loses its digits: uniform noise is still right
+    except np.linalg.LinAlgError:
         return plan
 
 
@@ -44,21 +52,28 @@ def _designed(plan: NoisePlan, allowed: Floats) -> NoisePlan:
     topology = plan.topology
     assert isinstance(plan.sigma_cor, float)
     cost = edge_heterogeneity(topology)
-    cost = np.maximum(cost, 1e-9 * max(cost.max(), 1e-9))  # noise that gossip removes at once still should not be infinite
+    # noise that gossip removes at once still should not be infinite
+    cost = np.maximum(cost, 1e-9 * max(cost.max(), 1e-9))
     uniform = np.full(topology.edge_count, (plan.sigma_cor / plan.sigma_cdp) ** 2)
     ceiling = allowed * plan.sigma_cdp**2
     coalitions: list[tuple[int, ...]] = [()]
     ratios = uniform
     for k in range(_ROUNDS):
         progress.report("designing the noise of every edge", k, _ROUNDS)
-        found = exposed((Phase(Noise(topology, tuple(ratios.tolist())), 1.0),), plan.adversary.colluders)
+        found = exposed(
+            (Phase(Noise(topology, tuple(ratios.tolist())), 1.0),), plan.adversary.colluders
+        )
         over = float((found.per_user / ceiling).max())
         if k and over <= 1 + 1e-9:
             return _better(plan, uniform, ratios * (1 + 2e-9), cost)
         if found.coalition in coalitions and k:
-            break  # what is left is not a coalition the program does not know, but a bound that is not attained
+            # what is left is not a coalition the program does not know, but a bound that is not
+            # attained
+            break
         coalitions.append(found.coalition)
-        ratios = _interior_point([_Scenario.of(plan, set(c), ceiling) for c in dict.fromkeys(coalitions)], cost, uniform)
+        ratios = _interior_point(
+            [_Scenario.of(plan, set(c), ceiling) for c in dict.fromkeys(coalitions)], cost, uniform
+        )
     return plan
 
 
@@ -70,7 +85,9 @@ def _better(plan: NoisePlan, uniform: Floats, ratios: Floats, cost: Floats) -> N
 
 @dataclass(frozen=True, eq=False)
 class _Scenario:
-    """One coalition deleted: the edges that are left, as columns of the incidence matrix of the users that are left."""
+    """One coalition deleted: the edges that are left, as columns of the incidence matrix of the
+    users that are left.
+    """
 
     kept: Ints
     incidence: Floats
@@ -130,7 +147,12 @@ def _barrier(scenarios: Sequence[_Scenario], w: Floats, uniform: Floats) -> tupl
 
 
 def _line_search(
-    scenarios: Sequence[_Scenario], w: Floats, step: Floats, linear: Floats, decrement: float, uniform: Floats
+    scenarios: Sequence[_Scenario],
+    w: Floats,
+    step: Floats,
+    linear: Floats,
+    decrement: float,
+    uniform: Floats,
 ) -> Floats:
     start = _objective(scenarios, w, linear, uniform)
     size = 1.0

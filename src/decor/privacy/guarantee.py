@@ -20,8 +20,8 @@ from .adversary import Adversary
 class Guarantee:
     """(epsilon, delta) for every user against one adversary.
 
-    `epsilon` is the worst user's, `per_user` everybody's; both are never below the truth. `exact` is False where the worst
-    one is a certified upper bound and not the value itself.
+    `epsilon` is the worst user's, `per_user` everybody's; both are never below the truth. `exact`
+    is False where the worst one is a certified upper bound and not the value itself.
     """
 
     epsilon: float
@@ -55,20 +55,34 @@ class Guarantee:
     def __str__(self) -> str:
         if self.void is not None:
             return f"No guarantee: {self.void}."
-        known = "Simulation with a known seed. With secret noise this plan is " if self.simulated else ""
-        certainty = "" if self.exact else " This is a certified upper bound; the true value may be smaller."
-        return f"{known}{self._promise()}, against {self.adversary.sentence}.{self._exposed()}{certainty}"
+        known = (
+            "Simulation with a known seed. With secret noise this plan is "
+            if self.simulated
+            else ""
+        )
+        certainty = (
+            "" if self.exact else " This is a certified upper bound; the true value may be smaller."
+        )
+        return (
+            f"{known}{self._promise()}, against "
+            f"{self.adversary.sentence}.{self._exposed()}{certainty}"
+        )
 
     def _promise(self) -> str:
         """What is promised, for which change of the data."""
         changed = "the data of one user" if self.unit == "user" else "one record of one user"
         # the number of records is public: a record that is taken away leaves an empty one behind
-        changed += {"replace": " replaced", "add-remove": " replaced by an empty one"}[self.relation]
+        changed += {"replace": " replaced", "add-remove": " replaced by an empty one"}[
+            self.relation
+        ]
         what = "central DP, not SecLDP" if self.adversary.average_only else "SecLDP"
         if self.adversary.colluders is None:
             what = "local DP"
         if self.in_advance:
-            said = f"epsilon {rounded_up(self.epsilon)} (delta {rounded_up(self.delta)}, {what}) if {self.steps:,} was fixed in advance"
+            said = (
+                f"epsilon {rounded_up(self.epsilon)} (delta {rounded_up(self.delta)}, {what}) "
+                f"if {self.steps:,} was fixed in advance"
+            )
             return f"{said} as the number of steps, with {changed}"
         pair = f"({rounded_up(self.epsilon)}, {rounded_up(self.delta)})-{what}"
         if self.stopped is not None:
@@ -77,7 +91,10 @@ class Guarantee:
 
     def _exposed(self) -> str:
         if self.adversary.average_only:
-            return " It says nothing about the messages themselves, which somebody has to be trusted with."
+            return (
+                " It says nothing about the messages themselves, which somebody has to be "
+                "trusted with."
+            )
         name = self.topology.name(self.worst_user)
         if not self.worst_coalition:
             return f" Most exposed: user {name}."

@@ -1,4 +1,6 @@
-"""The curve of noise pairs: every (sigma_cdp, sigma_cor) that spends one budget, over their ratio."""
+"""The curve of noise pairs: every (sigma_cdp, sigma_cor) that spends one budget, over their
+ratio.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,18 @@ class Couples:
 
 
 def couples(
-    topology: Topology, exposure: Exposure, adversary: Adversary, budget: Budget, ratios: ArrayLike | None = None
+    topology: Topology,
+    exposure: Exposure,
+    adversary: Adversary,
+    budget: Budget,
+    ratios: ArrayLike | None = None,
 ) -> Couples:
     """The curve of couples over `ratios` (by default 25 from 0.1 to a million)."""
     need = Need.of(topology, exposure, adversary, budget)
     try:
-        x = np.atleast_1d(np.asarray(np.geomspace(0.1, 1e6, 25) if ratios is None else ratios, dtype=np.float64))
+        x = np.atleast_1d(
+            np.asarray(np.geomspace(0.1, 1e6, 25) if ratios is None else ratios, dtype=np.float64)
+        )
     except (ValueError, TypeError):
         x = np.array([np.nan])
     if not ((x >= 0).all() and (x <= 1e100).all()):

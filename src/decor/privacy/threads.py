@@ -1,4 +1,6 @@
-"""One BLAS thread where thousands of small products are taken: on a busy machine waiting threads cost ten times the work."""
+"""One BLAS thread where thousands of small products are taken: on a busy machine waiting threads
+cost ten times the work.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Figure 1, middle: logistic regression on a9a, user level. The value is the average model's loss above the optimum."""
+"""Figure 1, middle: logistic regression on a9a, user level.
+
+The value is the average model's loss above the optimum.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ from .tuning import Choice, Curve, default_ratio
 STEPS, BATCH, DECAY, HORIZON = 5000, 64, 1e-5, 5000
 CLIPS = (0.01, 0.1)
 PRODUCTS = (5e-5, 1e-4, 2e-4, 3.5e-4, 0.0005, 0.0007, 0.001, 0.0014, 0.002, 0.0028, 0.004, 0.0056)
-"""Step size times clip, ours: at user level every gradient is clipped, so that the two only matter together."""
+"""Step size times clip, ours: at user level every gradient is clipped, so that the two only matter
+together.
+"""
 RATES = (0.005, 0.01, 0.05)
 
 
@@ -33,14 +38,19 @@ def study(quick: bool = False) -> Study:
         published=published.A9A,
         prepare=lambda: task_of(0),
         notes=(
-            f"{STEPS} steps with batches of {BATCH}, step size falling as 1 / (1 + t / {HORIZON}), weight decay {DECAY:g}; "
+            f"{STEPS} steps with batches of {BATCH}, step size falling as 1 / (1 + t / "
+            f"{HORIZON}), weight decay {DECAY:g}; "
             "disjoint shards by a Dirichlet(10) law of labels.",
-            "The optimum is that of the very data and weights of users trained on, by Newton's method to 1e-10.",
-            f"As in the paper: its accounting, one round of gossip, clips {CLIPS}, step sizes {RATES}, the best of "
+            "The optimum is that of the very data and weights of users trained on, by Newton's "
+            "method to 1e-10.",
+            f"As in the paper: its accounting, one round of gossip, clips {CLIPS}, step sizes "
+            f"{RATES}, the best of "
             f"{len(figure_one.RATIOS)} couples.",
-            f"Ours: exact accounting, rounds of gossip designed for the graph, the best of {len(PRODUCTS)} step sizes. "
+            "Ours: exact accounting, rounds of gossip designed for the graph, the best of "
+            f"{len(PRODUCTS)} step sizes. "
             "Central and local DP get the same.",
-            "The published runs trained on overlapping shards with another optimum: read their curves as shapes.",
+            "The published runs trained on overlapping shards with another optimum: read their "
+            "curves as shapes.",
             figure_one.CHOSEN,
         ),
     )
@@ -70,8 +80,18 @@ def curve(variant: str, kind: str, graph: str | None, quick: bool) -> list[Row]:
             **gossip,
         },
     )
-    ratios = (0.0,) if kind != "decor" else (default_ratio(one.topology, STEPS, **gossip),) if ours else figure_one.RATIOS
-    pairs = [(0.1, product / 0.1) for product in PRODUCTS] if ours else [(clip, rate) for clip in CLIPS for rate in RATES]
+    ratios = (
+        (0.0,)
+        if kind != "decor"
+        else (default_ratio(one.topology, STEPS, **gossip),)
+        if ours
+        else figure_one.RATIOS
+    )
+    pairs = (
+        [(0.1, product / 0.1) for product in PRODUCTS]
+        if ours
+        else [(clip, rate) for clip in CLIPS for rate in RATES]
+    )
     grid = [Choice(clip, ratio, rate) for clip, rate in pairs for ratio in ratios]
     return one.shown(one.tuned(dict.fromkeys(one.epsilons, grid)), **gossip)
 
@@ -86,13 +106,17 @@ def optimum(seed: int) -> float:
     """The least mean over users of the mean logistic loss over their records."""
     shards = [(X.double().numpy(), y.double().numpy()) for X, y in task_of(seed).shards]
     X, y = (np.concatenate(parts) for parts in zip(*shards, strict=True))
-    return least_loss(X, y, np.concatenate([np.full(len(y), 1 / (len(shards) * len(y))) for _, y in shards]))
+    return least_loss(
+        X, y, np.concatenate([np.full(len(y), 1 / (len(shards) * len(y))) for _, y in shards])
+    )
 
 
 def least_loss(X: Array, y: Array, share: Array) -> float:
-    """The least logistic loss of a linear model with a bias, records weighing their share, by Newton's method.
+    """The least logistic loss of a linear model with a bias, records weighing their share, by
+    Newton's method.
 
-    Some features always come together, so the least-norm step is taken; what it can still gain is below 1e-10 at the end.
+    Some features always come together, so the least-norm step is taken; what it can still gain is
+    below 1e-10 at the end.
     """
     X = np.c_[X, np.ones(len(X))]
 

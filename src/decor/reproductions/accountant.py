@@ -1,4 +1,6 @@
-"""The two example figures of the paper's appendix: epsilon as sigma_cor grows, sigma_cdp fixed, by its accountant and by ours."""
+"""The two example figures of the paper's appendix: epsilon as sigma_cor grows, sigma_cdp fixed, by
+its accountant and by ours.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from .study import OURS, PAPER, Cell, Panel, Row, Series, Study, row
 
 STEPS, CLIP, DELTA = 1000, 1.0, 1e-5
 CENTRE_OF = 10.0
-"""User level: sigma_cdp lies half-way between central and local DP's, both by the paper's accounting, for this epsilon."""
+"""User level: sigma_cdp lies half-way between central and local DP's, both by the paper's
+accounting, for this epsilon.
+"""
 SIGMA_CDP, BATCH, RECORDS = 5 * CLIP / 1000, 64, 3750
 """Example level."""
 USER_POINTS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
@@ -28,38 +32,58 @@ _LABELS = {
     ("user", PAPER, None): ("user level, the paper's conversion", 0),
     ("example", OURS, "poisson"): ("example level, Poisson batches, add or remove", 0),
     ("example", OURS, "fixed"): ("example level, batches of fixed size, replace", 1),
-    ("example", PAPER, "fixed"): ("example level, the same by the bound the paper cites, composed", 1),
+    ("example", PAPER, "fixed"): (
+        "example level, the same by the bound the paper cites, composed",
+        1,
+    ),
 }
 """Label and turn of every line: one colour for one kind of sampling."""
 
 
 def study(quick: bool = False) -> Study:
     cells = [
-        Cell(f"{level} level, {graph}", work, {"graph": graph, "points": list(points[::3] if quick else points)})
-        for level, work, points in (("user", user, USER_POINTS), ("example", example, EXAMPLE_POINTS))
+        Cell(
+            f"{level} level, {graph}",
+            work,
+            {"graph": graph, "points": list(points[::3] if quick else points)},
+        )
+        for level, work, points in (
+            ("user", user, USER_POINTS),
+            ("example", example, EXAMPLE_POINTS),
+        )
         for graph in figure_one.GRAPHS
     ]
     return Study(
         name="accountant",
         title=f"The accountant, 16 users, {STEPS} steps",
-        question="What does the same noise cost, as its correlated part grows, by the paper's accountant and by an exact one?",
+        question="What does the same noise cost, as its correlated part grows, by the paper's "
+        "accountant and by an exact one?",
         cells=tuple(cells),
         x="sigma_cor",
         x_label="sigma_cor",
         value_label="epsilon (delta = 1e-5)",
         panels=panels,
         notes=(
-            f"User level: clip {CLIP:g}, sigma_cdp {user_sigma_cdp():.4g}, the centre of the paper's search interval for epsilon "
-            f"{CENTRE_OF:g}. The curves fall alike. The exact one lies 12 to 19 % below the paper's: the same noise, "
+            f"User level: clip {CLIP:g}, sigma_cdp {user_sigma_cdp():.4g}, the centre of the "
+            "paper's search interval for epsilon "
+            f"{CENTRE_OF:g}. The curves fall alike. The exact one lies 12 to 19 % below the "
+            "paper's: the same noise, "
             "whose loss is exactly Gaussian, with nothing lost in the conversion.",
-            f"Example level: clip {CLIP:g}, sigma_cdp {SIGMA_CDP:g}, batches of {BATCH} out of {RECORDS} records. The bound "
-            "that the paper cites (Wang, Balle and Kasiviswanathan 2019) is for batches of fixed size and neighbours that "
-            f"replace one record. Here it is composed over all {STEPS} steps and converted with the best whole order, in the "
+            f"Example level: clip {CLIP:g}, sigma_cdp {SIGMA_CDP:g}, batches of {BATCH} out of "
+            f"{RECORDS} records. The bound "
+            "that the paper cites (Wang, Balle and Kasiviswanathan 2019) is for batches of fixed "
+            "size and neighbours that "
+            f"replace one record. Here it is composed over all {STEPS} steps and converted with "
+            "the best whole order, in the "
             "sharpest form its authors give.",
-            "That bound holds for any mechanism, and pays for it: with the Gaussian one it gives 1.5 times the epsilon of a "
-            "privacy loss distribution where there is most noise, and 50 times where there is least. With Poisson batches and "
-            "neighbours that add or remove a record, which promises less, the same noise costs 5 to 10 times less again.",
-            "The accountant behind the published MNIST figure did not compose over the steps, nor convert at delta: its epsilons "
+            "That bound holds for any mechanism, and pays for it: with the Gaussian one it gives "
+            "1.5 times the epsilon of a "
+            "privacy loss distribution where there is most noise, and 50 times where there is "
+            "least. With Poisson batches and "
+            "neighbours that add or remove a record, which promises less, the same noise costs 5 "
+            "to 10 times less again.",
+            "The accountant behind the published MNIST figure did not compose over the steps, nor "
+            "convert at delta: its epsilons "
             "are not on these curves. The method itself is unaffected.",
         ),
     )
@@ -72,14 +96,23 @@ def user(graph: str, points: Sequence[float]) -> list[Row]:
     for variant, method in methods:
         for c in points:
             guarantee = _plan(graph, exposure, user_sigma_cdp(), c).guarantee(DELTA, method=method)
-            found.append(_row("user", variant, None, graph, guarantee.epsilon, c, sigma_cdp=user_sigma_cdp()))
+            found.append(
+                _row("user", variant, None, graph, guarantee.epsilon, c, sigma_cdp=user_sigma_cdp())
+            )
     return found
 
 
 def example(graph: str, points: Sequence[float]) -> list[Row]:
     found = []
     for sampling in ("poisson", "fixed"):
-        exposure = decor.Exposure(clip=CLIP, steps=STEPS, unit="example", batch_size=BATCH, records=RECORDS, sampling=sampling)
+        exposure = decor.Exposure(
+            clip=CLIP,
+            steps=STEPS,
+            unit="example",
+            batch_size=BATCH,
+            records=RECORDS,
+            sampling=sampling,
+        )
         for c in points:
             guarantee = _plan(graph, exposure, SIGMA_CDP, c).guarantee(DELTA)
             found.append(_example_row(OURS, sampling, graph, guarantee.epsilon, c))
@@ -100,8 +133,13 @@ def user_sigma_cdp() -> float:
 
 
 def multiplier(graph: str, sigma_cor: float) -> float:
-    """b sigma_eff / C of the most exposed user: the paper's accountant inverts the covariance of the noise."""
-    covariance = SIGMA_CDP**2 * np.eye(figure_one.USERS) + sigma_cor**2 * figure_one.where(graph).laplacian.toarray()
+    """b sigma_eff / C of the most exposed user: the paper's accountant inverts the covariance of
+    the noise.
+    """
+    covariance = (
+        SIGMA_CDP**2 * np.eye(figure_one.USERS)
+        + sigma_cor**2 * figure_one.where(graph).laplacian.toarray()
+    )
     leverage = float(np.linalg.inv(covariance).diagonal().max())
     return BATCH / (CLIP * math.sqrt(leverage))
 
@@ -109,7 +147,10 @@ def multiplier(graph: str, sigma_cor: float) -> float:
 def panels(rows: Sequence[Row]) -> list[Panel]:
     """A picture for every level and graph, the levels below each other."""
     return [
-        Panel(f"{level} level, {graph}", _series([r for r in rows if (r["level"], r["graph"]) == (level, graph)]))
+        Panel(
+            f"{level} level, {graph}",
+            _series([r for r in rows if (r["level"], r["graph"]) == (level, graph)]),
+        )
         for level, graph in dict.fromkeys((r["level"], r["graph"]) for r in rows)
     ]
 
@@ -118,19 +159,41 @@ def _series(rows: Sequence[Row]) -> tuple[Series, ...]:
     found: dict[tuple[str, str, str | None], list[Row]] = {}
     for r in rows:
         found.setdefault((r["level"], r["variant"], r["sampling"]), []).append(r)
-    return tuple(Series(_LABELS[key][0], "decor", key[1], tuple(own), _LABELS[key][1]) for key, own in found.items())
+    return tuple(
+        Series(_LABELS[key][0], "decor", key[1], tuple(own), _LABELS[key][1])
+        for key, own in found.items()
+    )
 
 
-def _plan(graph: str, exposure: decor.Exposure, sigma_cdp: float, sigma_cor: float) -> decor.NoisePlan:
-    return decor.NoisePlan(figure_one.where(graph), exposure, decor.Adversary.eavesdropper(), sigma_cdp, sigma_cor)
+def _plan(
+    graph: str, exposure: decor.Exposure, sigma_cdp: float, sigma_cor: float
+) -> decor.NoisePlan:
+    return decor.NoisePlan(
+        figure_one.where(graph), exposure, decor.Adversary.eavesdropper(), sigma_cdp, sigma_cor
+    )
 
 
 def _example_row(variant: str, sampling: str, graph: str, epsilon: float, sigma_cor: float) -> Row:
-    noise = {"sigma_cdp": SIGMA_CDP, "multiplier": multiplier(graph, sigma_cor), "batch_size": BATCH, "records": RECORDS}
+    noise = {
+        "sigma_cdp": SIGMA_CDP,
+        "multiplier": multiplier(graph, sigma_cor),
+        "batch_size": BATCH,
+        "records": RECORDS,
+    }
     return _row("example", variant, sampling, graph, epsilon, sigma_cor, **noise)
 
 
-def _row(level: str, variant: str, sampling: str | None, graph: str, epsilon: float, sigma_cor: float, **settings: float) -> Row:
+def _row(
+    level: str,
+    variant: str,
+    sampling: str | None,
+    graph: str,
+    epsilon: float,
+    sigma_cor: float,
+    **settings: float,
+) -> Row:
     method = f"{graph}, {_LABELS[level, variant, sampling][0]}"
     settings = {"sigma_cor": sigma_cor, **settings, "clip": CLIP, "steps": STEPS, "delta": DELTA}
-    return row(variant, "decor", method, graph, [epsilon], level=level, sampling=sampling, **settings)
+    return row(
+        variant, "decor", method, graph, [epsilon], level=level, sampling=sampling, **settings
+    )

@@ -1,4 +1,6 @@
-"""What protection against curious users and coalitions costs: least squares, with DECOR calibrated against one after another."""
+"""What protection against curious users and coalitions costs: least squares, with DECOR calibrated
+against one after another.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ PLAIN: dict[str, Any] = {"gossip_rounds": 1}
 GRAPHS = {
     "torus": (decor.torus(4, 4), DESIGNED),
     "torus, one plain round": (decor.torus(4, 4), PLAIN),
-    "random regular, degree 6": (decor.random_regular(figure_one.USERS, degree=6, seed=0), DESIGNED),
+    "random regular, degree 6": (
+        decor.random_regular(figure_one.USERS, degree=6, seed=0),
+        DESIGNED,
+    ),
 }
 """Where DECOR runs, and how models are mixed in every step."""
 AGAINST = ("eavesdropper", "curious", "colluding:2", "colluding:3")
@@ -29,39 +34,57 @@ EPSILONS = (3.0, 5.0, 10.0, 20.0, 40.0)
 TIMES = (0.06, 0.25, 1.0, 1.5, 2.0, 3.0)
 """Step sizes to choose from, as multiples of the paper's."""
 RATIO_TIMES = (0.3, 1.0, 3.0)
-"""Ratios of the noises to choose from, as multiples of what `calibrate` takes by itself against that adversary."""
+"""Ratios of the noises to choose from, as multiples of what `calibrate` takes by itself against
+that adversary.
+"""
 
 
 def study(quick: bool = False) -> Study:
     cells = [
-        Cell("central DP", curve, {"kind": "central", "graph": None, "against": None, "quick": quick}),
+        Cell(
+            "central DP", curve, {"kind": "central", "graph": None, "against": None, "quick": quick}
+        ),
         *(
-            Cell(f"DECOR {graph}, {against}", curve, {"kind": "decor", "graph": graph, "against": against, "quick": quick})
+            Cell(
+                f"DECOR {graph}, {against}",
+                curve,
+                {"kind": "decor", "graph": graph, "against": against, "quick": quick},
+            )
             for graph in GRAPHS
             for against in AGAINST
         ),
-        Cell("local DP", curve, {"kind": "local", "graph": "torus", "against": None, "quick": quick}),
+        Cell(
+            "local DP", curve, {"kind": "local", "graph": "torus", "against": None, "quick": quick}
+        ),
     ]
     return Study(
         name="adversaries",
         title="Least squares, 16 users, against stronger adversaries",
-        question="What does protection against curious users and coalitions cost, at the same epsilon?",
+        question="What does protection against curious users and coalitions cost, at the same "
+        "epsilon?",
         cells=tuple(cells),
         x="epsilon",
         x_label="epsilon (delta = 1e-5)",
         value_label="squared distance to the optimum",
         panels=panels,
         notes=(
-            f"{STEPS} full gradients, clip {CLIP:g}, exact accounting, as in the study least-squares: the best of {len(TIMES)} "
-            f"step sizes falling along a cosine, and of {len(RATIO_TIMES)} ratios of the noises. They are chosen on other noise "
-            "than shown on, and all methods are shown on the same: their differences are surer than their values.",
-            "Four rounds of gossip a step, designed for the graph, or the paper's one plain round. Central and local DP average "
+            f"{STEPS} full gradients, clip {CLIP:g}, exact accounting, as in the study "
+            f"least-squares: the best of {len(TIMES)} "
+            f"step sizes falling along a cosine, and of {len(RATIO_TIMES)} ratios of the noises. "
+            "They are chosen on other noise "
+            "than shown on, and all methods are shown on the same: their differences are surer "
+            "than their values.",
+            "Four rounds of gossip a step, designed for the graph, or the paper's one plain "
+            "round. Central and local DP average "
             "exactly in all pictures.",
-            "Epsilon holds against the adversary that the method's name gives; central DP's against somebody who sees nothing "
+            "Epsilon holds against the adversary that the method's name gives; central DP's "
+            "against somebody who sees nothing "
             "but the average, local DP's against everyone.",
-            "The columns epsilon_... are the exact epsilons of the very same noise against the others: what a plan leaves "
+            "The columns epsilon_... are the exact epsilons of the very same noise against the "
+            "others: what a plan leaves "
             "against somebody stronger than it was made for.",
-            "Four colluders could isolate a user of the torus, which leaves local DP; of the graph with degree 6 it takes six.",
+            "Four colluders could isolate a user of the torus, which leaves local DP; of the "
+            "graph with degree 6 it takes six.",
         ),
     )
 
@@ -83,21 +106,34 @@ def curve(kind: str, graph: str | None, against: str | None, quick: bool) -> lis
         tuning_seeds=tuple(range(1 if quick else 8)),
         adversary=adversary,
         delta=DELTA,
-        options={"evaluate_every": range(STEPS - LAST + 1, STEPS + 1), "schedule": decor.schedule.Cosine(), **gossip},
+        options={
+            "evaluate_every": range(STEPS - LAST + 1, STEPS + 1),
+            "schedule": decor.schedule.Cosine(),
+            **gossip,
+        },
     )
     ratios = [0.0]
     if kind == "decor":
         usual = default_ratio(topology, STEPS, adversary, **gossip)
         ratios = [usual * k for k in ((1.0,) if quick else RATIO_TIMES)]
-    grid = [Choice(CLIP, ratio, RATE * k) for ratio in ratios for k in (TIMES[::2] if quick else TIMES)]
+    grid = [
+        Choice(CLIP, ratio, RATE * k) for ratio in ratios for k in (TIMES[::2] if quick else TIMES)
+    ]
     rows = one.shown(one.tuned(dict.fromkeys(one.epsilons, grid)), against=against, **gossip)
     return [r | left(topology, r["sigma_cdp"], r["sigma_cor"]) for r in rows]
 
 
 def panels(rows: Sequence[Row]) -> list[Panel]:
-    """A picture for every graph, whose name its lines need not repeat: so the pictures share a legend."""
+    """A picture for every graph, whose name its lines need not repeat: so the pictures share a
+    legend.
+    """
     return [
-        replace(panel, series=tuple(replace(s, label=s.label.replace(f" {panel.title}", "")) for s in panel.series))
+        replace(
+            panel,
+            series=tuple(
+                replace(s, label=s.label.replace(f" {panel.title}", "")) for s in panel.series
+            ),
+        )
         for panel in by_graph(rows)
     ]
 
@@ -107,4 +143,7 @@ def left(topology: decor.Topology, sigma_cdp: float, sigma_cor: float) -> dict[s
     exposure = decor.Exposure(clip=CLIP, steps=STEPS)
     plan = decor.NoisePlan(topology, exposure, decor.Adversary.eavesdropper(), sigma_cdp, sigma_cor)
     everybody = [decor.Adversary.parse(name) for name in (*AGAINST, "everyone")]
-    return {f"epsilon_{str(a).replace(':', '_')}": plan.guarantee(DELTA, adversary=a).epsilon for a in everybody}
+    return {
+        f"epsilon_{str(a).replace(':', '_')}": plan.guarantee(DELTA, adversary=a).epsilon
+        for a in everybody
+    }

@@ -1,4 +1,6 @@
-"""Rounds of gossip against communication: is it worth sending more? The value is everybody's squared distance to the optimum."""
+"""Rounds of gossip against communication: is it worth sending more? The value is everybody's
+squared distance to the optimum.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,28 @@ from .tuning import default_ratio
 
 EPSILON, DELTA, CLIP, DIMENSION = 10.0, 1e-5, 1.0, 10
 ROUNDS = (1, 2, 3, 4, 6, 8)
-GRAPHS = {"ring of 16": decor.ring(16), "torus of 16": decor.torus(4, 4), "ring of 64": decor.ring(64)}
+GRAPHS = {
+    "ring of 16": decor.ring(16),
+    "torus of 16": decor.torus(4, 4),
+    "ring of 64": decor.ring(64),
+}
 WEIGHTS: dict[str, bool | str] = {"plain": False, "Chebyshev": True, "designed": "designed"}
 COMPARED = ("same steps", "same messages", "same messages, few")
 STEPS, FEW = 720, 120
-"""Steps of one round: as many messages go to every neighbour in all. Few of them leave few steps to those with many rounds."""
+"""Steps of one round: as many messages go to every neighbour in all.
+
+Few of them leave few steps to those with many rounds.
+"""
 LENGTHS = (5.8, 8.7, 11.6, 17.4)
-"""First step sizes, times steps, from the paper's in its least squares: what stays the same when there are fewer steps."""
+"""First step sizes, times steps, from the paper's in its least squares: what stays the same when
+there are fewer steps.
+"""
 RATIOS = (0.25, 1.0, 4.0)
 """Multiples of calibrate's ratio of noises for the gossip."""
 MEASURED = 0.057
-"""The part of the steps, at the end, over which the distance is averaged: the paper's last 200 of 3500."""
+"""The part of the steps, at the end, over which the distance is averaged: the paper's last 200 of
+3500.
+"""
 
 Tried = tuple[decor.NoisePlan, float, list[float]]
 """A plan with a step size, and the values of its runs."""
@@ -36,7 +49,8 @@ def study(quick: bool = False) -> Study:
     return Study(
         name="gossip",
         title="Rounds of gossip, least squares, user level",
-        question="Is it worth sending more rounds, at the same number of steps and at the same communication?",
+        question="Is it worth sending more rounds, at the same number of steps and at the same "
+        "communication?",
         cells=tuple(
             Cell(
                 f"{graph}, {compared}: {weights}",
@@ -54,14 +68,21 @@ def study(quick: bool = False) -> Study:
         panels=panels,
         line=("graph", "compared", "method"),
         notes=(
-            f"epsilon {EPSILON:g}, delta {DELTA:g}, full gradients, clip {CLIP:g}, a step size that falls along a cosine. The "
-            f"value is the mean over the last {MEASURED:.1%} of the steps and over users of |x_i - x*|^2.",
-            f"Same steps: {STEPS}. Same messages: {STEPS} in all to every neighbour, or only {FEW}: the more rounds in a step, "
+            f"epsilon {EPSILON:g}, delta {DELTA:g}, full gradients, clip {CLIP:g}, a step size "
+            "that falls along a cosine. The "
+            f"value is the mean over the last {MEASURED:.1%} of the steps and over users of |x_i "
+            "- x*|^2.",
+            f"Same steps: {STEPS}. Same messages: {STEPS} in all to every neighbour, or only "
+            f"{FEW}: the more rounds in a step, "
             "the fewer steps, and the less noise in each.",
-            f"Every point has the best of {len(LENGTHS)} step sizes and of {len(RATIOS)} ratios of noises: what calibrate takes "
-            "for its gossip, a quarter of that and four times that. They are chosen on other noise than shown.",
-            "messages is what one user sends in all, in models; bytes is that in float32, without what the wire adds. Central DP "
-            "sends one message a step, to a server. It is the level that gossip can reach, shown with as many steps.",
+            f"Every point has the best of {len(LENGTHS)} step sizes and of {len(RATIOS)} ratios "
+            "of noises: what calibrate takes "
+            "for its gossip, a quarter of that and four times that. They are chosen on other "
+            "noise than shown.",
+            "messages is what one user sends in all, in models; bytes is that in float32, without "
+            "what the wire adds. Central DP "
+            "sends one message a step, to a server. It is the level that gossip can reach, shown "
+            "with as many steps.",
         ),
     )
 
@@ -75,16 +96,29 @@ def curve(graph: str, compared: str, weights: str, quick: bool) -> list[Row]:
 
 
 def point(graph: str, compared: str, weights: str, rounds: int, quick: bool = False) -> Row:
-    topology, steps, central = GRAPHS[graph], steps_of(compared, rounds, quick), weights == "central"
+    topology, steps, central = (
+        GRAPHS[graph],
+        steps_of(compared, rounds, quick),
+        weights == "central",
+    )
     gossip: dict[str, Any] = {"gossip_rounds": rounds, "accelerate": WEIGHTS.get(weights, False)}
     usual = 0.0 if central else default_ratio(topology, steps, **gossip)
     plans = [plan_of(topology, steps, usual * k) for k in ((0.0,) if central else RATIOS)]
     datasets = 1 if quick else 3
-    tried = tries(plans, [k / steps for k in LENGTHS], datasets, range(10**6, 10**6 + (4 if quick else 2)), gossip)
+    tried = tries(
+        plans,
+        [k / steps for k in LENGTHS],
+        datasets,
+        range(10**6, 10**6 + (4 if quick else 2)),
+        gossip,
+    )
     plan, rate, _ = min(tried, key=lambda one: math.fsum(one[2]))
     ((_, _, values),) = tries([plan], [rate], datasets, range(8), gossip)
     if not all(map(math.isfinite, values)):
-        raise decor.DecorError(f"{graph}, {compared}: {weights}, {rounds} rounds: a run diverged with step size {rate:g}")
+        raise decor.DecorError(
+            f"{graph}, {compared}: {weights}, {rounds} rounds: a run diverged "
+            f"with step size {rate:g}"
+        )
     sent = steps if central else messages(topology, steps, rounds)
     return row(
         OURS,
@@ -109,9 +143,15 @@ def point(graph: str, compared: str, weights: str, rounds: int, quick: bool = Fa
 
 
 def tries(
-    plans: Sequence[decor.NoisePlan], rates: Sequence[float], datasets: int, noises: range, gossip: dict[str, Any]
+    plans: Sequence[decor.NoisePlan],
+    rates: Sequence[float],
+    datasets: int,
+    noises: range,
+    gossip: dict[str, Any],
 ) -> list[Tried]:
-    """Every plan with every step size, on every dataset with every noise; infinite where a run diverged."""
+    """Every plan with every step size, on every dataset with every noise; infinite where a run
+    diverged.
+    """
     steps = plans[0].exposure.steps
     last = max(1, round(MEASURED * steps))
     found: dict[tuple[int, float], Tried] = {}
@@ -127,7 +167,10 @@ def tries(
             **gossip,
         )
         for plan, rate, runs in sweep.candidates():
-            values = [math.inf if run.stopped else float(np.mean(run.history["distance"][-last:])) for run in runs]
+            values = [
+                math.inf if run.stopped else float(np.mean(run.history["distance"][-last:]))
+                for run in runs
+            ]
             found.setdefault((id(plan), rate), (plan, rate, []))[2].extend(values)
     return list(found.values())
 
@@ -142,18 +185,27 @@ def plan_of(topology: decor.Topology, steps: int, ratio: float) -> decor.NoisePl
 
 def steps_of(compared: str, rounds: int, quick: bool = False) -> int:
     ample = STEPS // 5 if quick else STEPS
-    return {"same steps": ample, "same messages": ample // rounds, "same messages, few": FEW // rounds}[compared]
+    return {
+        "same steps": ample,
+        "same messages": ample // rounds,
+        "same messages, few": FEW // rounds,
+    }[compared]
 
 
 def messages(topology: decor.Topology, steps: int, rounds: int) -> int:
-    """Models that one user of a regular graph sends in all: one to every neighbour in every round."""
+    """Models that one user of a regular graph sends in all: one to every neighbour in every
+    round.
+    """
     return steps * rounds * int(topology.degrees.max())
 
 
 def panels(rows: Sequence[Row]) -> list[Panel]:
     """A picture for every graph and way to compare."""
     pairs = dict.fromkeys((r["graph"], r["compared"]) for r in rows)
-    return [Panel(f"{g}, {c}", lines([r for r in rows if (r["graph"], r["compared"]) == (g, c)])) for g, c in pairs]
+    return [
+        Panel(f"{g}, {c}", lines([r for r in rows if (r["graph"], r["compared"]) == (g, c)]))
+        for g, c in pairs
+    ]
 
 
 @lru_cache(maxsize=16)

@@ -1,4 +1,7 @@
-"""Figure 1, left: least squares on made data, user level. The value is everybody's squared distance to the optimum."""
+"""Figure 1, left: least squares on made data, user level.
+
+The value is everybody's squared distance to the optimum.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ STEPS, CLIP, LAST = 3500, 1.0, 200
 RATE = 1.668e-3
 """The paper's step size. Ours falls along a cosine, and is chosen around it."""
 RATIOS = (1.0, *figure_one.RATIOS)
-"""Everybody's own model counts here, and has more of the correlated noise than their average: less of it may be best."""
+"""Everybody's own model counts here, and has more of the correlated noise than their average: less
+of it may be best.
+"""
 TIMES = (0.01, 0.03, 0.06, 0.125, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
 
 
@@ -32,13 +37,18 @@ def study(quick: bool = False) -> Study:
         panels=by_graph,
         published=published.LEAST_SQUARES,
         notes=(
-            f"{STEPS} full gradients, clip {CLIP:g}. The value is the mean over the last {LAST} steps and over users of "
+            f"{STEPS} full gradients, clip {CLIP:g}. The value is the mean over the last {LAST} "
+            "steps and over users of "
             "|x_i - x*|^2.",
-            f"As in the paper: its accounting, one round of gossip a step, step size {RATE:g}, the best of "
+            f"As in the paper: its accounting, one round of gossip a step, step size {RATE:g}, "
+            "the best of "
             f"{len(RATIOS)} couples.",
-            "Ours: exact accounting, rounds of gossip designed for the graph (ring 8, torus 4), a step size that falls along a "
-            f"cosine from the best of {len(TIMES)} multiples of the paper's. Central and local DP get the same.",
-            "Everybody starts at a distance of about 10: values near it say that nothing was learned.",
+            "Ours: exact accounting, rounds of gossip designed for the graph (ring 8, torus 4), a "
+            "step size that falls along a "
+            f"cosine from the best of {len(TIMES)} multiples of the paper's. Central and local DP "
+            "get the same.",
+            "Everybody starts at a distance of about 10: values near it say that nothing was "
+            "learned.",
             figure_one.CHOSEN,
         ),
     )
@@ -64,10 +74,18 @@ def curve(variant: str, kind: str, graph: str | None, quick: bool) -> list[Row]:
         accounting="exact" if ours else "paper",
         options={"evaluate_every": measured, "schedule": schedule, **gossip},
     )
-    ratios = (0.0,) if kind != "decor" else (default_ratio(one.topology, STEPS, **gossip),) if ours else RATIOS
+    ratios = (
+        (0.0,)
+        if kind != "decor"
+        else (default_ratio(one.topology, STEPS, **gossip),)
+        if ours
+        else RATIOS
+    )
     rates = [RATE * k for k in TIMES] if variant != PAPER else [RATE]
     grid = [Choice(CLIP, ratio, rate) for ratio in ratios for rate in rates]
-    return one.shown(one.tuned(dict.fromkeys(one.epsilons, grid)), schedule=type(schedule).__name__, **gossip)
+    return one.shown(
+        one.tuned(dict.fromkeys(one.epsilons, grid)), schedule=type(schedule).__name__, **gossip
+    )
 
 
 @lru_cache(maxsize=8)

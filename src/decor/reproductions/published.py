@@ -1,4 +1,6 @@
-"""What the paper's Figure 1 shows, read off its vector graphics: drawn beside our own results, never used for them."""
+"""What the paper's Figure 1 shows, read off its vector graphics: drawn beside our own results,
+never used for them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from .study import PUBLISHED, Row, row
 LEAST_SQUARES_EPSILONS = (1.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0)
 A9A_EPSILONS = LEAST_SQUARES_EPSILONS[1:]
 MNIST_EPSILONS = (1.04, 2.48, 4.70, 7.56)
-"""What the noise of the points published at .001, .01, .1 and 1 costs over 1000 steps (Poisson, add/remove, delta 1e-5)."""
+"""What the noise of the points published at .001, .01, .1 and 1 costs over 1000 steps (Poisson,
+add/remove, delta 1e-5).
+"""
 MNIST_PRINTED = (0.001, 0.01, 0.1, 1.0)
 
 _METHODS = (

@@ -1,4 +1,6 @@
-"""Running a study in its folder: cells on as many processes as there are cores, each kept when it is finished."""
+"""Running a study in its folder: cells on as many processes as there are cores, each kept when it
+is finished.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ FORMAT = "decor-study-1"
 
 
 def run(study: Study, folder: Path, *, jobs: int | None = None, resume: bool = False) -> list[Row]:
-    """All rows, in the order of the cells; those of cells that an earlier run has finished are read."""
+    """All rows, in the order of the cells; those of cells that an earlier run has finished are
+    read.
+    """
     _open(study, folder, resume)
     waiting = [cell for cell in study.cells if not _path(folder, cell).exists()]
     done = len(study.cells) - len(waiting)
@@ -46,7 +50,9 @@ def rows(study: Study, folder: Path) -> list[Row]:
 
 
 def is_whole(study: Study, folder: Path) -> bool:
-    """Whether the folder holds this very study, finished; which version of decor computed it does not count."""
+    """Whether the folder holds this very study, finished; which version of decor computed it does
+    not count.
+    """
     path = folder / "study.json"
     held = _read(path) if path.exists() else None
     same = isinstance(held, dict) and {**held, "code": None} == {**_identity(study), "code": None}
@@ -65,7 +71,10 @@ def remove(folder: Path, files: Sequence[str]) -> None:
     mark = folder / "study.json"
     described = _read(mark) if mark.exists() else None
     if not isinstance(described, dict) or described.get("format") != FORMAT:
-        raise InputError(f"{str(folder)!r} is no study that could be overwritten; name another folder by --output")
+        raise InputError(
+            f"{str(folder)!r} is no study that could be overwritten; name another "
+            "folder by --output"
+        )
     for path in [*(folder / "cells").glob("*.json"), *(folder / name for name in files), mark]:
         path.unlink(missing_ok=True)
     if (folder / "cells").exists() and not any((folder / "cells").iterdir()):
@@ -73,7 +82,10 @@ def remove(folder: Path, files: Sequence[str]) -> None:
 
 
 def _together(cells: list[Cell], folder: Path, jobs: int) -> None:
-    """Cells dealt to processes as these become free. A process that dies, or an error in it, ends the whole."""
+    """Cells dealt to processes as these become free.
+
+    A process that dies, or an error in it, ends the whole.
+    """
     shares = dict.fromkeys((cell.name for cell in cells), 0.0)
     left = list(cells)
     with _workers(jobs) as workers:
@@ -114,7 +126,9 @@ def _next(pipe: Connection, left: list[Cell], busy: dict[Connection, Cell]) -> N
 
 
 def _died(cell: Cell) -> DecorError:
-    return DecorError(f"the process of {cell.name!r} died; is there enough memory? Go on with --resume")
+    return DecorError(
+        f"the process of {cell.name!r} died; is there enough memory? Go on with --resume"
+    )
 
 
 @contextmanager
@@ -140,7 +154,8 @@ def _workers(jobs: int) -> Iterator[list[Connection]]:
 
 def _work(pipe: Connection) -> None:
     """In a process of its own: cells come in, progress and rows go out, until the pipe ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who asked; it ends this process itself
+    # Ctrl-C is for the one who asked; it ends this process itself
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     said = 0.0
 
     def tell(_: str, share: float | None) -> None:
@@ -159,7 +174,8 @@ def _work(pipe: Connection) -> None:
                 found = _timed(cell)
         except DecorError as problem:
             pipe.send(("error", problem))
-        except Exception:  # a bug: told with where it was, which an exception sent through a pipe has lost
+        # a bug: told with where it was, which an exception sent through a pipe has lost
+        except Exception:
             pipe.send(("error", RuntimeError(f"in {cell.name!r}:\n{traceback.format_exc()}")))
         else:
             pipe.send(("rows", found))
@@ -172,29 +188,38 @@ def _timed(cell: Cell) -> tuple[list[Row], float]:
 
 
 def _open(study: Study, folder: Path, resume: bool) -> None:
-    """A folder belongs to one study with one set of cells; nobody's files are overwritten unasked."""
+    """A folder belongs to one study with one set of cells; nobody's files are overwritten
+    unasked.
+    """
     path, identity = folder / "study.json", _identity(study)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{str(folder)!r} is a file; name a folder by --output")
     if path.exists():
         if not resume:
             raise InputError(
-                f"{str(folder)!r} holds a study already; go on with it by --resume, replace it by --overwrite, or name another "
+                f"{str(folder)!r} holds a study already; go on with it by --resume, replace it by "
+                "--overwrite, or name another "
                 "folder by --output"
             )
         old = _read(path)
         if not isinstance(old, dict) or {**old, "code": None} != {**identity, "code": None}:
-            raise InputError(f"{str(folder)!r} holds another study; name another folder by --output")
+            raise InputError(
+                f"{str(folder)!r} holds another study; name another folder by --output"
+            )
         if old["code"] != identity["code"]:
             raise InputError(
-                f"the study in {str(folder)!r} was begun with other code of decor, and would be of two kinds; begin again by "
+                f"the study in {str(folder)!r} was begun with other code of decor, and would be "
+                "of two kinds; begin again by "
                 "--overwrite, or name another folder by --output"
             )
         return
     if resume:
         raise InputError(f"there is nothing to resume in {str(folder)!r}; drop --resume")
     if folder.exists() and any(folder.iterdir()):
-        raise InputError(f"{str(folder)!r} holds files of something else; name an empty or new folder by --output")
+        raise InputError(
+            f"{str(folder)!r} holds files of something else; name an empty or new "
+            "folder by --output"
+        )
     _write(path, identity)
 
 
@@ -204,7 +229,12 @@ def _identity(study: Study) -> dict[str, Any]:
     package = Path(__file__).parent.parent
     for path in sorted(package.rglob("*.py")):
         code.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes() + b"\0")
-    described = {"format": FORMAT, "study": study.name, "cells": [_described(c) for c in study.cells], "code": code.hexdigest()}
+    described = {
+        "format": FORMAT,
+        "study": study.name,
+        "cells": [_described(c) for c in study.cells],
+        "code": code.hexdigest(),
+    }
     return json.loads(json.dumps(described))  # type: ignore[no-any-return]
 
 
@@ -213,12 +243,18 @@ def _finished(study: Study, folder: Path) -> Iterator[dict[str, Any]]:
         if path.exists():
             found = _read(path)
             if not isinstance(found, dict) or not isinstance(found.get("rows"), list):
-                raise InputError(f"{str(path)!r} is no finished cell; delete it and go on with --resume")
+                raise InputError(
+                    f"{str(path)!r} is no finished cell; delete it and go on with --resume"
+                )
             yield found
 
 
 def _described(cell: Cell) -> dict[str, Any]:
-    return {"name": cell.name, "work": f"{cell.work.__module__}.{cell.work.__name__}", "arguments": cell.arguments}
+    return {
+        "name": cell.name,
+        "work": f"{cell.work.__module__}.{cell.work.__name__}",
+        "arguments": cell.arguments,
+    }
 
 
 def _path(folder: Path, cell: Cell) -> Path:
@@ -233,7 +269,11 @@ def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
-        way = "delete it and go on with --resume" if path.name != "study.json" else "name another folder by --output"
+        way = (
+            "delete it and go on with --resume"
+            if path.name != "study.json"
+            else "name another folder by --output"
+        )
         raise InputError(f"{str(path)!r} cannot be read ({problem}); {way}") from None
 
 
@@ -244,4 +284,6 @@ def _write(path: Path, value: Any) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
     except OSError as problem:
-        raise InputError(f"{str(path)!r} cannot be written: {problem.strerror}; name another folder by --output") from None
+        raise InputError(
+            f"{str(path)!r} cannot be written: {problem.strerror}; name another folder by --output"
+        ) from None

@@ -1,4 +1,7 @@
-"""More users at one epsilon: how the gain over local DP grows. The value is everybody's squared distance to the optimum."""
+"""More users at one epsilon: how the gain over local DP grows.
+
+The value is everybody's squared distance to the optimum.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ STEPS, CLIP, DIMENSION, DEGREE = 500, 1.0, 10, 4
 SPREAD = 0.5
 """The length of users' vectors: half a clip, so that near the optimum nobody's gradient is cut."""
 LENGTHS = (3, 4, 6, 8, 12, 16, 20)
-"""First step sizes, times steps: the way that a model could go if its gradient stayed 1 and the step size did not fall."""
+"""First step sizes, times steps: the way that a model could go if its gradient stayed 1 and the
+step size did not fall.
+"""
 GOSSIP: dict[str, Any] = {"gossip_rounds": 8, "accelerate": "designed"}
 FINAL = 8
 METHODS = (("local", None), ("central", None), ("decor", "random regular"), ("decor", "ring"))
@@ -31,23 +36,33 @@ def study(quick: bool = False) -> Study:
         name="scaling",
         title="A mean of vectors, 16 to 1024 users, user level",
         question="How does the gain over local DP grow with the number of users?",
-        cells=tuple(Cell(f"{n} users", point, {"users": n, "quick": quick}) for n in (USERS[:2] if quick else USERS)),
+        cells=tuple(
+            Cell(f"{n} users", point, {"users": n, "quick": quick})
+            for n in (USERS[:2] if quick else USERS)
+        ),
         x="users",
         x_label=f"users (epsilon = {EPSILON:g}, delta = {DELTA:g})",
         value_label="squared distance to the optimum",
         panels=one_panel("everybody's model"),
         line=("method",),
         notes=(
-            f"Everybody wants the mean of all users' vectors of {DIMENSION} numbers, drawn around 0 with a length of about "
-            f"{SPREAD:g}. The curvature is 1 for any number of users, so that nothing but noise changes with it.",
-            f"{STEPS} full gradients, clip {CLIP:g}, the best of {len(LENGTHS)} step sizes that fall along a cosine, chosen on "
+            f"Everybody wants the mean of all users' vectors of {DIMENSION} numbers, drawn around "
+            "0 with a length of about "
+            f"{SPREAD:g}. The curvature is 1 for any number of users, so that nothing but noise "
+            "changes with it.",
+            f"{STEPS} full gradients, clip {CLIP:g}, the best of {len(LENGTHS)} step sizes that "
+            "fall along a cosine, chosen on "
             "other noise than shown. The value is the mean over users of |x_i - x*|^2 at the end.",
-            f"{GOSSIP['gossip_rounds']} rounds of gossip a step, designed for the graph, and {FINAL} more after the last step, "
-            f"whatever the number of users. That is enough on the random graph, in which everybody has {DEGREE} neighbours, and "
+            f"{GOSSIP['gossip_rounds']} rounds of gossip a step, designed for the graph, and "
+            f"{FINAL} more after the last step, "
+            "whatever the number of users. That is enough on the random graph, in which "
+            f"everybody has {DEGREE} neighbours, and "
             "on rings too few from 64 users on.",
-            "gain is local DP's value over the row's, local DP being on the random graph. predicted_gain is the same of the "
+            "gain is local DP's value over the row's, local DP being on the random graph. "
+            "predicted_gain is the same of the "
             "noise in the average model alone: exactly the number of users for central DP.",
-            "With few users the gain is larger: local DP's noise throws models so far that all gradients are cut and hardly pull "
+            "With few users the gain is larger: local DP's noise throws models so far that all "
+            "gradients are cut and hardly pull "
             "back.",
         ),
     )
@@ -58,7 +73,9 @@ def point(users: int, quick: bool) -> list[Row]:
     task, rows = task_of(users), []
     local: tuple[float, float] | None = None
     for kind, graph in METHODS:
-        topology = decor.ring(users) if graph == "ring" else decor.random_regular(users, DEGREE, seed=0)
+        topology = (
+            decor.ring(users) if graph == "ring" else decor.random_regular(users, DEGREE, seed=0)
+        )
         found, plan = measured(task, kind, topology, quick)
         method = f"{figure_one.NAMES[kind]} {graph}" if graph else figure_one.NAMES[kind]
         own = row(OURS, kind, method, graph, found.pop("distances"), users=users, epsilon=EPSILON)
@@ -69,8 +86,12 @@ def point(users: int, quick: bool) -> list[Row]:
     return rows
 
 
-def measured(task: decor.Task, kind: str, topology: decor.Topology, quick: bool) -> tuple[Row, decor.NoisePlan]:
-    """Every seed's distance at the end, and that of the average model, with the step size that was best on other seeds."""
+def measured(
+    task: decor.Task, kind: str, topology: decor.Topology, quick: bool
+) -> tuple[Row, decor.NoisePlan]:
+    """Every seed's distance at the end, and that of the average model, with the step size that was
+    best on other seeds.
+    """
     plan = plan_of(kind, topology)
     options: dict[str, Any] = {
         "engine": decor.Vectorised(threads=1),
@@ -79,13 +100,25 @@ def measured(task: decor.Task, kind: str, topology: decor.Topology, quick: bool)
         "final_gossip_rounds": FINAL,
         **GOSSIP,
     }
-    tried = decor.sweep(task, [plan], learning_rates=[k / STEPS for k in LENGTHS], seeds=range(10**6, 10**6 + 4), **options)
+    tried = decor.sweep(
+        task,
+        [plan],
+        learning_rates=[k / STEPS for k in LENGTHS],
+        seeds=range(10**6, 10**6 + 4),
+        **options,
+    )
     rate = tried.best("distance").learning_rate
-    runs = decor.sweep(task, [plan], learning_rates=rate, seeds=range(8 if quick else 16), **options).runs
+    runs = decor.sweep(
+        task, [plan], learning_rates=rate, seeds=range(8 if quick else 16), **options
+    ).runs
     # the mean over users of |x_i - x*|^2 is |mean - x*|^2 and the mean of |x_i - mean|^2
     average = [run.metrics["distance"] - run.metrics["consensus"] for run in runs]
     distances = [run.metrics["distance"] for run in runs]
-    return {"distances": distances, "average_model": float(np.mean(average)), "learning_rate": rate}, plan
+    return {
+        "distances": distances,
+        "average_model": float(np.mean(average)),
+        "learning_rate": rate,
+    }, plan
 
 
 def plan_of(kind: str, topology: decor.Topology) -> decor.NoisePlan:
@@ -109,10 +142,16 @@ def facts(plan: decor.NoisePlan) -> Row:
 
 @lru_cache(maxsize=4)
 def task_of(users: int) -> decor.Task:
-    """User i holds |x - b_i|^2 / 2; b_i has the law N(0, SPREAD^2 I / d), so that its length does not depend on d."""
+    """User i holds |x - b_i|^2 / 2; b_i has the law N(0, SPREAD^2 I / d), so that its length does
+    not depend on d.
+    """
     drawn = np.random.default_rng(users).standard_normal((users, DIMENSION, 1))
     b = (SPREAD / math.sqrt(DIMENSION) * drawn).astype(np.float32)
-    shards = [(np.eye(DIMENSION, dtype=np.float32)[None], b[i : i + 1]) for i in range(users)]
-    task = decor.Task(decor.models.linear(DIMENSION), decor.losses.squared, shards, name="mean of vectors")  # type: ignore[arg-type]
+    shards: list[Any] = [
+        (np.eye(DIMENSION, dtype=np.float32)[None], b[i : i + 1]) for i in range(users)
+    ]
+    task = decor.Task(
+        decor.models.linear(DIMENSION), decor.losses.squared, shards, name="mean of vectors"
+    )
     best = b.astype(np.float64).mean(axis=0).ravel()
     return replace(task, optimum=task.shards[0][1].double().new_tensor(best))

@@ -8,14 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Row = dict[str, Any]
-"""One point of a figure: `variant`, `kind`, `method`, `graph`, the x, `values` (one a seed) and the settings behind them."""
+"""One point of a figure: `variant`, `kind`, `method`, `graph`, the x, `values` (one a seed) and the
+settings behind them.
+"""
 
 OURS, PAPER, PUBLISHED = "ours", "as in the paper", "published"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A part of a study that is computed at once and kept: `work(**arguments)` gives its rows, in any process."""
+    """A part of a study that is computed at once and kept: `work(**arguments)` gives its rows, in
+    any process.
+    """
 
     name: str
     work: Callable[..., list[Row]]
@@ -24,7 +28,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Series:
-    """A line of a figure: rows of one variant and method. The colour follows `kind` and `turn`, the dashes `variant`."""
+    """A line of a figure: rows of one variant and method.
+
+    The colour follows `kind` and `turn`, the dashes `variant`.
+    """
 
     label: str
     kind: str
@@ -43,8 +50,8 @@ class Panel:
 class Study:
     """What `decor reproduce NAME` computes and draws.
 
-    `x` is the column that the figure's horizontal axis and the table's columns show; `line` names those that tell the table's
-    lines apart. `panels` arranges all rows into pictures.
+    `x` is the column that the figure's horizontal axis and the table's columns show; `line` names
+    those that tell the table's lines apart. `panels` arranges all rows into pictures.
     """
 
     name: str
@@ -66,13 +73,27 @@ class Study:
     notes: tuple[str, ...] = ()
 
 
-def row(variant: str, kind: str, method: str, graph: str | None, values: Iterable[float], **settings: Any) -> Row:
+def row(
+    variant: str,
+    kind: str,
+    method: str,
+    graph: str | None,
+    values: Iterable[float],
+    **settings: Any,
+) -> Row:
     """A row; `value` and `error` are the mean over seeds and its standard error."""
     known = [float(v) for v in values]
     mean = math.fsum(known) / len(known)
     spread = math.fsum((v - mean) ** 2 for v in known)
     error = math.sqrt(spread / (len(known) - 1) / len(known)) if len(known) > 1 else None
-    found = {"variant": variant, "kind": kind, "method": method, "graph": graph, "value": mean, "error": error}
+    found = {
+        "variant": variant,
+        "kind": kind,
+        "method": method,
+        "graph": graph,
+        "value": mean,
+        "error": error,
+    }
     return found | settings | {"seeds": len(known), "values": known}
 
 
@@ -87,11 +108,16 @@ def by_graph(rows: Sequence[Row]) -> list[Panel]:
     if not graphs:  # an interrupted study may have come no further than its baselines
         return [Panel("", lines(rows))]
     short = [r | {"method": r["method"].removesuffix(f" {r['graph']}")} for r in rows]
-    return [Panel(g, lines([r for r in short if r["kind"] != "decor" or r["graph"] == g])) for g in graphs]
+    return [
+        Panel(g, lines([r for r in short if r["kind"] != "decor" or r["graph"] == g]))
+        for g in graphs
+    ]
 
 
 def lines(rows: Sequence[Row]) -> tuple[Series, ...]:
-    """A series for every (variant, method), in their order; methods of one kind and variant take turns in colour."""
+    """A series for every (variant, method), in their order; methods of one kind and variant take
+    turns in colour.
+    """
     found: dict[tuple[str, str], list[Row]] = {}
     for r in rows:
         found.setdefault((r["variant"], r["method"]), []).append(r)

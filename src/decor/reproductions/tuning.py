@@ -25,7 +25,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class Curve:
-    """A method on a graph. A figure's value is `measure(task, run)`; seeds are of data, batches and noise alike."""
+    """A method on a graph.
+
+    A figure's value is `measure(task, run)`; seeds are of data, batches and noise alike.
+    """
 
     variant: str
     kind: str
@@ -54,18 +57,29 @@ class Curve:
         if self.kind == "local":
             return decor.baselines.local(self.topology, exposure, budget, method=self.accounting)
         return decor.calibrate(
-            self.topology, exposure, self.adversary, budget, ratio=choice.ratio, edges=self.edges, method=self.accounting
+            self.topology,
+            exposure,
+            self.adversary,
+            budget,
+            ratio=choice.ratio,
+            edges=self.edges,
+            method=self.accounting,
         )
 
     def tuned(self, choices: dict[float, Sequence[Choice]]) -> dict[float, Choice]:
-        """The best choice for every epsilon, by the mean over the tuning seeds; one that diverged is the worst."""
+        """The best choice for every epsilon, by the mean over the tuning seeds; one that diverged
+        is the worst.
+        """
         wanted = [(epsilon, choice) for epsilon, some in choices.items() for choice in some]
         new = [key for key in wanted if key not in self.tried]
         for k, seed in enumerate(self.tuning_seeds if new else ()):
             with progress.share(k / len(self.tuning_seeds), (k + 1) / len(self.tuning_seeds)):
                 for key, run, task in self._runs(new, seed, seed + 1_000_000):
                     self.tried[key] = self.tried.get(key, 0.0) + self._cost(task, run)
-        return {epsilon: min(some, key=lambda c: self.tried[epsilon, c]) for epsilon, some in choices.items()}
+        return {
+            epsilon: min(some, key=lambda c: self.tried[epsilon, c])
+            for epsilon, some in choices.items()
+        }
 
     def shown(self, chosen: dict[float, Choice], **settings: Any) -> list[Row]:
         """A row for every epsilon."""
@@ -75,11 +89,22 @@ class Curve:
             with progress.share(k / len(self.seeds), (k + 1) / len(self.seeds)):
                 for (epsilon, _), run, task in self._runs(list(chosen.items()), seed, seed):
                     if run.stopped is not None:
-                        raise decor.DecorError(f"{self.method}, {self.variant}, at epsilon {epsilon:g}: {run.stopped}")
+                        raise decor.DecorError(
+                            f"{self.method}, {self.variant}, at epsilon {epsilon:g}: {run.stopped}"
+                        )
                     values[epsilon].append(self.measure(task, run))
                     plans[epsilon] = run.plan
         return [
-            row(self.variant, self.kind, self.method, self.graph, values[e], epsilon=e, **_facts(plans[e], chosen[e]), **settings)
+            row(
+                self.variant,
+                self.kind,
+                self.method,
+                self.graph,
+                values[e],
+                epsilon=e,
+                **_facts(plans[e], chosen[e]),
+                **settings,
+            )
             for e in chosen
         ]
 
@@ -101,9 +126,18 @@ class Curve:
         found, done = [], 0
         for together, couples in by_rates.items():
             plans = [self.plan(task, epsilon, choice) for epsilon, choice in couples]
-            with progress.share(done / len(wanted), (done + len(plans) * len(together)) / len(wanted)):
+            with progress.share(
+                done / len(wanted), (done + len(plans) * len(together)) / len(wanted)
+            ):
                 engine = decor.Vectorised(threads=1)
-                sweep = decor.sweep(task, plans, learning_rates=together, seeds=(seed,), engine=engine, **self.options)
+                sweep = decor.sweep(
+                    task,
+                    plans,
+                    learning_rates=together,
+                    seeds=(seed,),
+                    engine=engine,
+                    **self.options,
+                )
             done += len(plans) * len(together)
             of = {id(plan): couple for plan, couple in zip(plans, couples, strict=True)}
             for plan, rate, runs in sweep.candidates():
@@ -112,10 +146,20 @@ class Curve:
         return found
 
 
-def default_ratio(topology: decor.Topology, steps: int, adversary: decor.Adversary | None = None, **gossip: Any) -> float:
-    """The ratio of noises that `calibrate` takes by itself: it depends on graph, steps, adversary and gossip alone."""
+def default_ratio(
+    topology: decor.Topology, steps: int, adversary: decor.Adversary | None = None, **gossip: Any
+) -> float:
+    """The ratio of noises that `calibrate` takes by itself: it depends on graph, steps, adversary
+    and gossip alone.
+    """
     adversary = adversary or decor.Adversary.eavesdropper()
-    plan = decor.calibrate(topology, decor.Exposure(clip=1.0, steps=steps), adversary, decor.Budget(1.0, 1e-5), **gossip)
+    plan = decor.calibrate(
+        topology,
+        decor.Exposure(clip=1.0, steps=steps),
+        adversary,
+        decor.Budget(1.0, 1e-5),
+        **gossip,
+    )
     assert isinstance(plan.sigma_cor, float)
     return (plan.sigma_cor / plan.sigma_cdp) ** 2
 

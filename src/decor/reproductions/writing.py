@@ -1,4 +1,6 @@
-"""What a study leaves behind: all rows as CSV, a table, a figure, and a page that has everything in one file."""
+"""What a study leaves behind: all rows as CSV, a table, a figure, and a page that has everything in
+one file.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,12 @@ _DASHES = {OURS: "-", PAPER: (0, (5, 2)), PUBLISHED: (0, (1, 1.5))}
 _SHAPES = {"circle": "o", "square": "s", "diamond": "D", "triangle": "^"}
 
 
-def write(study: Study, rows: Sequence[Row], folder: Path, repeat: dict[str, str]) -> dict[str, str]:
-    """All files of a study; `repeat` says what was typed, with which versions, and how long it took."""
+def write(
+    study: Study, rows: Sequence[Row], folder: Path, repeat: dict[str, str]
+) -> dict[str, str]:
+    """All files of a study; `repeat` says what was typed, with which versions, and how long it
+    took.
+    """
     everything = [*rows, *study.published]
     drawn = draw(study, everything)
     try:
@@ -37,23 +43,35 @@ def write(study: Study, rows: Sequence[Row], folder: Path, repeat: dict[str, str
         replace_text(folder / "report.html", page(study, everything, picture, repeat))
     except OSError as problem:
         raise InputError(f"the study cannot be written to {str(folder)!r}: {problem}") from None
-    return {Path(name).stem if name != "figure.png" else "figure_png": str(folder / name) for name in FILES}
+    return {
+        Path(name).stem if name != "figure.png" else "figure_png": str(folder / name)
+        for name in FILES
+    }
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """A line for every row; values of single seeds, with all their digits, are separated by spaces."""
+    """A line for every row; values of single seeds, with all their digits, are separated by
+    spaces.
+    """
     columns = list(dict.fromkeys(key for r in rows for key in r))
     columns.sort(key=lambda name: name == "values")
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     for r in rows:
-        writer.writerow({k: " ".join(map(_digits, v)) if isinstance(v, list) else _digits(v) for k, v in r.items()})
+        writer.writerow(
+            {
+                k: " ".join(map(_digits, v)) if isinstance(v, list) else _digits(v)
+                for k, v in r.items()
+            }
+        )
     return text.getvalue()
 
 
 def table(study: Study, rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """A line for every method and variant (or what else tells lines apart), a column for every x."""
+    """A line for every method and variant (or what else tells lines apart), a column for
+    every x.
+    """
     xs = sorted({r[study.x] for r in rows})
     found: dict[tuple[str, ...], dict[Any, Row]] = {}
     for r in rows:
@@ -61,7 +79,10 @@ def table(study: Study, rows: Sequence[Row]) -> tuple[list[str], list[list[str]]
         assert r[study.x] not in own, f"two rows of {study.name} would be one cell of its table"
         own[r[study.x]] = r
     header = [*study.line, *(f"{study.x} {x:g}" if k == 0 else f"{x:g}" for k, x in enumerate(xs))]
-    return header, [[*names, *(shown(study, own[x]) if x in own else "" for x in xs)] for names, own in found.items()]
+    return header, [
+        [*names, *(shown(study, own[x]) if x in own else "" for x in xs)]
+        for names, own in found.items()
+    ]
 
 
 def shown(study: Study, r: Row) -> str:
@@ -74,7 +95,10 @@ def draw(study: Study, rows: Sequence[Row]) -> Figure:
     wide = min(len(panels), 3)
     tall = -(-len(panels) // wide)
     names = list(dict.fromkeys(s.label for panel in panels for s in panel.series))
-    figure = Figure(figsize=(max(4.6 * wide, 7.0), 4.0 * tall + 0.22 * -(-len(names) // 3)), layout="constrained")
+    figure = Figure(
+        figsize=(max(4.6 * wide, 7.0), 4.0 * tall + 0.22 * -(-len(names) // 3)),
+        layout="constrained",
+    )
     axes = figure.subplots(tall, wide, squeeze=False, sharey="row")
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
@@ -82,7 +106,11 @@ def draw(study: Study, rows: Sequence[Row]) -> Figure:
         _panel(axis, study, panel)
         if k % wide:
             axis.set_ylabel("")
-    handles = {label: h for axis in axes.flat for h, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    handles = {
+        label: h
+        for axis in axes.flat
+        for h, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
     figure.legend(
         [handles[n] for n in names if n in handles],
         [n for n in names if n in handles],
@@ -139,19 +167,26 @@ def _line(axis: Any, study: Study, series: Series) -> None:
 
 
 def page(study: Study, rows: Sequence[Row], picture: str, repeat: dict[str, str]) -> str:
-    """One file that needs nothing else: the question, the figure, the table, what was done, and how to repeat it."""
+    """One file that needs nothing else: the question, the figure, the table, what was done, and how
+    to repeat it.
+    """
     picture = picture[picture.index("<svg") :]
     said = "".join(f"<li>{escape(note)}</li>" for note in study.notes)
-    again = "".join(f"<dt>{escape(k)}</dt><dd><code>{escape(v)}</code></dd>" for k, v in repeat.items())
+    again = "".join(
+        f"<dt>{escape(k)}</dt><dd><code>{escape(v)}</code></dd>" for k, v in repeat.items()
+    )
     header, lines = table(study, rows)
     columns = list(dict.fromkeys(k for r in rows for k in r if k not in ("values", "kind")))
     settings = [[_short(r.get(c)) for c in columns] for r in rows]
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(study.title)}</title><style>{_CSS}</style></head><body><main>
 <h1>{escape(study.title)}</h1><p class="question">{escape(study.question)}</p>
-<figure role="img" aria-label="{escape(study.value_label)} against {escape(study.x_label)}">{picture}</figure>
-<h2>Results</h2><p>{escape(study.value_label)}{", %" if study.percent else ""}; {study.better} is better;
+<figure role="img" aria-label="{escape(study.value_label)} against {escape(study.x_label)}">
+{picture}</figure>
+<h2>Results</h2>
+<p>{escape(study.value_label)}{", %" if study.percent else ""}; {study.better} is better;
 means over seeds. Bars in the figure are standard errors of those means.</p>
 {_html_table(header, lines, study.title)}
 <h2>What was done</h2><ul>{said}</ul>
@@ -164,7 +199,9 @@ means over seeds. Bars in the figure are standard errors of those means.</p>
 
 def _html_table(header: Sequence[str], lines: Sequence[Sequence[str]], caption: str) -> str:
     head = "".join(f'<th scope="col">{escape(str(h))}</th>' for h in header)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines
+    )
     rows = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
     return f'<div class="wide"><table><caption>{escape(caption)}</caption>{rows}</table></div>'
 
@@ -187,7 +224,8 @@ figure svg { width: 100%; height: auto; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
 caption { text-align: left; font-weight: 600; padding: .3rem 0; }
-th, td { padding: .2rem .7rem; text-align: left; border-bottom: 1px solid #8884; white-space: nowrap; }
+th, td { padding: .2rem .7rem; text-align: left; white-space: nowrap; }
+th, td { border-bottom: 1px solid #8884; }
 dt { font-weight: 600; } dd { margin: 0 0 .5rem; }
 code { overflow-wrap: anywhere; }
 """

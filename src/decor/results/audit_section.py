@@ -33,7 +33,9 @@ def lines(audit: Data) -> list[list[str]]:
             str(row["adversary"]),
             rounded_up(float(row["claimed_epsilon"])),
             f"{sign} {down(float(row['measured_epsilon']))}",
-            f"{math.floor(1000 * float(row['reached'])) / 10:g} %" if math.isfinite(float(row["reached"])) else "inf",
+            f"{math.floor(1000 * float(row['reached'])) / 10:g} %"
+            if math.isfinite(float(row["reached"]))
+            else "inf",
             "pass" if row["passed"] is True else "FAIL",
         ]
         for row in audit["adversaries"]
@@ -49,35 +51,59 @@ def down(value: float) -> str:
 
 
 def fingerprint(plan: NoisePlan) -> str:
-    """Of what an audit is about: graph, noise and what is exposed; whomever the plan is made against."""
-    return sha256(replace(plan, adversary=Adversary.eavesdropper(), budget=None).to_json().encode()).hexdigest()
+    """Of what an audit is about: graph, noise and what is exposed; whomever the plan is made
+    against.
+    """
+    return sha256(
+        replace(plan, adversary=Adversary.eavesdropper(), budget=None).to_json().encode()
+    ).hexdigest()
 
 
 def saved(folder: str | Path, plan: NoisePlan) -> Data | None:
-    """The outcome of `decor audit FOLDER`, if there is one, and if it is this plan's: the run may be another since."""
+    """The outcome of `decor audit FOLDER`, if there is one, and if it is this plan's: the run may
+    be another since.
+    """
     path = Path(folder) / "audit.json"
     if not path.is_file():
         return None
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         section([("", found)])
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as problem:
-        raise InputError(f"{str(path)!r} cannot be read as an audit ({problem}); run decor audit again") from None
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as problem:
+        raise InputError(
+            f"{str(path)!r} cannot be read as an audit ({problem}); run decor audit again"
+        ) from None
     if found.get("plan") == fingerprint(plan):
         return dict(found)
-    warnings.warn(f"{str(path)!r} is the audit of another plan, and left out; run decor audit again", stacklevel=2)
+    warnings.warn(
+        f"{str(path)!r} is the audit of another plan, and left out; run decor audit again",
+        stacklevel=2,
+    )
     return None
 
 
 def section(audits: list[tuple[str, Data]]) -> str:
     """Markup of the report's section; nothing of the data is markup itself."""
     made = [_one(name if len(audits) > 1 else "", audit) for name, audit in audits]
-    return f'<section class="card" aria-labelledby="audit-title"><h2 id="audit-title">Audit</h2>{"".join(made)}</section>'
+    return (
+        '<section class="card" aria-labelledby="audit-title"><h2 '
+        f'id="audit-title">Audit</h2>{"".join(made)}</section>'
+    )
 
 
 def _one(name: str, audit: Data) -> str:
     head = "".join(f'<th scope="col">{escape(cell or "verdict")}</th>' for cell in HEADER)
-    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in lines(audit))
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in lines(audit)
+    )
     right = sum(check["passed"] is True for check in audit["checks"])
     title = f"<h3>{escape(name)}</h3>" if name else ""
     wrong = "".join(f"<li>{escape(str(failure))}</li>" for failure in audit.get("failures", []))

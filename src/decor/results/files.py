@@ -1,4 +1,6 @@
-"""Files that are never half written, files that only their owner can read, and metrics as lines of JSON."""
+"""Files that are never half written, files that only their owner can read, and metrics as lines of
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def write_owned(path: Path, text: str) -> None:
     """Writes a file that its owner alone can read, in one move."""
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
+    with open(
+        os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+    ) as stream:
         stream.write(text)
     os.replace(new, path)
 
@@ -51,7 +55,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"{str(path.parent)!r} is not a run folder: {path.name} is missing") from None
+        raise InputError(
+            f"{str(path.parent)!r} is not a run folder: {path.name} is missing"
+        ) from None
     except (OSError, ValueError, RecursionError) as problem:
         raise InputError(f"{str(path)!r} cannot be read: {problem}") from None
 
@@ -72,8 +78,15 @@ def read_metrics(path: Path, steps: int) -> dict[str, list[float]]:
     except (OSError, ValueError, RecursionError) as problem:
         raise InputError(f"{str(path)!r} cannot be read: {problem}") from None
     for k, row in enumerate(rows):
-        known = isinstance(row, dict) and set(row) == set(rows[0]) and isinstance(row.get("step"), int)
-        if not known or not all(v is None or not math.isnan(checks.as_float(v)) for v in row.values()):
+        known = (
+            isinstance(row, dict) and set(row) == set(rows[0]) and isinstance(row.get("step"), int)
+        )
+        if not known or not all(
+            v is None or not math.isnan(checks.as_float(v)) for v in row.values()
+        ):
             raise InputError(f"{str(path)!r} has no measurement of the usual kind in line {k + 1}")
     rows = [row for row in rows if row["step"] <= steps]
-    return {name: [math.nan if row[name] is None else row[name] for row in rows] for name in (rows[0] if rows else {})}
+    return {
+        name: [math.nan if row[name] is None else row[name] for row in rows]
+        for name in (rows[0] if rows else {})
+    }

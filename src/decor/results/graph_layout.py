@@ -21,7 +21,9 @@ def places(topology: Topology) -> Floats:
         return circle
     if family is not None and family.name == "star" and n > 1:
         around = 2 * np.pi * np.arange(n - 1) / (n - 1)
-        return np.concatenate([np.zeros((1, 2)), np.stack([np.cos(around), np.sin(around)], axis=1)])
+        return np.concatenate(
+            [np.zeros((1, 2)), np.stack([np.cos(around), np.sin(around)], axis=1)]
+        )
     if family is not None and family.name == "path":
         return np.stack([np.arange(n), np.zeros(n)], axis=1).astype(float)
     if n == 1 or topology.edge_count == 0:
@@ -30,5 +32,9 @@ def places(topology: Topology) -> Floats:
 
     graph = nx.Graph(topology.edges.tolist())
     graph.add_nodes_from(range(n))
-    placed = nx.kamada_kawai_layout(graph) if n <= 200 and topology.is_connected else nx.spring_layout(graph, seed=1)
+    placed = (
+        nx.kamada_kawai_layout(graph)
+        if n <= 200 and topology.is_connected
+        else nx.spring_layout(graph, seed=1)
+    )
     return np.array([placed[k] for k in range(n)])

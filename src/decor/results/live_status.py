@@ -1,6 +1,8 @@
-"""A run while it lasts: one small file in its folder, replaced at measurements and gone when the run is over.
+"""A run while it lasts: one small file in its folder, replaced at measurements and gone when the
+run is over.
 
-It holds the plan and what was measured so far, no model. Whoever watches reads it; nobody resumes from it.
+It holds the plan and what was measured so far, no model. Whoever watches reads it; nobody resumes
+from it.
 """
 
 from __future__ import annotations
@@ -24,17 +26,25 @@ _EVERY = 0.5
 
 
 class Live:
-    """Writes the file of one run. A disk that cannot take it is no reason to stop: what counts is saved elsewhere.
+    """Writes the file of one run.
+
+    A disk that cannot take it is no reason to stop: what counts is saved elsewhere.
 
     `before` is the history of a run that goes on, and `simulated` whether it is a simulation.
     """
 
     def __init__(
-        self, folder: Path, plan: NoisePlan, before: Mapping[str, list[float]] | None = None, simulated: bool = True
+        self,
+        folder: Path,
+        plan: NoisePlan,
+        before: Mapping[str, list[float]] | None = None,
+        simulated: bool = True,
     ) -> None:
         self.folder, self.plan, self.simulated = folder, plan, simulated
         count = len((before or {}).get("step", ()))
-        self.rows = [{name: values[k] for name, values in (before or {}).items()} for k in range(count)]
+        self.rows = [
+            {name: values[k] for name, values in (before or {}).items()} for k in range(count)
+        ]
         self._written = -math.inf
 
     def measured(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -42,7 +52,12 @@ class Live:
         if time.monotonic() - self._written < _EVERY:
             return
         rows = [{n: v if math.isfinite(v) else None for n, v in row.items()} for row in self.rows]
-        value = {"format": FORMAT, "simulated": self.simulated, "plan": json.loads(self.plan.to_json()), "rows": rows}
+        value = {
+            "format": FORMAT,
+            "simulated": self.simulated,
+            "plan": json.loads(self.plan.to_json()),
+            "rows": rows,
+        }
         with suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             replace_text(self.folder / FILE, json.dumps(value) + "\n")
@@ -54,10 +69,16 @@ class Live:
 
 
 def read(folder: Path) -> tuple[NoisePlan, list[dict[str, Any]], bool] | None:
-    """The plan, the rows and whether it is a simulation; None where no run is under way (or the file is of somebody else)."""
+    """The plan, the rows and whether it is a simulation; None where no run is under way (or the
+    file is of somebody else).
+    """
     with suppress(OSError, ValueError, KeyError, TypeError, InputError):
         value = json.loads((folder / FILE).read_text(encoding="utf-8"))
         if value["format"] == FORMAT:
             rows = [dict(row) for row in value["rows"]]
-            return NoisePlan.from_json(json.dumps(value["plan"])), rows, value.get("simulated") is not False
+            return (
+                NoisePlan.from_json(json.dumps(value["plan"])),
+                rows,
+                value.get("simulated") is not False,
+            )
     return None

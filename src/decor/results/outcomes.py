@@ -1,4 +1,6 @@
-"""From runs to report data: what a method reached with every seed, what it promised, and how to repeat it."""
+"""From runs to report data: what a method reached with every seed, what it promised, and how to
+repeat it.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +31,26 @@ METRICS: tuple[dict[str, Any], ...] = (
 )
 """All metrics that runs can have, the one that people look at first first."""
 
-_CURIOUS = "Users follow the protocol and are curious; somebody who deviates from it, and side channels, are not covered."
-_LOSS = "The training loss is computed on private data: a simulation shows it, a private run does not measure it."
+_CURIOUS = (
+    "Users follow the protocol and are curious; somebody who deviates from it, and side "
+    "channels, are not covered."
+)
+_LOSS = (
+    "The training loss is computed on private data: a simulation shows it, a private run does "
+    "not measure it."
+)
 _SEED = (
-    "This is a simulation: anyone who knows its seed can subtract the noise, so that its models are not to be released. A "
+    "This is a simulation: anyone who knows its seed can subtract the noise, so that its models "
+    "are not to be released. A "
     "private run (decor train --seed secret) makes models that are."
 )
-_SECRET = "The noise of this private run came from 256 bits of the operating system that are kept nowhere: it cannot be repeated."
+_SECRET = (
+    "The noise of this private run came from 256 bits of the operating system that are kept "
+    "nowhere: it cannot be repeated."
+)
 _PEERS = (
-    "The noise of real peers comes from secrets that each of them drew from its own operating system: there is no seed, and the "
+    "The noise of real peers comes from secrets that each of them drew from its own operating "
+    "system: there is no seed, and the "
     "same federation run anew gives other numbers."
 )
 
@@ -46,15 +59,26 @@ def method(kind: str, graph: str | None, where: str | None = None) -> dict[str, 
     """An entry of `methods`; `where` says in words what a graph without a name of its own is."""
     where = f" on {where or f'the graph {graph!r}'}" if graph else ""
     name, sentence = {
-        "decor": (f"DECOR {graph}", f"Noise that cancels between neighbours{where}, and a little of everybody's own."),
-        "central": ("central DP", "A trusted server adds noise to the average: what privacy costs at least."),
-        "local": (f"local DP {graph}", f"Everybody's own noise alone{where}: no secrets, and no trust in anybody."),
+        "decor": (
+            f"DECOR {graph}",
+            f"Noise that cancels between neighbours{where}, and a little of everybody's own.",
+        ),
+        "central": (
+            "central DP",
+            "A trusted server adds noise to the average: what privacy costs at least.",
+        ),
+        "local": (
+            f"local DP {graph}",
+            f"Everybody's own noise alone{where}: no secrets, and no trust in anybody.",
+        ),
         "none": ("no privacy", "The same training without noise and without clipping."),
     }[kind]
     return {"name": name, "kind": kind, "graph": graph, "sentence": sentence}
 
 
-def outcome(name: str, epsilon: float | str | None, runs: Sequence[Run], guarantees: bool = True) -> dict[str, Any]:
+def outcome(
+    name: str, epsilon: float | str | None, runs: Sequence[Run], guarantees: bool = True
+) -> dict[str, Any]:
     """An entry of `outcomes`: one setting, one run a seed."""
     plan, taken = runs[0].plan, min(run.steps_taken for run in runs)
     names = [name for name in runs[0].history if name != "step"]
@@ -66,7 +90,10 @@ def outcome(name: str, epsilon: float | str | None, runs: Sequence[Run], guarant
         "delta": plan.budget.delta if plan.budget is not None else _DELTA,
         "noise": _whence(runs[0]),
         "simulated": runs[0].simulated,
-        "seeds": [run.manifest["seed"] if isinstance(run.manifest.get("seed"), int) else k for k, run in enumerate(runs)],
+        "seeds": [
+            run.manifest["seed"] if isinstance(run.manifest.get("seed"), int) else k
+            for k, run in enumerate(runs)
+        ],
         "learning_rate": runs[0].manifest.get("learning_rate"),
         "clip": plan.exposure.clip if plan.sigma_cdp > 0 else None,
         "sigma_cdp": plan.sigma_cdp,
@@ -74,8 +101,13 @@ def outcome(name: str, epsilon: float | str | None, runs: Sequence[Run], guarant
         "steps": taken,
         "planned_steps": plan.exposure.steps,
         "stopped": stopped,
-        "final": {n: [_finite(run.metrics[n]) if _whole(run) else None for run in runs] for n in names},
-        "curve": {"step": longest, **{n: [_padded(run.history[n], len(longest)) for run in runs] for n in names}},
+        "final": {
+            n: [_finite(run.metrics[n]) if _whole(run) else None for run in runs] for n in names
+        },
+        "curve": {
+            "step": longest,
+            **{n: [_padded(run.history[n], len(longest)) for run in runs] for n in names},
+        },
         "guarantee": None,
         "per_user_epsilon": None,
         "adversaries": [],
@@ -113,10 +145,16 @@ def report(
     }
 
 
-def _not_covered(metrics: Sequence[dict[str, Any]], outcomes: Sequence[dict[str, Any]]) -> list[str]:
+def _not_covered(
+    metrics: Sequence[dict[str, Any]], outcomes: Sequence[dict[str, Any]]
+) -> list[str]:
     """What no guarantee is about, of runs such as these."""
     whence = {entry.get("noise", "seed") for entry in outcomes}
-    said = {_CURIOUS: True, _LOSS: any(m["name"] == "loss" for m in metrics), _SEED: "seed" in whence}
+    said = {
+        _CURIOUS: True,
+        _LOSS: any(m["name"] == "loss" for m in metrics),
+        _SEED: "seed" in whence,
+    }
     said |= {_SECRET: "secret" in whence, _PEERS: "peers" in whence}
     return [sentence for sentence, applies in said.items() if applies]
 
@@ -150,18 +188,24 @@ def of_runs(runs: Sequence[tuple[str, Run]], command: str) -> Data:
     task = first.manifest.get("task", {})
     names = {run.manifest.get("task", {}).get("name", "run") for _, run in runs}
     if len(names) > 1:
-        raise InputError(f"these runs are of different tasks ({', '.join(sorted(names))}); report them apart")
+        raise InputError(
+            f"these runs are of different tasks ({', '.join(sorted(names))}); report them apart"
+        )
     return report(
         f"{task.get('name', 'run')}: {len(runs)} run{'s' if len(runs) > 1 else ''}",
         methods,
         entries,
         list(graphs.items()),
-        subtitle=first.plan.topology.description if len(graphs) == 1 else f"{first.plan.topology.users} users",
+        subtitle=first.plan.topology.description
+        if len(graphs) == 1
+        else f"{first.plan.topology.users} users",
         repeat={
             "command": command,
             "versions": first.manifest.get("versions", {}),
             "seconds": first.manifest.get("seconds"),
-            "options": {k: first.manifest[k] for k in ("task", "recipe", "engine") if k in first.manifest},
+            "options": {
+                k: first.manifest[k] for k in ("task", "recipe", "engine") if k in first.manifest
+            },
         },
     )
 
@@ -186,15 +230,28 @@ def _named(run: Run, alone: bool) -> tuple[str, str | None]:
 
 
 def _privacy(run: Run) -> dict[str, Any]:
-    """What the steps taken cost, against the plan's adversary and (where that is quick) against the others."""
+    """What the steps taken cost, against the plan's adversary and (where that is quick) against the
+    others.
+    """
     guarantee = _guarantee(run)
     listed = [] if run.plan.adversary.average_only else run.plan.listed_adversaries()
     if run.plan.exposure.unit == "example":  # each takes seconds: the two that say most
         listed = [a for a in listed if a in (run.plan.adversary, Adversary.everyone())]
     rows = []
     for adversary in listed:
-        g = guarantee if adversary == guarantee.adversary else run.guarantee_at(guarantee.delta, adversary)
-        rows.append({"adversary": str(adversary), "epsilon": _json(g.epsilon), "exact": g.exact, "worst_user": g.worst_user})
+        g = (
+            guarantee
+            if adversary == guarantee.adversary
+            else run.guarantee_at(guarantee.delta, adversary)
+        )
+        rows.append(
+            {
+                "adversary": str(adversary),
+                "epsilon": _json(g.epsilon),
+                "exact": g.exact,
+                "worst_user": g.worst_user,
+            }
+        )
     return {
         "spent": _json(guarantee.epsilon),
         "guarantee": str(guarantee),

@@ -10,7 +10,9 @@ from .report_data import Data
 
 @dataclass(frozen=True)
 class Style:
-    """How one method is drawn: its colour on white and on black, the mark of a point, and whether its line is dashed."""
+    """How one method is drawn: its colour on white and on black, the mark of a point, and whether
+    its line is dashed.
+    """
 
     light: str
     dark: str
@@ -18,7 +20,8 @@ class Style:
     dashed: bool
 
 
-# told apart by people with any kind of colour vision, and by their marks without colour; 3:1 or more against their background
+# told apart by people with any kind of colour vision, and by their marks without colour; 3:1 or
+# more against their background
 HUES: dict[str, tuple[tuple[str, str], ...]] = {
     "decor": (
         ("#2b62ad", "#4f94ec"),
@@ -52,11 +55,15 @@ RAMP = (
     "#482173",
     "#440154",
 )
-"""Colours for a small to a large epsilon: matplotlib's viridis_r, as in the other pictures of graphs."""
+"""Colours for a small to a large epsilon: matplotlib's viridis_r, as in the other pictures of
+graphs.
+"""
 
 
 def styles(data: Data) -> list[Style]:
-    """The style of every method, in order: the hue says its kind, and methods of one kind go through that kind's hues."""
+    """The style of every method, in order: the hue says its kind, and methods of one kind go
+    through that kind's hues.
+    """
     met: Counter[str] = Counter()
     found = []
     for method in data["methods"]:

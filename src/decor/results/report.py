@@ -1,7 +1,9 @@
-"""report.html: one file that opens from disk, needs no network, and is useful without its script too.
+"""report.html: one file that opens from disk, needs no network, and is useful without its script
+too.
 
-Guarantee: no text of the data can become markup or code. It enters the page escaped, or as JSON without `<`, `>` and `&`, which
-the script sets as text only; and the page's own policy lets no script run but the one whose digest it names.
+Guarantee: no text of the data can become markup or code. It enters the page escaped, or as JSON
+without `<`, `>` and `&`, which the script sets as text only; and the page's own policy lets no
+script run but the one whose digest it names.
 """
 
 from __future__ import annotations
@@ -37,13 +39,19 @@ def write(data: Data, path: str | Path) -> None:
         os.replace(partial, path)
     except OSError as problem:
         partial.unlink(missing_ok=True)
-        raise InputError(f"the report {str(path)!r} cannot be written: {problem.strerror or problem}") from None
+        raise InputError(
+            f"the report {str(path)!r} cannot be written: {problem.strerror or problem}"
+        ) from None
 
 
 def page(data: Data) -> str:
     """The page as text; the same data always makes the same page."""
     check(data)
-    script = "(function () {\n'use strict';\n" + "\n".join(_file(f"{name}.js") for name in SCRIPTS) + "\n})();\n"
+    script = (
+        "(function () {\n'use strict';\n"
+        + "\n".join(_file(f"{name}.js") for name in SCRIPTS)
+        + "\n})();\n"
+    )
     parts = {
         "title": escape(data["title"]),
         "subtitle": escape(data.get("subtitle") or ""),
@@ -65,7 +73,9 @@ def page(data: Data) -> str:
 
 
 def embedded(value: Any) -> str:
-    """JSON that no parser of HTML can leave: everything outside ASCII, and `<`, `>` and `&`, as escapes."""
+    """JSON that no parser of HTML can leave: everything outside ASCII, and `<`, `>` and `&`, as
+    escapes.
+    """
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -90,16 +100,30 @@ def _first_guarantee(data: Data) -> str:
     kinds = {method["name"]: method["kind"] for method in data["methods"]}
     promised = [o for o in data["outcomes"] if o.get("guarantee")]
     ours = [o for o in promised if kinds[o["method"]] == "decor"] or promised
-    return str(ours[0]["guarantee"]) if ours else "Nothing is promised: no outcome in this report has privacy."
+    return (
+        str(ours[0]["guarantee"])
+        if ours
+        else "Nothing is promised: no outcome in this report has privacy."
+    )
 
 
 def _results(data: Data) -> str:
     """The results table, complete without the script, which only sorts it."""
-    settings = {"learning_rate": "learning rate", "clip": "clip", "sigma_cdp": "σ cdp", "sigma_cor": "σ cor", "steps": "steps"}
+    settings = {
+        "learning_rate": "learning rate",
+        "clip": "clip",
+        "sigma_cdp": "σ cdp",
+        "sigma_cor": "σ cor",
+        "steps": "steps",
+    }
     spent = any(o.get("spent") not in (None, o["epsilon"]) for o in data["outcomes"])
     settings = ({"spent": "ε spent"} if spent else {}) | settings
     seeds = [] if by_peers(data) else ["seeds"]
-    names = [*(h if h != "epsilon" else "ε" for h in summary_header(data)), *settings.values(), *seeds]
+    names = [
+        *(h if h != "epsilon" else "ε" for h in summary_header(data)),
+        *settings.values(),
+        *seeds,
+    ]
     columns = [spreads(data, metric) for metric in data["metrics"]]
     lines = []
     for k, (outcome, texts) in enumerate(zip(data["outcomes"], summary_rows(data), strict=True)):
@@ -112,8 +136,12 @@ def _results(data: Data) -> str:
         cells += [_cell(_setting(outcome, key), _order(outcome.get(key))) for key in settings]
         cells += [_cell(_seeds(outcome), str(len(outcome["seeds"]))) for _ in seeds]
         lines.append(f'<tr data-outcome="{k}">{"".join(cells)}</tr>')
-    head = "".join(f'<th scope="col"{_aside(k)}>{escape(name)}</th>' for k, name in enumerate(names))
-    return f'<table id="results"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+    head = "".join(
+        f'<th scope="col"{_aside(k)}>{escape(name)}</th>' for k, name in enumerate(names)
+    )
+    return (
+        f'<table id="results"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+    )
 
 
 def _aside(column: int) -> str:
@@ -130,9 +158,14 @@ def _early(data: Data) -> str:
     reasons: dict[str, list[str]] = {}
     for outcome in data["outcomes"]:
         if outcome.get("stopped"):
-            whose = outcome["method"] + ("" if outcome["epsilon"] is None else f" at ε = {epsilon_text(outcome['epsilon'])}")
+            whose = outcome["method"] + (
+                "" if outcome["epsilon"] is None else f" at ε = {epsilon_text(outcome['epsilon'])}"
+            )
             reasons.setdefault(outcome["stopped"], []).append(whose)
-    lines = "".join(f"<li><strong>{escape(', '.join(who))}:</strong> {escape(why)}</li>" for why, who in reasons.items())
+    lines = "".join(
+        f"<li><strong>{escape(', '.join(who))}:</strong> {escape(why)}</li>"
+        for why, who in reasons.items()
+    )
     return f'<ul class="early">{lines}</ul>' if lines else ""
 
 
@@ -155,8 +188,12 @@ def _setting(outcome: Data, key: str) -> str:
     if key == "steps" and value is not None:
         planned = outcome.get("planned_steps")
         return f"{value:,}" if planned in (None, value) else f"{value:,} of {planned:,}"
-    if key.startswith("sigma") and value is not None:  # somebody may use these figures: not less noise than was used
-        return " to ".join(rounded_up(v) for v in ((value["low"], value["high"]) if isinstance(value, dict) else (value,)))
+    # somebody may use these figures: not less noise than was used
+    if key.startswith("sigma") and value is not None:
+        return " to ".join(
+            rounded_up(v)
+            for v in ((value["low"], value["high"]) if isinstance(value, dict) else (value,))
+        )
     return plain(value)
 
 
@@ -175,13 +212,17 @@ def _repeat(data: Data) -> str:
     made = []
     if repeat.get("command"):
         made.append(
-            f'<div class="command"><pre tabindex="0"><code id="command">{escape(repeat["command"])}</code></pre>'
+            '<div class="command"><pre tabindex="0"><code '
+            f'id="command">{escape(repeat["command"])}</code></pre>'
             '<button type="button" id="copy" class="js">Copy</button></div>'
         )
     machine: dict[str, Any] = {"machine": repeat["machine"]} if repeat.get("machine") else {}
     if repeat.get("seconds") is not None:
         machine["time"] = f"{repeat['seconds']:,.1f} s"
-    lists = (("Versions", {**(repeat.get("versions") or {}), **machine}), ("Options", repeat.get("options") or {}))
+    lists = (
+        ("Versions", {**(repeat.get("versions") or {}), **machine}),
+        ("Options", repeat.get("options") or {}),
+    )
     for name, entries in (*lists, ("Files", repeat.get("files") or {})):
         if entries:
             made.append(f"<div><h3>{name}</h3>{_definitions(entries)}</div>")
@@ -192,7 +233,10 @@ def _definitions(entries: dict[str, Any]) -> str:
     def shown(value: Any) -> str:
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
-    rows = "".join(f"<div><dt>{escape(str(key))}</dt><dd>{escape(shown(value))}</dd></div>" for key, value in entries.items())
+    rows = "".join(
+        f"<div><dt>{escape(str(key))}</dt><dd>{escape(shown(value))}</dd></div>"
+        for key, value in entries.items()
+    )
     return f"<dl>{rows}</dl>"
 
 
@@ -201,7 +245,10 @@ def _notes(data: Data) -> str:
     made = ""
     if tuning.get("warning"):
         by = f" Chosen by: {tuning['criterion']}." if tuning.get("criterion") else ""
-        made += f'<div class="warning" role="note"><strong>Tuning.</strong> {escape(str(tuning["warning"]) + by)}'
+        made += (
+            '<div class="warning" role="note"><strong>Tuning.</strong> '
+            f"{escape(str(tuning['warning']) + by)}"
+        )
         made += (_definitions(tuning["grid"]) if tuning.get("grid") else "") + "</div>"
     if data.get("notes"):
         made += "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in data["notes"]) + "</ul>"

@@ -1,19 +1,26 @@
-"""The report data: one plain dictionary from which the page, the figures and the terminal table are made.
+"""The report data: one plain dictionary from which the page, the figures and the terminal table are
+made.
 
-It holds only what JSON can hold. An infinite epsilon is the string "inf", a value that does not exist (a seed that diverged) is
-None, and nothing is NaN. `check` says what is missing or wrong before anything is drawn. Its keys (those with ? may be absent):
+It holds only what JSON can hold. An infinite epsilon is the string "inf", a value that does not
+exist (a seed that diverged) is None, and nothing is NaN. `check` says what is missing or wrong
+before anything is drawn. Its keys (those with ? may be absent):
 
-    format "decor-report-1", title, subtitle?, made? (ISO time), notes? [sentence]
-    metrics [{name, label, better: "higher" | "lower", percent?: the values are fractions of 1}], the main one first
-    methods [{name, kind: one of KINDS, graph?: name of a graph, sentence?}]
-    outcomes [{method, epsilon: the budget, the same number for all methods that are compared (None: no privacy), seeds,
-               noise?: where it came from, one of NOISE (of "secret" and "peers" the seeds only number the runs),
-               final: {metric: one value per seed}, curve?: {step: [...], metric: [one list per seed]}, guarantee?: a sentence,
-               delta?, spent?: the epsilon really spent, learning_rate?, clip?, sigma_cdp?, sigma_cor?: number or {low, high},
-               steps?, planned_steps?, stopped?: why it ended early, per_user_epsilon?: one per user of the method's graph,
-               adversaries?: [{adversary, epsilon, exact?, worst_user?}]}], one for a method and epsilon
+    format "decor-report-1", title, subtitle?, made? (ISO time), notes? [sentence] metrics [{name,
+    label, better: "higher" | "lower", percent?: the values are fractions of 1}], the main one first
+    methods [{name, kind: one of KINDS, graph?: name of a graph, sentence?}] outcomes [{method,
+    epsilon: the budget, the same number for all methods that are compared (None: no privacy),
+    seeds,
+               noise?: where it came from, one of NOISE (of "secret" and "peers" the seeds only
+               number the runs),
+               final: {metric: one value per seed}, curve?: {step: [...], metric: [one list per
+               seed]}, guarantee?: a sentence, delta?, spent?: the epsilon really spent,
+               learning_rate?, clip?, sigma_cdp?, sigma_cor?: number or {low, high}, steps?,
+               planned_steps?, stopped?: why it ended early, per_user_epsilon?: one per user of the
+               method's graph, adversaries?: [{adversary, epsilon, exact?, worst_user?}]}], one for
+               a method and epsilon
     graphs? [{name, users or places, description?, edges?, labels?}], as `drawn_graph` makes them
-    tuning? {warning, criterion?, grid?}, repeat? {command?, versions?, machine?, seconds?, options?, files?}
+    tuning? {warning, criterion?, grid?}, repeat? {command?, versions?, machine?, seconds?,
+    options?, files?}
 """
 
 from __future__ import annotations
@@ -50,12 +57,15 @@ def check(data: Data) -> None:
     """Raise InputError, naming the place, unless this is complete and consistent report data."""
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         found = data.get("format") if isinstance(data, dict) else type(data).__name__
-        raise InputError(f"this is not report data: its format is {found!r} where {FORMAT!r} is needed.")
+        raise InputError(
+            f"this is not report data: its format is {found!r} where {FORMAT!r} is needed."
+        )
     try:
         json.dumps(data, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as problem:
         raise InputError(
-            f'the report data is not plain JSON ({problem}): give lists, text and finite numbers, "inf" for an infinite epsilon '
+            f"the report data is not plain JSON ({problem}): give lists, text and finite numbers, "
+            '"inf" for an infinite epsilon '
             "and None for a value that does not exist."
         ) from None
     _text(data, "title", "report")
@@ -69,8 +79,14 @@ def check(data: Data) -> None:
 
 
 def drawn_graph(topology: Topology, name: str) -> dict[str, Any]:
-    """A topology as an entry of `graphs`: where everybody is drawn, who talks to whom; without both where it is too large."""
-    entry: dict[str, Any] = {"name": name, "description": topology.description, "users": topology.users}
+    """A topology as an entry of `graphs`: where everybody is drawn, who talks to whom; without both
+    where it is too large.
+    """
+    entry: dict[str, Any] = {
+        "name": name,
+        "description": topology.description,
+        "users": topology.users,
+    }
     if topology.users <= DRAWN_USERS:
         from .graph_layout import places
 
@@ -83,7 +99,10 @@ def drawn_graph(topology: Topology, name: str) -> dict[str, Any]:
 
 def _bad(where: str, value: Any, wanted: str) -> InputError:
     shown = repr(value)
-    return InputError(f"report data, {where}: {shown if len(shown) <= 80 else shown[:77] + '...'} where {wanted} is needed.")
+    return InputError(
+        f"report data, {where}: {shown if len(shown) <= 80 else shown[:77] + '...'} "
+        f"where {wanted} is needed."
+    )
 
 
 def _text(holder: Data, key: str, where: str, optional: bool = False) -> str:
@@ -102,12 +121,30 @@ def _list(holder: Data, key: str, where: str) -> list[Any]:
     return value
 
 
-def _number(value: Any, where: str, *, infinite: bool = False, optional: bool = False, least: float = -math.inf) -> None:
+def _number(
+    value: Any,
+    where: str,
+    *,
+    infinite: bool = False,
+    optional: bool = False,
+    least: float = -math.inf,
+) -> None:
     if (value is None and optional) or (value == "inf" and infinite):
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < least:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or value < least
+    ):
         limit = "" if least == -math.inf else f" of at least {least:g}"
-        raise _bad(where, value, f"a number{limit}" + (' or "inf"' if infinite else "") + (" or None" if optional else ""))
+        raise _bad(
+            where,
+            value,
+            f"a number{limit}"
+            + (' or "inf"' if infinite else "")
+            + (" or None" if optional else ""),
+        )
 
 
 def _each(entries: Any, where: str) -> list[Data]:
@@ -131,7 +168,11 @@ def _check_metrics(metrics: list[Any]) -> None:
         if metric.get("better") not in ("higher", "lower"):
             raise _bad(f"{where}.better", metric.get("better"), '"higher" or "lower"')
         if not isinstance(metric.get("percent", False), bool):
-            raise _bad(f"{where}.percent", metric["percent"], "True (the values are fractions of 1) or False")
+            raise _bad(
+                f"{where}.percent",
+                metric["percent"],
+                "True (the values are fractions of 1) or False",
+            )
     _unique([metric["name"] for metric in metrics], "metrics[].name")
 
 
@@ -142,10 +183,16 @@ def _check_graphs(graphs: Any) -> list[Data]:
         _text(graph, "description", where, optional=True)
         users = graph_users(graph)
         if users is None:
-            raise _bad(f"{where}.users", graph.get("users"), "the number of users (or their places)")
+            raise _bad(
+                f"{where}.users", graph.get("users"), "the number of users (or their places)"
+            )
         for key in ("places", "labels"):
-            if graph.get(key) is not None and (not isinstance(graph[key], list) or len(graph[key]) != users):
-                raise _bad(f"{where}.{key}", graph[key], f"a list with one entry for each of {users} users")
+            if graph.get(key) is not None and (
+                not isinstance(graph[key], list) or len(graph[key]) != users
+            ):
+                raise _bad(
+                    f"{where}.{key}", graph[key], f"a list with one entry for each of {users} users"
+                )
         for place in graph.get("places") or []:
             _pair(place, f"{where}.places", "a place [x, y]")
         for edge in graph.get("edges") or []:
@@ -181,7 +228,11 @@ def _check_methods(methods: list[Any], graphs: dict[str, Data]) -> dict[str, Dat
         if method.get("kind") not in KINDS:
             raise _bad(f"{where}.kind", method.get("kind"), " or ".join(map(repr, KINDS)))
         if method.get("graph") is not None and graphs and method["graph"] not in graphs:
-            raise _bad(f"{where}.graph", method["graph"], f"None or one of the graphs ({', '.join(graphs)})")
+            raise _bad(
+                f"{where}.graph",
+                method["graph"],
+                f"None or one of the graphs ({', '.join(graphs)})",
+            )
     _unique([method["name"] for method in methods], "methods[].name")
     return {method["name"]: method for method in methods}
 
@@ -220,7 +271,9 @@ def _check_settings(outcome: Data, where: str) -> None:
 
 
 def _check_values(outcome: Data, metrics: list[Data], where: str) -> None:
-    """`final` has one value per seed for every metric; `curve` (or None) has one list per seed, as long as its steps."""
+    """`final` has one value per seed for every metric; `curve` (or None) has one list per seed, as
+    long as its steps.
+    """
     seeds, final, curve = len(outcome["seeds"]), outcome.get("final"), outcome.get("curve")
     if not isinstance(final, dict):
         raise _bad(f"{where}.final", final, "a dictionary with a list for every metric")
@@ -254,13 +307,19 @@ def _check_privacy(outcome: Data, graph: Data | None, where: str) -> None:
     if users is not None:
         expected = graph_users(graph) if graph else len(users)
         if not isinstance(users, list) or len(users) != expected:
-            raise _bad(f"{where}.per_user_epsilon", users, f"None or one epsilon for each of {expected} users")
+            raise _bad(
+                f"{where}.per_user_epsilon",
+                users,
+                f"None or one epsilon for each of {expected} users",
+            )
         for value in users:
             _number(value, f"{where}.per_user_epsilon", infinite=True, least=0)
     for k, row in enumerate(_each(outcome.get("adversaries") or [], f"{where}.adversaries")):
         _text(row, "adversary", f"{where}.adversaries[{k}]")
         _number(row.get("epsilon"), f"{where}.adversaries[{k}].epsilon", infinite=True, least=0)
-        _number(row.get("worst_user"), f"{where}.adversaries[{k}].worst_user", optional=True, least=0)
+        _number(
+            row.get("worst_user"), f"{where}.adversaries[{k}].worst_user", optional=True, least=0
+        )
 
 
 def _check_surroundings(data: Data) -> None:
@@ -274,5 +333,7 @@ def _check_surroundings(data: Data) -> None:
         if not isinstance(repeat.get(key), dict | None):
             raise _bad(f"repeat.{key}", repeat[key], "a dictionary or None")
     notes = data.get("notes")
-    if notes is not None and (not isinstance(notes, list) or not all(isinstance(note, str) for note in notes)):
+    if notes is not None and (
+        not isinstance(notes, list) or not all(isinstance(note, str) for note in notes)
+    ):
         raise _bad("notes", notes, "a list of sentences")

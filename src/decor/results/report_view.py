@@ -1,4 +1,6 @@
-"""What the page draws: the report data reduced to means, spreads, texts and histograms, so that a page stays small."""
+"""What the page draws: the report data reduced to means, spreads, texts and histograms, so that a
+page stays small.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,31 @@ import numpy as np
 
 from .palette import RAMP, styles
 from .report_data import DRAWN_EDGES, DRAWN_USERS, Data, by_peers, graph_users, number
-from .tables import SPREAD, Spread, decimals, epsilon_text, heading, plain, scale, spread_text, spreads, value_text
+from .tables import (
+    SPREAD,
+    Spread,
+    decimals,
+    epsilon_text,
+    heading,
+    plain,
+    scale,
+    spread_text,
+    spreads,
+    value_text,
+)
 
 CURVE_POINTS = 400
 BINS = 40
 
 
 def view(data: Data) -> dict[str, Any]:
-    """Everything the script of the page needs, in the order of the data; "inf" is still the string."""
+    """Everything the script of the page needs, in the order of the data; "inf" is still the
+    string.
+    """
     columns = {metric["name"]: spreads(data, metric) for metric in data["metrics"]}
-    digits = {m["name"]: decimals(columns[m["name"]], bool(m.get("percent"))) for m in data["metrics"]}
+    digits = {
+        m["name"]: decimals(columns[m["name"]], bool(m.get("percent"))) for m in data["metrics"]
+    }
     names = [method["name"] for method in data["methods"]]
     asked = {o["epsilon"] for o in data["outcomes"] if o["epsilon"] is not None}
     return {
@@ -38,7 +55,13 @@ def view(data: Data) -> dict[str, Any]:
         ],
         "epsilons": [{"value": e, "text": epsilon_text(e)} for e in sorted(asked, key=number)],
         "outcomes": [
-            _outcome(outcome, names.index(outcome["method"]), data["metrics"], {m: columns[m][k] for m in columns}, digits)
+            _outcome(
+                outcome,
+                names.index(outcome["method"]),
+                data["metrics"],
+                {m: columns[m][k] for m in columns},
+                digits,
+            )
             for k, outcome in enumerate(data["outcomes"])
         ],
         "graphs": [_graph(graph) for graph in data.get("graphs") or []],
@@ -61,14 +84,21 @@ def _metric(metric: Data, digits: int) -> dict[str, Any]:
 
 
 def _outcome(
-    outcome: Data, method: int, metrics: list[Data], final: dict[str, Spread | None], digits: dict[str, int]
+    outcome: Data,
+    method: int,
+    metrics: list[Data],
+    final: dict[str, Spread | None],
+    digits: dict[str, int],
 ) -> dict[str, Any]:
     return {
         "method": method,
         "epsilon": outcome["epsilon"],
         "epsilonText": epsilon_text(outcome["epsilon"]),
         "delta": outcome.get("delta"),
-        "final": {m["name"]: _final(final[m["name"]], digits[m["name"]], "%" if m.get("percent") else "") for m in metrics},
+        "final": {
+            m["name"]: _final(final[m["name"]], digits[m["name"]], "%" if m.get("percent") else "")
+            for m in metrics
+        },
         "curve": _curve(outcome, metrics),
         "guarantee": outcome.get("guarantee") or "",
         "stopped": outcome.get("stopped") or "",
@@ -83,7 +113,8 @@ def _outcome(
             {
                 "name": row["adversary"],
                 "epsilon": row["epsilon"],
-                "text": ("" if row.get("exact", True) or row["epsilon"] == "inf" else "≤ ") + epsilon_text(row["epsilon"]),
+                "text": ("" if row.get("exact", True) or row["epsilon"] == "inf" else "≤ ")
+                + epsilon_text(row["epsilon"]),
                 "worst": row.get("worst_user"),
             }
             for row in outcome.get("adversaries") or []
@@ -102,12 +133,18 @@ def _runs(outcome: Data) -> str:
 def _final(spread: Spread | None, digits: int, unit: str) -> dict[str, Any] | None:
     if spread is None:
         return None
-    seen = f"{value_text(spread.low, digits)} to {value_text(spread.high, digits)}" if spread.seeds > 1 else ""
+    seen = (
+        f"{value_text(spread.low, digits)} to {value_text(spread.high, digits)}"
+        if spread.seeds > 1
+        else ""
+    )
     return asdict(spread) | {"text": spread_text(spread, digits, unit), "range": seen}
 
 
 def _curve(outcome: Data, metrics: list[Data]) -> dict[str, Any] | None:
-    """Mean and standard error over seeds at no more than CURVE_POINTS steps, the first and the last among them."""
+    """Mean and standard error over seeds at no more than CURVE_POINTS steps, the first and the last
+    among them.
+    """
     curve = outcome.get("curve")
     if not curve or not curve["step"]:
         return None
@@ -116,7 +153,10 @@ def _curve(outcome: Data, metrics: list[Data]) -> dict[str, Any] | None:
     made: dict[str, Any] = {"step": [curve["step"][k] for k in kept]}
     for metric in metrics:
         if metric["name"] in curve:
-            over = [Spread.of_seeds([row[k] for row in curve[metric["name"]]], scale(metric)) for k in kept]
+            over = [
+                Spread.of_seeds([row[k] for row in curve[metric["name"]]], scale(metric))
+                for k in kept
+            ]
             made[metric["name"]] = {
                 "mean": [None if s is None else _short(s.mean) for s in over],
                 "error": [None if s is None or s.error is None else _short(s.error) for s in over],
@@ -136,12 +176,19 @@ def _users(values: list[Any] | None) -> dict[str, Any]:
         return {"users": values, "histogram": None}
     numbers = np.array([number(value) for value in values])
     finite = numbers[np.isfinite(numbers)]
-    made: dict[str, Any] = {"of": len(values), "infinite": int(len(values) - len(finite)), "edges": [], "counts": []}
+    made: dict[str, Any] = {
+        "of": len(values),
+        "infinite": int(len(values) - len(finite)),
+        "edges": [],
+        "counts": [],
+    }
     if len(finite):
         low, high = float(finite.min()), float(finite.max())
         # all alike but for rounding: one bar
         alike = high - low <= 1e-9 * high
-        counts, edges = np.histogram(finite, bins=1 if alike else BINS, range=None if alike else (low, high))
+        counts, edges = np.histogram(
+            finite, bins=1 if alike else BINS, range=None if alike else (low, high)
+        )
         made |= {"low": low, "high": high, "median": float(np.median(finite)), "alike": alike}
         made |= {"counts": counts.tolist(), "edges": edges.tolist()}
     return {"users": None, "histogram": made}
@@ -156,6 +203,7 @@ def _graph(graph: Data) -> dict[str, Any]:
         "description": graph.get("description") or "",
         "users": users,
         "places": graph["places"] if drawn else None,
-        "labels": (graph.get("labels") if drawn else None) or (list(map(str, range(users))) if drawn else None),
+        "labels": (graph.get("labels") if drawn else None)
+        or (list(map(str, range(users))) if drawn else None),
         "edges": edges if drawn and edges is not None and len(edges) <= DRAWN_EDGES else None,
     }

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 StopCause = Literal["diverged", "interrupted", "callback", "unfinished"]
-"""The models are no longer finite; a person stopped the command; a callback stopped the run; it is still under way."""
+"""The models are no longer finite; a person stopped the command; a callback stopped the run; it is
+still under way.
+"""
 
 
 class StopReason(str):
@@ -20,8 +22,17 @@ class StopReason(str):
 
     @classmethod
     def load(cls, text: str, cause: object) -> StopReason:
-        """As a manifest holds it. Manifests of before 0.2 have no cause: there the first word tells."""
+        """As a manifest holds it.
+
+        Manifests of before 0.2 have no cause: there the first word tells.
+        """
         if cause not in get_args(StopCause):
             first = text.partition(" ")[0].rstrip(":")
-            cause = first if first in ("diverged", "interrupted") else "unfinished" if first == "stopped" else "callback"
+            cause = (
+                first
+                if first in ("diverged", "interrupted")
+                else "unfinished"
+                if first == "stopped"
+                else "callback"
+            )
         return cls(text, cause)  # type: ignore[arg-type]

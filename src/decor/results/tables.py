@@ -1,7 +1,9 @@
-"""What all seeds say together: means, spreads and the rows of the results table, in numbers that people read.
+"""What all seeds say together: means, spreads and the rows of the results table, in numbers that
+people read.
 
-A spread is the standard error of the mean over seeds (the sample's deviation by the root of the number of seeds). Seeds without a
-value are left out of both, and every text then says how many there were.
+A spread is the standard error of the mean over seeds (the sample's deviation by the root of the
+number of seeds). Seeds without a value are left out of both, and every text then says how many
+there were.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ _DIGITS = 6
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean, standard error (None for fewer than two values) and range of the seeds that have a value."""
+    """Mean, standard error (None for fewer than two values) and range of the seeds that have a
+    value.
+    """
 
     mean: float
     error: float | None
@@ -39,7 +43,9 @@ class Spread:
         mean = math.fsum(known) / len(known)
         error = None
         if len(known) > 1:
-            error = math.sqrt(math.fsum((v - mean) ** 2 for v in known) / (len(known) - 1) / len(known))
+            error = math.sqrt(
+                math.fsum((v - mean) ** 2 for v in known) / (len(known) - 1) / len(known)
+            )
         return Spread(mean, error, min(known), max(known), len(known), len(values))
 
 
@@ -55,7 +61,10 @@ def heading(metric: Data) -> str:
 
 def spreads(data: Data, metric: Data) -> list[Spread | None]:
     """The final spread of a metric for every outcome, in shown units."""
-    return [Spread.of_seeds(outcome["final"][metric["name"]], scale(metric)) for outcome in data["outcomes"]]
+    return [
+        Spread.of_seeds(outcome["final"][metric["name"]], scale(metric))
+        for outcome in data["outcomes"]
+    ]
 
 
 def decimals(found: Sequence[Spread | None], percent: bool) -> int:
@@ -68,12 +77,16 @@ def decimals(found: Sequence[Spread | None], percent: bool) -> int:
 
 
 def value_text(value: float, digits: int) -> str:
-    """One value; what the column's digits would hide or swell has three of its own. `shown` in page/format.js says the same."""
+    """One value; what the column's digits would hide or swell has three of its own.
+
+    `shown` in page/format.js says the same.
+    """
     return f"{value:.{digits}f}" if 10.0 ** (1 - digits) <= abs(value) < 1e5 else f"{value:.3g}"
 
 
 def pair_text(mean: float, error: float | None, digits: int) -> tuple[str, str]:
-    """A mean and its spread ("" for none), down to the same digit: the column's, or a smaller spread's own first one.
+    """A mean and its spread ("" for none), down to the same digit: the column's, or a smaller
+    spread's own first one.
 
     Very small and very large ones share an exponent. `pair` in page/format.js says the same.
     """
@@ -82,9 +95,16 @@ def pair_text(mean: float, error: float | None, digits: int) -> tuple[str, str]:
     power = math.floor(math.log10(max(abs(mean), error)))
     shift = 0 if -4 <= power < 5 else power
     unit, tail = 10.0**shift, f"e{shift:+03d}" if shift else ""
-    own = min(max(1 if shift else digits, -math.floor(math.log10(error / unit))), _DIGITS - 1 - power + shift)
+    own = min(
+        max(1 if shift else digits, -math.floor(math.log10(error / unit))),
+        _DIGITS - 1 - power + shift,
+    )
     spread = f"{error / unit:.{own}f}"
-    return (value_text(mean, digits), "0") if float(spread) == 0 else (f"{mean / unit:.{own}f}{tail}", f"{spread}{tail}")
+    return (
+        (value_text(mean, digits), "0")
+        if float(spread) == 0
+        else (f"{mean / unit:.{own}f}{tail}", f"{spread}{tail}")
+    )
 
 
 def spread_text(spread: Spread | None, digits: int, unit: str = "") -> str:
@@ -118,7 +138,10 @@ def summary_header(data: Data) -> list[str]:
 
 
 def summary_rows(data: Data) -> list[list[str]]:
-    """One row per outcome: method, epsilon (rounded up), then `mean ± spread` of every metric. The page shows the same text."""
+    """One row per outcome: method, epsilon (rounded up), then `mean ± spread` of every metric.
+
+    The page shows the same text.
+    """
     check(data)
     columns = []
     for metric in data["metrics"]:

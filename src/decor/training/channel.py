@@ -1,8 +1,9 @@
 """Between users: the noise that goes into their messages, and the gossip that comes after.
 
-A channel works on blocks [users, seeds, settings, ...] of all users' numbers. `noise` adds alpha times a step's noise, made by
-n Gaussians a coordinate; settings of one seed share those Gaussians, each scaled by its own plan. `mix` takes the rounds of
-gossip. Small graphs are dense matrices, large ones are sparse, and complete ones (and central DP's server) are averages.
+A channel works on blocks [users, seeds, settings, ...] of all users' numbers. `noise` adds alpha
+times a step's noise, made by n Gaussians a coordinate; settings of one seed share those Gaussians,
+each scaled by its own plan. `mix` takes the rounds of gossip. Small graphs are dense matrices,
+large ones are sparse, and complete ones (and central DP's server) are averages.
 """
 
 from __future__ import annotations
@@ -54,30 +55,42 @@ class Channel(ABC):
         """The blocks after the rounds; the old ones may have been overwritten."""
         return self.mixing.mix(blocks, gossip, threads)
 
-    def noise_and_mix(self, blocks: Blocks, alpha: Tensor, step: Any, gossip: Gossip, threads: int = 1) -> Blocks:
+    def noise_and_mix(
+        self, blocks: Blocks, alpha: Tensor, step: Any, gossip: Gossip, threads: int = 1
+    ) -> Blocks:
         """One after the other, for those who need not see what is in between."""
         self.noise(blocks, alpha, step, threads)
         return self.mix(blocks, gossip, threads)
 
 
 def banded(plan: NoisePlan, parameters: int) -> bool:
-    """A band of a few rows beats the eigenvectors of a few users where there are many coordinates."""
+    """A band of a few rows beats the eigenvectors of a few users where there are many
+    coordinates.
+    """
     topology = plan.topology
-    return parameters >= _LARGE and root.banded(topology.users, topology.edges, plan.sigma_cdp, by_edge(plan))
+    return parameters >= _LARGE and root.banded(
+        topology.users, topology.edges, plan.sigma_cdp, by_edge(plan)
+    )
 
 
 def by_edge(plan: NoisePlan) -> Any:
     return np.broadcast_to(np.asarray(plan.sigma_cor, dtype=np.float64), plan.topology.edge_count)
 
 
-def uniform_on_complete(plans: Sequence[NoisePlan]) -> None:
-    """Refuses what no closed form knows."""
-    if not all(isinstance(plan.sigma_cor, float) for plan in plans):
-        raise InputError("noise that differs by edge is not offered on complete graphs of this size; use one sigma_cor")
+def uniform_sigma_cor(plan: NoisePlan) -> float:
+    """The plan's one sigma_cor: the closed form of complete graphs knows no other noise."""
+    if not isinstance(plan.sigma_cor, float):
+        raise InputError(
+            "noise that differs by edge is not offered on complete graphs of this size; "
+            "use one sigma_cor"
+        )
+    return plan.sigma_cor
 
 
 def alike(plan: NoisePlan, parameters: int) -> tuple[Any, ...]:
-    """Plans with equal keys can share a tensor: same graph, same way to draw the noise, same way to gossip."""
+    """Plans with equal keys can share a tensor: same graph, same way to draw the noise, same way to
+    gossip.
+    """
     c = np.asarray(plan.sigma_cor)
     pattern = () if c.ndim == 0 else tuple((c / max(c.max(initial=0.0), 1e-300)).tolist())
     return (plan.topology.digest, plan.adversary.average_only, pattern, banded(plan, parameters))
@@ -94,15 +107,20 @@ class Silent(Channel):
 
 
 class Dense(Channel):
-    """Eigenvectors of the Laplacian: Sigma^(1/2) = U diag(scale), with everything but the scale shared by all settings."""
+    """Eigenvectors of the Laplacian: Sigma^(1/2) = U diag(scale), with everything but the scale
+    shared by all settings.
+    """
 
-    def __init__(self, mixing: Mixer, plans: Sequence[NoisePlan], seeds: Sequence[int], dtype: torch.dtype) -> None:
+    def __init__(
+        self, mixing: Mixer, plans: Sequence[NoisePlan], seeds: Sequence[int], dtype: torch.dtype
+    ) -> None:
         self.mixing, self.dtype = mixing, dtype
         self.seeds = np.array(seeds, dtype=np.uint64)
         topology = plans[0].topology
         cors = np.stack([by_edge(plan) for plan in plans])
         tops = cors.max(axis=1, initial=0.0)
-        # without edges' noise any eigenvectors would do; those of the graph are what other plans on it have
+        # without edges' noise any eigenvectors would do; those of the graph are what other plans on
+        # it have
         pattern = cors[tops.argmax()] / tops.max() if tops.any() else np.ones(topology.edge_count)
         values, vectors = root.eigenvectors(topology.users, topology.edges, pattern**2)
         s = np.array([plan.sigma_cdp for plan in plans])
@@ -139,11 +157,17 @@ class Sparse(Channel):
     """Sparse roots, and one row of Gaussians at a time, which all settings of a seed share."""
 
     def __init__(
-        self, mixing: Mixer, plans: Sequence[NoisePlan], seeds: Sequence[int], of: Callable[..., root.Columns], users: int
+        self,
+        mixing: Mixer,
+        plans: Sequence[NoisePlan],
+        seeds: Sequence[int],
+        of: Callable[..., root.Columns],
+        users: int,
     ) -> None:
         self.mixing, self.seeds = mixing, [np.uint64(seed) for seed in seeds]
         self.users = users
-        # settings whose roots have the same shape: [(settings, root with one row of values for each)]
+        # settings whose roots have the same shape: [(settings, root with one row of values for
+        # each)]
         alike: dict[bytes, tuple[list[int], root.Columns, list[Any]]] = {}
         for r, plan in enumerate(plans):
             found = of(plan.topology.users, plan.topology.edges, plan.sigma_cdp, by_edge(plan))
@@ -163,8 +187,19 @@ class Sparse(Channel):
                     whole = len(which) == flat.shape[2]
                     part = flat[:, s] if whole else flat[:, s, which]
                     rate = alpha[s, which].double().numpy()
-                    arguments = (part, found.start, found.rows, values, found.places, rate, seed, k, step, wide)
-                    shared(threads, flat.shape[3], lambda left, right: sparse_kernels.add_columns(*arguments, left, right))  # noqa: B023
+                    arguments = (
+                        part,
+                        found.start,
+                        found.rows,
+                        values,
+                        found.places,
+                        rate,
+                        seed,
+                        k,
+                        step,
+                        wide,
+                    )
+                    shared(threads, flat.shape[3], partial(sparse_kernels.add_columns, *arguments))
                     if not whole:
                         flat[:, s, which] = part
 
@@ -172,12 +207,16 @@ class Sparse(Channel):
 class Complete(Channel):
     """A complete graph of any size, or some of its users: Sigma^(1/2) in closed form."""
 
-    def __init__(self, mixing: Mixer, plans: Sequence[NoisePlan], seeds: Sequence[int], members: Any = None) -> None:
+    def __init__(
+        self, mixing: Mixer, plans: Sequence[NoisePlan], seeds: Sequence[int], members: Any = None
+    ) -> None:
         self.mixing, self.seeds = mixing, [np.uint64(seed) for seed in seeds]
         self.users = users = plans[0].topology.users
         self.members = np.arange(users) if members is None else members
-        uniform_on_complete(plans)
-        self.scales = [(math.hypot(p.sigma_cdp, math.sqrt(users) * p.sigma_cor), p.sigma_cdp) for p in plans]  # type: ignore[operator]
+        self.scales = [
+            (math.hypot(p.sigma_cdp, math.sqrt(users) * uniform_sigma_cor(p)), p.sigma_cdp)
+            for p in plans
+        ]
 
     def noise(self, to: Blocks, alpha: Tensor, step: int, threads: int = 1) -> None:
         for k, block in enumerate(to):
@@ -185,7 +224,9 @@ class Complete(Channel):
                 for r, (apart, together) in enumerate(self.scales):
                     rate = float(alpha[s, r])
                     flat = block[:, s, r].flatten(1).numpy()
-                    sparse_kernels.add_complete(flat, self.members, self.users, rate * apart, rate * together, seed, k, step)
+                    sparse_kernels.add_complete(
+                        flat, self.members, self.users, rate * apart, rate * together, seed, k, step
+                    )
 
 
 @dataclass(frozen=True)
@@ -196,13 +237,19 @@ class Private(Channel):
     source: GridNoise
 
     def noise(self, to: Blocks, alpha: Tensor, step: int, threads: int = 1) -> None:
-        """`to` is the clipped gradients themselves, and alpha is one: gradient and noise are rounded together."""
+        """`to` is the clipped gradients themselves, and alpha is one: gradient and noise are
+        rounded together.
+        """
         offset = 0
         for block in to:
             flat = block.view(len(block), -1).numpy()
             chunks = self.source.chunks(flat.shape[1])
             add = partial(self.source.add, step, flat, offset)
-            list(pool(threads).map(add, chunks) if threads > 1 and len(chunks) > 1 else map(add, chunks))
+            list(
+                pool(threads).map(add, chunks)
+                if threads > 1 and len(chunks) > 1
+                else map(add, chunks)
+            )
             offset += flat.shape[1]
 
 
@@ -216,11 +263,15 @@ class Outside(Channel):
     seeds: tuple[int, ...]
 
     def noise(self, to: Blocks, alpha: Tensor, step: int, threads: int = 1) -> None:
-        """`to` is the gradients themselves, and alpha is one: others round gradient and noise together."""
+        """`to` is the gradients themselves, and alpha is one: others round gradient and noise
+        together.
+        """
         sizes = [block[0, 0, 0].numel() for block in to]
         for s, seed in enumerate(self.seeds):
             for r, plan in enumerate(self.plans):
-                gradients = torch.cat([block[:, s, r].flatten(1) for block in to], 1).double().numpy()
+                gradients = (
+                    torch.cat([block[:, s, r].flatten(1) for block in to], 1).double().numpy()
+                )
                 found = torch.as_tensor(np.asarray(self.source.noised(plan, seed, step, gradients)))
                 for block, part in zip(to, torch.split(found, sizes, dim=1), strict=True):
                     block[:, s, r].copy_(part.view(block[:, s, r].shape))

@@ -22,21 +22,29 @@ from .channel import NoiseSource
 
 @dataclass(frozen=True)
 class Setting:
-    """One run: the noise, the step size, and the seed of all that is random (None: a private run, with a secret of its own)."""
+    """One run: the noise, the step size, and the seed of all that is random (None: a private run,
+    with a secret of its own).
+    """
 
     plan: NoisePlan
     learning_rate: float
     seed: int | None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "learning_rate", checks.positive("learning_rate", self.learning_rate))
+        object.__setattr__(
+            self, "learning_rate", checks.positive("learning_rate", self.learning_rate)
+        )
         if self.seed is not None:
-            object.__setattr__(self, "seed", checks.count("seed", self.seed, 0, hint="or None for a private run"))
+            object.__setattr__(
+                self, "seed", checks.count("seed", self.seed, 0, hint="or None for a private run")
+            )
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What a callback sees when metrics have been taken: in a private run, models and public metrics alone."""
+    """What a callback sees when metrics have been taken: in a private run, models and public
+    metrics alone.
+    """
 
     setting: Setting
     step: int
@@ -65,9 +73,12 @@ class PublicMetrics(dict[str, float]):
 
     def __missing__(self, name: str) -> float:
         raise InputError(
-            f"{name!r} is not measured on public data, so a callback of a private run cannot have it: a run that stops by "
-            "looking at private data has no guarantee. Use the models (moment.run()), or public test data "
-            "(Task(..., test_public=True)); for your own eyes there is Vectorised(seed=None, private_metrics=True)"
+            f"{name!r} is not measured on public data, so a callback of a private run cannot have "
+            "it: a run that stops by "
+            "looking at private data has no guarantee. Use the models (moment.run()), or public "
+            "test data "
+            "(Task(..., test_public=True)); for your own eyes there is Vectorised(seed=None, "
+            "private_metrics=True)"
         )
 
 
@@ -76,7 +87,10 @@ Callback = Callable[[Moment], object]
 
 
 class SimulatorOptions(Protocol):
-    """How the simulator computes: what its parts read of the engine. `Vectorised` documents each of them."""
+    """How the simulator computes: what its parts read of the engine.
+
+    `Vectorised` documents each of them.
+    """
 
     @property
     def device(self) -> str: ...
@@ -127,7 +141,9 @@ class Capabilities:
         missing = [name for name, is_missing in asked.items() if is_missing]
         if missing:
             name = type(engine).__name__
-            raise InputError(f"{name} does not support {' or '.join(missing)}; drop it, or use Vectorised()")
+            raise InputError(
+                f"{name} does not support {' or '.join(missing)}; drop it, or use Vectorised()"
+            )
 
 
 class Engine(Protocol):
@@ -135,7 +151,9 @@ class Engine(Protocol):
 
     @property
     def seed(self) -> int | None:
-        """The seed of a simulation; None where noise is secret, as in private runs and between real peers."""
+        """The seed of a simulation; None where noise is secret, as in private runs and between real
+        peers.
+        """
         ...
 
     @property
@@ -161,4 +179,6 @@ class Engine(Protocol):
 
 
 IN_MEMORY = 100_000_000
-"""Parameters of all models that are trained together on a CPU: 400 megabytes, and as much again to work with."""
+"""Parameters of all models that are trained together on a CPU: 400 megabytes, and as much again to
+work with.
+"""

@@ -19,9 +19,17 @@ from .engine import Setting, SimulatorOptions
 
 
 def described(
-    engine: SimulatorOptions, name: str, task: Task, fingerprint: str, setting: Setting, recipe: Recipe, seconds: float
+    engine: SimulatorOptions,
+    name: str,
+    task: Task,
+    fingerprint: str,
+    setting: Setting,
+    recipe: Recipe,
+    seconds: float,
 ) -> dict[str, Any]:
-    """What JSON holds of it: task with a fingerprint of its data, recipe, engine, seed and versions."""
+    """What JSON holds of it: task with a fingerprint of its data, recipe, engine, seed and
+    versions.
+    """
     value = {
         "simulated": True,
         "task": {
@@ -51,9 +59,15 @@ def described(
 
 
 def described_privately(
-    engine: SimulatorOptions, name: str, task: Task, setting: Setting, recipe: Recipe, distance: float
+    engine: SimulatorOptions,
+    name: str,
+    task: Task,
+    setting: Setting,
+    recipe: Recipe,
+    distance: float,
 ) -> dict[str, Any]:
-    """The same of a private run: nothing that depends on the data, the time it took, or the machine.
+    """The same of a private run: nothing that depends on the data, the time it took, or the
+    machine.
 
     `distance` is how far the law of all messages is from the plan's Gaussian one.
     """
@@ -90,7 +104,13 @@ def fingerprint(task: Task) -> str:
 
 
 def _source(noise: object) -> str:
-    return "own" if noise is None else noise if isinstance(noise, str) else f"from outside: {type(noise).__qualname__}"
+    return (
+        "own"
+        if noise is None
+        else noise
+        if isinstance(noise, str)
+        else f"from outside: {type(noise).__qualname__}"
+    )
 
 
 def _loss(loss: Any) -> str:
@@ -104,7 +124,10 @@ def _loss(loss: Any) -> str:
         )
     around = [repr(cell.cell_contents) for cell in loss.__closure__ or ()]
     constants = [c for c in code.co_consts if not hasattr(c, "co_code")]
-    return f"{loss.__module__}.{loss.__qualname__} {code.co_code.hex()} {constants} {loss.__defaults__} {around}"
+    return (
+        f"{loss.__module__}.{loss.__qualname__} {code.co_code.hex()} {constants} "
+        f"{loss.__defaults__} {around}"
+    )
 
 
 def versions() -> dict[str, str]:

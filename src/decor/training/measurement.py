@@ -15,7 +15,10 @@ PUBLIC = ("test_loss", "accuracy")
 
 
 def measured(descent: Descent, under_way: bool, public: bool = False) -> dict[str, list[float]]:
-    """Every metric of every run; `under_way` is between the first step and the last. `public` leaves out private data."""
+    """Every metric of every run; `under_way` is between the first step and the last.
+
+    `public` leaves out private data.
+    """
     share, gradients = descent.share, descent.gradients
     mean = [share.mean(block) for block in descent.models]
     found: dict[str, Tensor] = {}
@@ -24,11 +27,17 @@ def measured(descent: Descent, under_way: bool, public: bool = False) -> dict[st
     elif share.whole.test_public:
         every = gradients.evaluate([m.flatten(0, 1) for m in mean], loss=False)
         found = {name: every[name] for name in PUBLIC if name in every}
-    models = descent.if_finished() if under_way and descent.recipe.final_gossip.rounds else descent.models
+    models = (
+        descent.if_finished()
+        if under_way and descent.recipe.final_gossip.rounds
+        else descent.models
+    )
     found["consensus"] = _distance(descent, models, mean)
     if share.task.optimum is not None and not public:
         best = gradients.blocks(_named_optimum(share.task, share.task.optimum))
-        found["distance"] = _distance(descent, models, [x.expand_as(m) for x, m in zip(best, mean, strict=True)])
+        found["distance"] = _distance(
+            descent, models, [x.expand_as(m) for x, m in zip(best, mean, strict=True)]
+        )
     return {name: values.double().tolist() for name, values in found.items()}
 
 
@@ -45,4 +54,6 @@ def _distance(descent: Descent, models: Blocks, point: Blocks) -> Tensor:
 def _named_optimum(task: Task, optimum: Tensor) -> dict[str, Tensor]:
     trained = {name: p for name, p in task.model.named_parameters() if p.requires_grad}
     parts = torch.split(optimum.reshape(-1), [p.numel() for p in trained.values()])
-    return {name: part.view(p.shape) for (name, p), part in zip(trained.items(), parts, strict=True)}
+    return {
+        name: part.view(p.shape) for (name, p), part in zip(trained.items(), parts, strict=True)
+    }

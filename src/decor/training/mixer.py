@@ -1,11 +1,13 @@
-"""After the messages: rounds of gossip on everybody's numbers, as a matrix, a sparse matrix or an average."""
+"""After the messages: rounds of gossip on everybody's numbers, as a matrix, a sparse matrix or an
+average.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from typing import Protocol
 
 import numpy as np
@@ -20,7 +22,9 @@ from decor.noise.gaussians import GROUP
 from . import sparse_kernels
 
 DENSE = 64
-"""Users up to which matrices are dense: about where a dense product costs what a sparse one and its Gaussians do."""
+"""Users up to which matrices are dense: about where a dense product costs what a sparse one and its
+Gaussians do.
+"""
 
 
 class Mixer(Protocol):
@@ -60,7 +64,9 @@ class _Matrix:
             return blocks
         P = self.matrices.get(gossip)
         if P is None:
-            P = self.matrices[gossip] = torch.from_numpy(gossip.matrix(self.topology)).to(self.dtype)
+            P = self.matrices[gossip] = torch.from_numpy(gossip.matrix(self.topology)).to(
+                self.dtype
+            )
         if not self.spare:
             self.spare = [torch.empty_like(block) for block in blocks]
         n = len(P)
@@ -84,7 +90,8 @@ class _Rounds:
             steps, wide = np.array(gossip.steps(self.topology)), sparse_kernels.width(users)
             for block in blocks:
                 flat = block.view(users, -1).numpy()
-                shared(threads, flat.shape[1], lambda left, right: sparse_kernels.gossip(flat, *self.W, steps, wide, left, right))  # noqa: B023
+                mix = partial(sparse_kernels.gossip, flat, *self.W, steps, wide)
+                shared(threads, flat.shape[1], mix)
         return blocks
 
 
@@ -99,7 +106,10 @@ def shared(threads: int, columns: int, work: Callable[[int, int], None]) -> None
 
 
 def pool(threads: int) -> ThreadPoolExecutor:
-    """Kept for the life of the process: starting threads would cost as much as a step's noise. A fork has none of them."""
+    """Kept for the life of the process: starting threads would cost as much as a step's noise.
+
+    A fork has none of them.
+    """
     return _pool(threads, os.getpid())
 
 

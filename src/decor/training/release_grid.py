@@ -1,4 +1,6 @@
-"""What leaves a user is on a grid: the one for a plan, refused where it is not shown to be as private as the plan."""
+"""What leaves a user is on a grid: the one for a plan, refused where it is not shown to be as
+private as the plan.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,21 @@ from decor.privacy.budget import ACCOUNTED, Exposure
 from decor.privacy.plan import NoisePlan
 
 
-def grid_of(plan: NoisePlan, parameters: int, words_per_key: int | None = None, batch_words: int = 0) -> Grid:
-    """The grid of all messages of a run of `plan` with a model of `parameters` numbers; the other words are those of `Grid.of`.
+def grid_of(
+    plan: NoisePlan, parameters: int, words_per_key: int | None = None, batch_words: int = 0
+) -> Grid:
+    """The grid of all messages of a run of `plan` with a model of `parameters` numbers; the other
+    words are those of `Grid.of`.
 
-    Guarantee: what the tables, the cipher and the grid take of the budget's delta is what `calibrate` has left of it.
+    Guarantee: what the tables, the cipher and the grid take of the budget's delta is what
+    `calibrate` has left of it.
     """
     topology, exposure = plan.topology, plan.exposure
-    cor = plan.sigma_cor if isinstance(plan.sigma_cor, tuple) else (plan.sigma_cor,) * topology.edge_count
+    cor = (
+        plan.sigma_cor
+        if isinstance(plan.sigma_cor, tuple)
+        else (plan.sigma_cor,) * topology.edge_count
+    )
     made = Grid.of(
         plan.sigma_cdp,
         cor,
@@ -30,18 +40,22 @@ def grid_of(plan: NoisePlan, parameters: int, words_per_key: int | None = None, 
         left = (1 - ACCOUNTED) * plan.budget.delta
         if made.slack(plan.budget.epsilon) > left * (1 + 1e-9):
             raise InputError(
-                f"with secret noise from finite tables and {parameters:,} parameters epsilon can be at most "
-                f"{_down(made.largest_epsilon(left))}, not {plan.budget.epsilon:g}; plan for a smaller epsilon, fewer steps or "
+                f"with secret noise from finite tables and {parameters:,} parameters epsilon can "
+                "be at most "
+                f"{_down(made.largest_epsilon(left))}, not {plan.budget.epsilon:g}; plan for a "
+                "smaller epsilon, fewer steps or "
                 "fewer parameters"
             )
     return made
 
 
 def moved(exposure: Exposure) -> float:
-    """How far one protected unit can move a user's gradient in a step, before it is rounded to the grid.
+    """How far one protected unit can move a user's gradient in a step, before it is rounded to the
+    grid.
 
-    With Poisson sampling a record is in the batch or not, and is replaced by one that is: whichever two batches are compared,
-    each differs from the one without either record by one clip (docs/noise.md, sampled batches).
+    With Poisson sampling a record is in the batch or not, and is replaced by one that is: whichever
+    two batches are compared, each differs from the one without either record by one clip
+    (docs/noise.md, sampled batches).
     """
     if exposure.unit == "user":
         return 2 * exposure.clip

@@ -1,6 +1,7 @@
 """Share: the users of a run that this process has, and how what they have becomes everybody's.
 
-A simulation knows its users by a share alone: `Alone` has all of them, and a team's `Teammate` some.
+A simulation knows its users by a share alone: `Alone` has all of them, and a team's `Teammate`
+some.
 """
 
 from __future__ import annotations
@@ -26,7 +27,18 @@ from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
 from decor.results.stop_reason import StopReason
 
-from .channel import Channel, Complete, Dense, NoiseSource, Outside, Private, Silent, Sparse, banded, by_edge
+from .channel import (
+    Channel,
+    Complete,
+    Dense,
+    NoiseSource,
+    Outside,
+    Private,
+    Silent,
+    Sparse,
+    banded,
+    by_edge,
+)
 from .engine import Callback, Moment
 from .manifest import fingerprint
 from .mixer import DENSE, Average, mixer
@@ -44,14 +56,17 @@ def choose_channel(
 ) -> Channel:
     """The cheapest channel for plans on one graph; plan r is the noise of setting r.
 
-    It does not depend on how many settings there are, so that a run has the same numbers alone and among others.
+    It does not depend on how many settings there are, so that a run has the same numbers alone and
+    among others.
     """
     topology, central = plans[0].topology, plans[0].adversary.average_only
     if device.type == "cuda":
         from .cuda.channel import OnCard  # Triton is loaded where there is a GPU
 
         if source is not None and not isinstance(source, str):
-            raise InputError('noise from outside is made in the computer\'s memory; use device="cpu" with it')
+            raise InputError(
+                'noise from outside is made in the computer\'s memory; use device="cpu" with it'
+            )
         return OnCard(plans, seeds, dtype, device)
     mixing = mixer(topology, central, dtype)
     if source is not None and not isinstance(source, str):
@@ -101,9 +116,17 @@ class Share(Protocol):
     def is_alone(self) -> bool:
         """Whether all users are in this process."""
 
-    def batches(self, size: int | None, sampling: Sampling, seeds: Sequence[int], unit: int) -> Batches: ...
+    def batches(
+        self, size: int | None, sampling: Sampling, seeds: Sequence[int], unit: int
+    ) -> Batches: ...
 
-    def channel(self, plans: Sequence[NoisePlan], seeds: Sequence[int], dtype: torch.dtype, device: torch.device) -> Channel: ...
+    def channel(
+        self,
+        plans: Sequence[NoisePlan],
+        seeds: Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> Channel: ...
 
     def mean(self, block: Tensor) -> Tensor:
         """Of everybody's models."""
@@ -115,10 +138,14 @@ class Share(Protocol):
         """Over the users here -> over everybody."""
 
     def everybodys(self, blocks: Blocks) -> Blocks:
-        """The numbers of the users here -> everybody's, or nothing where another process keeps them."""
+        """The numbers of the users here -> everybody's, or nothing where another process keeps
+        them.
+        """
 
     def resumed(self, find: Callable[[], Resumed | None], like: Blocks) -> Resumed | None:
-        """What is found of everybody's -> of the users here, whose numbers have the form of `like`."""
+        """What is found of everybody's -> of the users here, whose numbers have the form of
+        `like`.
+        """
 
     def asked(self, moments: dict[int, Moment], run: Callable[[int], Run]) -> dict[int, StopReason]:
         """Which runs their callbacks stop, and why; `run(k)` is the run as it is now."""
@@ -146,11 +173,19 @@ class Alone:
     def fingerprint(self) -> str:
         return fingerprint(self.task)
 
-    def batches(self, size: int | None, sampling: Sampling, seeds: Sequence[int], unit: int) -> Batches:
+    def batches(
+        self, size: int | None, sampling: Sampling, seeds: Sequence[int], unit: int
+    ) -> Batches:
         words = None if self.secret is None else self.secret.batch_words
         return Batches(self.task.counts, size, sampling, seeds, unit, words=words)
 
-    def channel(self, plans: Sequence[NoisePlan], seeds: Sequence[int], dtype: torch.dtype, device: torch.device) -> Channel:
+    def channel(
+        self,
+        plans: Sequence[NoisePlan],
+        seeds: Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> Channel:
         if self.secret is None:
             return choose_channel(plans, seeds, dtype, self.noise, self.task.parameters, device)
         (plan,) = plans
@@ -182,19 +217,29 @@ def private_grid(plan: NoisePlan, task: Task) -> Grid:
     """The grid of a private run, whose noise and batches come from one secret a process."""
     exposure = plan.exposure
     # at user level batches amplify nothing, so that their law is no part of the promise
-    words = words_needed(task.counts, exposure.batch_size, exposure.sampling or "poisson") if exposure.unit == "example" else 0
+    words = (
+        words_needed(task.counts, exposure.batch_size, exposure.sampling or "poisson")
+        if exposure.unit == "example"
+        else 0
+    )
     return grid_of(plan, task.parameters, WORDS_PER_KEY, words)
 
 
 def stopped(moments: dict[int, Moment], callbacks: Sequence[Callback]) -> dict[int, StopReason]:
-    """Runs that a callback does not let go on, with the reason; one that has ended is not stopped any more."""
+    """Runs that a callback does not let go on, with the reason; one that has ended is not stopped
+    any more.
+    """
     reasons: dict[int, StopReason] = {}
     for k, moment in moments.items():
         for callback in callbacks:
             reason = callback(moment)
             if reason and moment.step < moment.setting.plan.exposure.steps:
                 if not isinstance(reason, StopReason):
-                    text = reason if isinstance(reason, str) else f"stopped by a callback after step {moment.step}"
+                    text = (
+                        reason
+                        if isinstance(reason, str)
+                        else f"stopped by a callback after step {moment.step}"
+                    )
                     reason = StopReason(text, "callback")
                 reasons[k] = reason
     return reasons

@@ -33,18 +33,26 @@ class Simulation:
     """Steps, measurements and what callbacks say, until every run has ended."""
 
     def __init__(
-        self, engine: SimulatorOptions, share: Share, settings: Sequence[Setting], recipe: Recipe, resume: Run | None
+        self,
+        engine: SimulatorOptions,
+        share: Share,
+        settings: Sequence[Setting],
+        recipe: Recipe,
+        resume: Run | None,
     ) -> None:
         self.engine, self.share, self.settings, self.recipe = engine, share, settings, recipe
         self.private = share.secret is not None
-        seeds = list(dict.fromkeys(0 if setting.seed is None else setting.seed for setting in settings))
+        seeds = list(
+            dict.fromkeys(0 if setting.seed is None else setting.seed for setting in settings)
+        )
         self.grid = settings[: len(settings) // len(seeds)]
         self.steps = settings[0].plan.exposure.steps
         self.descent = Descent(engine, share, self.grid, seeds, recipe)
         self.taken = 0
         self.history: list[dict[str, list[float]]] = [{} for _ in settings]
         self.private_metrics: dict[str, list[float]] = {}
-        # of a private run: the key under which an unfinished run knows its data again, and a name that tells runs apart
+        # of a private run: the key under which an unfinished run knows its data again, and a name
+        # that tells runs apart
         self.resume_key: bytes | None = os.urandom(32) if self.private and share.is_alone else None
         self.name: str | None = os.urandom(8).hex() if self.private else None
         self.stopped: list[StopReason | None] = [None] * len(settings)
@@ -60,7 +68,12 @@ class Simulation:
         def found() -> Resumed | None:
             if run is None:
                 return None
-            return Resumed.of(run, self.settings[0].plan, self._described(0, 0.0, unfinished=True), self.descent.gradients)
+            return Resumed.of(
+                run,
+                self.settings[0].plan,
+                self._described(0, 0.0, unfinished=True),
+                self.descent.gradients,
+            )
 
         resumed = self.share.resumed(found, self.descent.models)
         if resumed is None:
@@ -69,8 +82,12 @@ class Simulation:
         self.descent.models = resumed.models
         self.descent.velocity = resumed.velocity or self.descent.velocity
         if run is not None:  # of several processes the first has it
-            self.private_metrics = {name: list(values) for name, values in run.private_metrics.items()}
-            self.saw_private_data |= bool(run.private_metrics) or bool(run.manifest.get("stop_saw_private_data"))
+            self.private_metrics = {
+                name: list(values) for name, values in run.private_metrics.items()
+            }
+            self.saw_private_data |= bool(run.private_metrics) or bool(
+                run.manifest.get("stop_saw_private_data")
+            )
 
     def finished(self) -> list[Run]:
         with self.descent.steps() as take:
@@ -109,20 +126,34 @@ class Simulation:
             self._stop(k, reason)
 
     def _measure_privately(self) -> None:
-        """Of a private run: public metrics, divergence judged on the models, and what was asked for beside the promise."""
+        """Of a private run: public metrics, divergence judged on the models, and what was asked for
+        beside the promise.
+        """
         own = self.engine.private_metrics
         table = measured(self.descent, 0 < self.taken < self.steps, public=not own)
-        every: dict[str, float] = {"step": self.taken, **{name: values[0] for name, values in table.items()}}
+        every: dict[str, float] = {
+            "step": self.taken,
+            **{name: values[0] for name, values in table.items()},
+        }
         public = ("step", "consensus", *(PUBLIC if self.share.whole.test_public else ()))
         row = {name: value for name, value in every.items() if name in public}
-        for history, values in ((self.history[0], row), (self.private_metrics, every if own else {})):
+        for history, values in (
+            (self.history[0], row),
+            (self.private_metrics, every if own else {}),
+        ):
             for name, value in values.items():
                 history.setdefault(name, []).append(value)
         if self.descent.diverged():
             self._stop(0, self._diverged(0))
             return
         public_row = PublicMetrics(row)
-        moment = Moment(self.settings[0], self.taken, every if own else public_row, partial(self._run, 0), public_row)
+        moment = Moment(
+            self.settings[0],
+            self.taken,
+            every if own else public_row,
+            partial(self._run, 0),
+            public_row,
+        )
         for k, reason in self.share.asked({0: moment}, self._run).items():
             self._stop(k, reason)
 
@@ -134,9 +165,16 @@ class Simulation:
     def _diverged(self, k: int) -> StopReason:
         s = self.settings[k]
         noise = f"sigma_cdp {s.plan.sigma_cdp:.4g}"
-        what = "a model is not finite, or beyond 1e18," if self.private else f"the loss is {self.history[k]['loss'][-1]:.3g}"
+        what = (
+            "a model is not finite, or beyond 1e18,"
+            if self.private
+            else f"the loss is {self.history[k]['loss'][-1]:.3g}"
+        )
         way = f"lower the learning rate from {s.learning_rate:g} to {s.learning_rate / 10:g}"
-        text = f"diverged: {what} after step {self.taken} ({noise}); {way}, or take a smaller clip, which needs less noise"
+        text = (
+            f"diverged: {what} after step {self.taken} ({noise}); {way}, or take a smaller "
+            "clip, which needs less noise"
+        )
         return StopReason(text, "diverged")
 
     def _run(self, k: int) -> Run:
@@ -149,29 +187,57 @@ class Simulation:
         if stopped is None and self.taken < self.steps:
             stopped = StopReason(f"stopped after step {self.taken} of {self.steps}", "unfinished")
         manifest = self._described(k, time.monotonic() - self.began, unfinished=stopped is not None)
-        # which of its steps is kept, or when it was stopped, may have been chosen by looking at them
+        # which of its steps is kept, or when it was stopped, may have been chosen by looking at
+        # them
         if self.saw_private_data and self.taken < self.steps:
             manifest["stop_saw_private_data"] = True
         history = {name: list(values) for name, values in self.history[k].items()}
-        plan, fixed = self.settings[k].plan, {name: value.cpu() for name, value in gradients.fixed.items()}
+        plan, fixed = (
+            self.settings[k].plan,
+            {name: value.cpu() for name, value in gradients.fixed.items()},
+        )
         velocity, key = (velocity, self.resume_key) if stopped else ({}, None)
         private = {name: list(values) for name, values in self.private_metrics.items()}
-        return Run(plan, history, models, self.taken, stopped, manifest, velocity, fixed, private, key, elsewhere=not models)
+        return Run(
+            plan,
+            history,
+            models,
+            self.taken,
+            stopped,
+            manifest,
+            velocity,
+            fixed,
+            private,
+            key,
+            elsewhere=not models,
+        )
 
     def _named(self, blocks: Blocks, k: int) -> dict[str, Tensor]:
         """One run's numbers of all users by the names of the parameters, away from the card."""
         seed, setting = divmod(k, len(self.grid))
-        whole = self.share.everybodys([block[:, seed, setting].to("cpu", copy=True) for block in blocks])
+        whole = self.share.everybodys(
+            [block[:, seed, setting].to("cpu", copy=True) for block in blocks]
+        )
         return self.descent.gradients.state(whole) if whole else {}
 
     def _described(self, k: int, seconds: float, unfinished: bool = False) -> dict[str, Any]:
         share = self.share
         if not self.private:
-            return described(self.engine, share.name, share.whole, share.fingerprint, self.settings[k], self.recipe, seconds)
+            return described(
+                self.engine,
+                share.name,
+                share.whole,
+                share.fingerprint,
+                self.settings[k],
+                self.recipe,
+                seconds,
+            )
         channel = self.descent.channel
         assert isinstance(channel, Private)
         distance = channel.source.grid.distance
-        found = described_privately(self.engine, share.name, share.whole, self.settings[k], self.recipe, distance)
+        found = described_privately(
+            self.engine, share.name, share.whole, self.settings[k], self.recipe, distance
+        )
         found["run"] = self.name
         if unfinished and self.resume_key is not None:
             found["resume_tag"] = keyed(self.resume_key, share.fingerprint)

@@ -1,6 +1,8 @@
-"""Kernels for sparse graphs: in place on everybody's numbers, a few columns at a time, so that the work stays in cache.
+"""Kernels for sparse graphs: in place on everybody's numbers, a few columns at a time, so that the
+work stays in cache.
 
-Blocks are [users, settings, parameters]; `left` and `right` bound the columns, so that threads can share the work.
+Blocks are [users, settings, parameters]; `left` and `right` bound the columns, so that threads can
+share the work.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ _CACHE = 1 << 15
 
 
 def width(users: int) -> int:
-    """Columns at a time: at least a cache line, and whole groups of Gaussians where there are few users."""
+    """Columns at a time: at least a cache line, and whole groups of Gaussians where there are few
+    users.
+    """
     wide = _CACHE // users
     return wide // GROUP * GROUP if wide >= GROUP else max(16, wide // 16 * 16)
 
@@ -36,7 +40,9 @@ def add_columns(
     left: int,
     right: int,
 ) -> None:
-    """to[:, r] += alpha[r] * F_r Z, with F_r = values[r] by columns and a fresh row of Gaussians for each (of its place)."""
+    """to[:, r] += alpha[r] * F_r Z, with F_r = values[r] by columns and a fresh row of Gaussians
+    for each (of its place).
+    """
     groups = (to.shape[2] + GROUP - 1) // GROUP
     z = np.empty(wide, np.float32)
     for first in range(left, right, wide):
@@ -45,16 +51,27 @@ def add_columns(
             fill(z[:some], seed, stream, step, places[k] * groups + first // GROUP)
             for p in range(start[k], start[k + 1]):
                 for r in range(to.shape[1]):
-                    a, row = to.dtype.type(alpha[r] * values[r, p]), to[rows[p], r, first : first + some]
+                    a, row = (
+                        to.dtype.type(alpha[r] * values[r, p]),
+                        to[rows[p], r, first : first + some],
+                    )
                     for j in range(some):
                         row[j] += a * z[j]
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz"})
 def add_complete(
-    to: Array, members: Array, n: int, apart: float, together: float, seed: np.uint64, stream: int, step: int
+    to: Array,
+    members: Array,
+    n: int,
+    apart: float,
+    together: float,
+    seed: np.uint64,
+    stream: int,
+    step: int,
 ) -> None:
-    """On a complete graph Sigma^(1/2) Z = apart (Z - mean) + together mean: the rows are made twice, and never kept.
+    """On a complete graph Sigma^(1/2) Z = apart (Z - mean) + together mean: the rows are made
+    twice, and never kept.
 
     `to` are the `members` of n users; the mean is of all.
     """
@@ -72,11 +89,22 @@ def add_complete(
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz"})
-def gossip(blocks: Array, start: Array, columns: Array, weights: Array, steps: Array, wide: int, left: int, right: int) -> None:
-    """Rounds x_{k+1} = a_k W x_k + b_k x_{k-1} + c_k x_k of W by rows, in place on [users, columns].
+def gossip(
+    blocks: Array,
+    start: Array,
+    columns: Array,
+    weights: Array,
+    steps: Array,
+    wide: int,
+    left: int,
+    right: int,
+) -> None:
+    """Rounds x_{k+1} = a_k W x_k + b_k x_{k-1} + c_k x_k of W by rows, in place on [users,
+    columns].
 
-    As a + b + c = 1 and W's rows sum to 1, that is x + a sum_j w_j (x_j - x) + b (y - x): written so, what all users agree about
-    stays exactly, however large a is. Rounded weights would move it a little, in the same direction in every step.
+    As a + b + c = 1 and W's rows sum to 1, that is x + a sum_j w_j (x_j - x) + b (y - x): written
+    so, what all users agree about stays exactly, however large a is. Rounded weights would move it
+    a little, in the same direction in every step.
     """
     n = len(blocks)
     now, before = np.zeros((n, wide), blocks.dtype), np.zeros((n, wide), blocks.dtype)
@@ -124,7 +152,8 @@ def one_round(
     b: float,
     some: Array,
 ) -> None:
-    """One round of `gossip` for `some` users of those who are here, [users, columns]; others' models are `guests`.
+    """One round of `gossip` for `some` users of those who are here, [users, columns]; others'
+    models are `guests`.
 
     Neighbours are counted through: those here first, then the guests. `before` may be `to`.
     """

@@ -24,8 +24,10 @@ from .vectorised import Vectorised
 
 HIGHER_IS_BETTER = ("accuracy",)
 NOT_FREE = (
-    "The best of these settings was chosen by looking at private data, which no epsilon here counts: tune on public data. "
-    "Settings of one seed also share their noise, so that they compare fairly; two of them together reveal more than their "
+    "The best of these settings was chosen by looking at private data, which no epsilon here "
+    "counts: tune on public data. "
+    "Settings of one seed also share their noise, so that they compare fairly; two of them "
+    "together reveal more than their "
     "epsilons say, so release one at most."
 )
 
@@ -37,7 +39,9 @@ class Sweep:
     settings: tuple[Setting, ...]
     runs: tuple[Run, ...]
 
-    def candidates(self, plans: Iterable[NoisePlan] | None = None) -> list[tuple[NoisePlan, float, tuple[Run, ...]]]:
+    def candidates(
+        self, plans: Iterable[NoisePlan] | None = None
+    ) -> list[tuple[NoisePlan, float, tuple[Run, ...]]]:
         """Every (plan, learning rate) with its runs, of these plans only if some are named."""
         wanted = None if plans is None else {id(plan) for plan in plans}
         found: dict[tuple[int, float], tuple[NoisePlan, float, list[Run]]] = {}
@@ -48,7 +52,9 @@ class Sweep:
         return [(plan, rate, tuple(runs)) for plan, rate, runs in found.values()]
 
     def best(self, criterion: str = "loss", plans: Iterable[NoisePlan] | None = None) -> Tuned:
-        """The candidate with the best mean of a metric at the end; one that diverged with any seed is the worst."""
+        """The candidate with the best mean of a metric at the end; one that diverged with any seed
+        is the worst.
+        """
         candidates = self.candidates(plans)
         if not candidates:
             raise InputError("none of these plans was in the sweep")
@@ -58,9 +64,14 @@ class Sweep:
         plan, rate, runs = candidates[k]
         if math.isnan(values[k]):
             warnings.warn(
-                f"every setting diverged; {runs[0].stopped or 'lower the learning rate'}", DivergenceWarning, stacklevel=2
+                f"every setting diverged; {runs[0].stopped or 'lower the learning rate'}",
+                DivergenceWarning,
+                stacklevel=2,
             )
-        rows = [{"plan": p, "learning_rate": r, criterion: value} for (p, r, _), value in zip(candidates, values, strict=True)]
+        rows = [
+            {"plan": p, "learning_rate": r, criterion: value}
+            for (p, r, _), value in zip(candidates, values, strict=True)
+        ]
         return Tuned(plan, rate, runs, criterion, values[k], rows)
 
 
@@ -91,8 +102,9 @@ def sweep(
 ) -> Sweep:
     """Runs every plan with every learning rate and every seed.
 
-    Runs that can share a tensor do. Settings with the same seed then share batches and Gaussians, each scaled by its own plan:
-    each run has exactly the distribution, and to rounding the values, that it has alone.
+    Runs that can share a tensor do. Settings with the same seed then share batches and Gaussians,
+    each scaled by its own plan: each run has exactly the distribution, and to rounding the values,
+    that it has alone.
 
     Args:
         task: Model, loss and each user's data.
@@ -112,19 +124,26 @@ def sweep(
     seeds = list(seeds)
     if not plans or not rates or not seeds:
         raise InputError("a sweep needs at least one plan, one learning rate and one seed")
-    if len(set(seeds)) < len(seeds) or len(set(rates)) < len(rates) or len({id(plan) for plan in plans}) < len(plans):
+    if (
+        len(set(seeds)) < len(seeds)
+        or len(set(rates)) < len(rates)
+        or len({id(plan) for plan in plans}) < len(plans)
+    ):
         raise InputError("a plan, learning rate or seed is given twice; name each once")
     recipe = recipe_with(recipe, recipe_fields)
     if len({plan.topology.labels for plan in plans}) > 1:
         raise InputError(
-            "the plans of a sweep name their users differently, or in another order; give all graphs the same labels"
+            "the plans of a sweep name their users differently, or in another order; give all "
+            "graphs the same labels"
         )
     (task, *_) = [check(task, plan, recipe, allow_disconnected) for plan in plans]
     chosen = engine or Vectorised()
     if chosen.seed is None:
         raise InputError(
-            "a sweep compares runs, and choosing among private runs by their results reveals more than the epsilon of one; sweep "
-            "simulations on public data (an engine with a seed), then train the chosen setting with seed=None"
+            "a sweep compares runs, and choosing among private runs by their results reveals more "
+            "than the epsilon of one; sweep "
+            "simulations on public data (an engine with a seed), then train the chosen setting "
+            "with seed=None"
         )
     done: list[tuple[Setting, Run]] = []
     groups = list(_groups(task, plans, rates, seeds, chosen.parameters_at_once))
@@ -133,26 +152,41 @@ def sweep(
         chosen.capabilities.check(chosen, group, recipe, (), None)
         with progress.share(len(done) / total, (len(done) + len(group)) / total):
             runs = chosen.run(task, group, recipe, (), None)
-        done += zip(group, runs if keep_models else (replace(run, models={}, velocity={}) for run in runs), strict=True)
+        done += zip(
+            group,
+            runs if keep_models else (replace(run, models={}, velocity={}) for run in runs),
+            strict=True,
+        )
     return Sweep(tuple(setting for setting, _ in done), tuple(run for _, run in done))
 
 
 def tune(
-    task: Task, plans: Sequence[NoisePlan], *, learning_rates: Sequence[float] | float, criterion: str = "loss", **options: Any
+    task: Task,
+    plans: Sequence[NoisePlan],
+    *,
+    learning_rates: Sequence[float] | float,
+    criterion: str = "loss",
+    **options: Any,
 ) -> Tuned:
-    """The best of a sweep by the mean over seeds of a metric at the end ("loss", "test_loss", "accuracy", "consensus", ...).
+    """The best of a sweep by the mean over seeds of a metric at the end ("loss", "test_loss",
+    "accuracy", "consensus", ...).
 
-    Takes the options of `sweep`. Choosing by private data is not free, and no plan counts it: see `Tuned.warning`.
+    Takes the options of `sweep`. Choosing by private data is not free, and no plan counts it: see
+    `Tuned.warning`.
     """
     return sweep(task, plans, learning_rates=learning_rates, **options).best(criterion)
 
 
-def _groups(task: Task, plans: list[NoisePlan], rates: list[float], seeds: list[int], room: int) -> Iterable[list[Setting]]:
+def _groups(
+    task: Task, plans: list[NoisePlan], rates: list[float], seeds: list[int], room: int
+) -> Iterable[list[Setting]]:
     """Grids that share a tensor: seeds outside, plans and rates inside; no larger than fits."""
     families: dict[Any, list[NoisePlan]] = {}
     for plan in plans:
         e = plan.exposure
-        families.setdefault((alike(plan, task.parameters), e.steps, e.unit, e.batch_size, e.sampling), []).append(plan)
+        families.setdefault(
+            (alike(plan, task.parameters), e.steps, e.unit, e.batch_size, e.sampling), []
+        ).append(plan)
     fit = max(1, room // (task.users * task.parameters))
     for family in families.values():
         inside = [(plan, rate) for plan in family for rate in rates]
@@ -160,7 +194,11 @@ def _groups(task: Task, plans: list[NoisePlan], rates: list[float], seeds: list[
         apart = min(len(seeds), fit)
         for k in range(0, len(inside), together):
             for s in range(0, len(seeds), apart):
-                yield [Setting(plan, rate, seed) for seed in seeds[s : s + apart] for plan, rate in inside[k : k + together]]
+                yield [
+                    Setting(plan, rate, seed)
+                    for seed in seeds[s : s + apart]
+                    for plan, rate in inside[k : k + together]
+                ]
 
 
 def _mean(runs: Sequence[Run], criterion: str) -> float:

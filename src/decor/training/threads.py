@@ -1,4 +1,6 @@
-"""How many threads a run takes: as many as help, found by trying, because a second core that is busy elsewhere only hurts."""
+"""How many threads a run takes: as many as help, found by trying, because a second core that is
+busy elsewhere only hurts.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ import torch
 from decor.machine import cores
 
 _WORTH = 300_000
-"""Parameters of all models together from which a second core can help; below, waiting for it costs more."""
+"""Parameters of all models together from which a second core can help; below, waiting for it costs
+more.
+"""
 _TRIALS = 3
 """Steps by which a number of threads is judged, after one that does not count."""
 
@@ -49,7 +53,11 @@ class Threads:
             self.best[self.now] = min(self.best[self.now], time.perf_counter() - start)
         self.steps += 1
         turn = self.steps // (_TRIALS + 1)
-        wanted = self.counts[turn] if turn < len(self.counts) else min(self.best, key=lambda count: self.best[count])
+        wanted = (
+            self.counts[turn]
+            if turn < len(self.counts)
+            else min(self.best, key=lambda count: self.best[count])
+        )
         if wanted != self.now:
             self.now = wanted
             torch.set_num_threads(wanted)

@@ -31,16 +31,18 @@ def train(
 ) -> Run:
     """Trains each user's model by Algorithm 1 with the plan's noise, for exactly the plan's steps.
 
-    Args:
-        task: Model, loss and each user's data. Users that have names in the plan's graph are matched by name.
+    Args: task: Model, loss and each user's data. Users that have names in the plan's graph are
+        matched by name.
         plan: The noise, the graph, the clip and the number of steps.
         recipe: How to train; None takes the default `Recipe()`.
         learning_rate: The step size, before the recipe's schedule.
         engine: What runs it; None takes `Vectorised()`, the simulator.
-        callbacks: Called after each measurement; one that returns True, or a sentence, stops the run.
+        callbacks: Called after each measurement; one that returns True, or a sentence, stops the
+            run.
         resume: A run that stopped early, to be continued.
         allow_disconnected: Trains on a graph in several parts, whose models never agree.
-        recipe_fields: Fields of the recipe, such as `momentum=0.9`: short for a recipe with these values.
+        recipe_fields: Fields of the recipe, such as `momentum=0.9`: short for a recipe with these
+            values.
 
     Returns:
         The run: models, metrics, and its guarantee.
@@ -48,7 +50,8 @@ def train(
     Raises:
         InputError: If task, plan and recipe do not suit each other; nothing has been computed then.
 
-    Guarantee: the run's `guarantee` is the whole plan's, also where it stopped early, and says whether it is a simulation.
+    Guarantee: the run's `guarantee` is the whole plan's, also where it stopped early, and says
+    whether it is a simulation.
     """
     chosen = Vectorised() if engine is None else engine
     if not hasattr(chosen, "run"):

@@ -1,4 +1,7 @@
-"""What the page is told: pure functions of a question. Every number is one that `decor plan` gives, by the same functions."""
+"""What the page is told: pure functions of a question.
+
+Every number is one that `decor plan` gives, by the same functions.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,9 @@ def _drawing(graph: Drawn) -> dict[str, Any]:
         "vertex_connectivity": "not computed" if vertex is None else str(vertex),
         "consensus_rate": rounded_up(mixing.consensus_rate(topology)),
     }
-    return json_safe(drawn_graph(topology, "graph") | {"facts": facts, "advice": advice(topology, vertex)})  # type: ignore[no-any-return]
+    drawn = drawn_graph(topology, "graph")
+    answer: dict[str, Any] = json_safe(drawn | {"facts": facts, "advice": advice(topology, vertex)})
+    return answer
 
 
 def _range(low: int, high: int) -> str:
@@ -52,8 +57,13 @@ def planned(question: Question) -> dict[str, Any]:
     """
     plan, notes = _plan(question)
     guarantee = plan.guarantee()
-    at_once = () if plan.exposure.unit == "example" else (0, None)  # one record: each takes a composition of 20 ms
-    quick = [each for each in plan.listed_adversaries() if each == plan.adversary or each.colluders in at_once]
+    # one record: each takes a composition of 20 ms
+    at_once = () if plan.exposure.unit == "example" else (0, None)
+    quick = [
+        each
+        for each in plan.listed_adversaries()
+        if each == plan.adversary or each.colluders in at_once
+    ]
     assert isinstance(plan.sigma_cor, float)
     shown = {
         "sigma_cdp": rounded_up(plan.sigma_cdp),
@@ -64,32 +74,51 @@ def planned(question: Question) -> dict[str, Any]:
         "adversary": plan.adversary.sentence,
         "warnings": [*notes, *([] if plan.topology.is_connected else [parts(plan.topology)])],
     }
-    return json_safe(  # type: ignore[no-any-return]
+    answer: dict[str, Any] = json_safe(
         described(plan, guarantee, notes)
         | {"shown": shown, "errors": _errors(plan, question), "command": question.command}
-        | {"against": [_row(plan, each) for each in quick], "listed": [str(each) for each in plan.listed_adversaries()]}
+        | {
+            "against": [_row(plan, each) for each in quick],
+            "listed": [str(each) for each in plan.listed_adversaries()],
+        }
     )
+    return answer
 
 
 def against(question: Question) -> dict[str, Any]:
     """The epsilon of every adversary worth a row; coalitions of two or three may take a search."""
     plan, _ = _plan(question)
-    return json_safe({"against": [_row(plan, each) for each in plan.listed_adversaries()]})  # type: ignore[no-any-return]
+    rows = [_row(plan, each) for each in plan.listed_adversaries()]
+    answer: dict[str, Any] = json_safe({"against": rows})
+    return answer
 
 
 def _plan(question: Question) -> tuple[NoisePlan, list[str]]:
     gossip = question.gossip
     asked = (question.graph.topology, question.exposure, question.adversary, question.budget)
-    return calibrated(*asked, gossip_rounds=gossip.rounds, accelerate=gossip.accelerate, any_delta=question.any_delta)
+    return calibrated(
+        *asked,
+        gossip_rounds=gossip.rounds,
+        accelerate=gossip.accelerate,
+        any_delta=question.any_delta,
+    )
 
 
 def _errors(plan: NoisePlan, question: Question) -> list[dict[str, Any]]:
-    """Predicted error relative to central DP: of central DP, of the plan and of local DP, each with its noise."""
+    """Predicted error relative to central DP: of central DP, of the plan and of local DP, each with
+    its noise.
+    """
     topology, exposure, budget = plan.topology, plan.exposure, question.budget
-    central, local = (made(topology, exposure, budget, any_delta=True) for made in (baselines.central, baselines.local))
+    central, local = (
+        made(topology, exposure, budget, any_delta=True)
+        for made in (baselines.central, baselines.local)
+    )
     own, alone = relative_error(plan, question.gossip), relative_error(local, question.gossip)
     found = (("central", 1.0, central), ("decor", own, plan), ("local", alone, local))
-    return [{"kind": kind, "value": v, "text": rounded_up(v), "sigma_cdp": rounded_up(each.sigma_cdp)} for kind, v, each in found]
+    return [
+        {"kind": kind, "value": v, "text": rounded_up(v), "sigma_cdp": rounded_up(each.sigma_cdp)}
+        for kind, v, each in found
+    ]
 
 
 def _row(plan: NoisePlan, adversary: Adversary) -> dict[str, Any]:
@@ -105,4 +134,6 @@ def _row(plan: NoisePlan, adversary: Adversary) -> dict[str, Any]:
 
 
 def _epsilon(guarantee: Guarantee) -> str:
-    return rounded_up(guarantee.epsilon) if guarantee.exact else f"≤ {rounded_up(guarantee.epsilon)}"
+    return (
+        rounded_up(guarantee.epsilon) if guarantee.exact else f"≤ {rounded_up(guarantee.epsilon)}"
+    )

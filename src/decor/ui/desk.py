@@ -1,4 +1,6 @@
-"""The desk: takes questions as JSON, answers one at a time, and leaves a question when its page has asked another."""
+"""The desk: takes questions as JSON, answers one at a time, and leaves a question when its page has
+asked another.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ class Superseded(Exception):
 
 
 class Desk:
-    """Answers for all pages. One question at a time: warnings are caught for the whole process, and so is BLAS's thread."""
+    """Answers for all pages.
+
+    One question at a time: warnings are caught for the whole process, and so is BLAS's thread.
+    """
 
     def __init__(self, watch: Watch | None = None) -> None:
         self.watch = watch
@@ -43,7 +48,9 @@ class Desk:
         return (*self._kinds, "watch")
 
     def answer(self, kind: str, asked: Any) -> dict[str, Any]:
-        """`asked` is {page, number, question}: of one page's questions the one with the highest number counts."""
+        """`asked` is {page, number, question}: of one page's questions the one with the highest
+        number counts.
+        """
         if not isinstance(asked, dict) or not isinstance(asked.get("question"), dict):
             raise InputError('ask {"page": NAME, "number": N, "question": {...}}')
         if kind == "watch":
@@ -72,7 +79,9 @@ class Desk:
 
 
 def warm() -> None:
-    """Loads what searches for coalitions: numba takes a second, and once a machine a quarter of a minute to compile."""
+    """Loads what searches for coalitions: numba takes a second, and once a machine a quarter of a
+    minute to compile.
+    """
     from decor.graph.families import complete
     from decor.privacy.leverage import branch
     from decor.privacy.leverage.solve import Noise

@@ -1,8 +1,10 @@
-"""The server: this machine alone, for whoever has the token, and nothing but the page and its questions.
+"""The server: this machine alone, for whoever has the token, and nothing but the page and its
+questions.
 
-Guarantee: it listens on 127.0.0.1; a request that does not name this very address, or comes from another site's page, is refused
-(so no name that points here, and no page elsewhere, can use a browser to ask); without the token there is only the empty page;
-what is served is a fixed table, so that no path leads to a file.
+Guarantee: it listens on 127.0.0.1; a request that does not name this very address, or comes from
+another site's page, is refused (so no name that points here, and no page elsewhere, can use a
+browser to ask); without the token there is only the empty page; what is served is a fixed table, so
+that no path leads to a file.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ _IDLE, _FAREWELL = 60.0, 0.5
 
 _SHARED = ("dom", "format", "axes", "graph")
 _OWN = ("asking", "controls", "sketch", "canvas", "answers", "watching", "planner")
-"""Scripts in the order in which they are joined: the report's own first, so that both pages look and round alike."""
+"""Scripts in the order in which they are joined: the report's own first, so that both pages look
+and round alike.
+"""
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
@@ -57,7 +61,11 @@ def files() -> dict[str, tuple[str, bytes]]:
     """All that is served without the token, by its path; none of it is about anybody."""
     own, report = (resources.files(f"decor.{room}") / "page" for room in ("ui", "results"))
     parts = [(report / f"{name}.js") for name in _SHARED] + [(own / f"{name}.js") for name in _OWN]
-    script = "(function () {\n'use strict';\n" + "\n".join(part.read_text("utf-8") for part in parts) + "\n})();\n"
+    script = (
+        "(function () {\n'use strict';\n"
+        + "\n".join(part.read_text("utf-8") for part in parts)
+        + "\n})();\n"
+    )
     style = (report / "report.css").read_text("utf-8") + (own / "planner.css").read_text("utf-8")
     return {
         "/": ("text/html; charset=utf-8", (own / "planner.html").read_bytes()),
@@ -89,7 +97,9 @@ class Server(socketserver.ThreadingMixIn, HTTPServer):
         try:
             super().__init__((HOST, port), Handler)
         except OSError as problem:
-            raise InputError(f"port {port} cannot be used: {problem.strerror}; name another, or none") from None
+            raise InputError(
+                f"port {port} cannot be used: {problem.strerror}; name another, or none"
+            ) from None
         self.names = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
 
     def server_bind(self) -> None:
@@ -148,7 +158,9 @@ class Handler(BaseHTTPRequestHandler):
             self._refuse(problem)
 
     def _answer(self, kind: str, asked: Any) -> dict[str, Any]:
-        """What is wrong with a question is an answer too: browsers log every other status as an error of the page."""
+        """What is wrong with a question is an answer too: browsers log every other status as an
+        error of the page.
+        """
         try:
             return self.server.desk.answer(kind, asked)
         except DecorError as problem:
@@ -157,34 +169,56 @@ class Handler(BaseHTTPRequestHandler):
             return {"superseded": True}
         except Exception as problem:
             traceback.print_exc()
-            raise Refused(500, f"the planner failed on this question ({type(problem).__name__}); that is a bug of ours") from None
+            raise Refused(
+                500,
+                f"the planner failed on this question ({type(problem).__name__}); "
+                "that is a bug of ours",
+            ) from None
 
     def _check_sender(self) -> None:
         """Before everything else: by which name this machine was called, and from whose page."""
         hosts = self.headers.get_all("Host") or []
         if len(hosts) != 1 or hosts[0] not in self.server.names:
             raise Refused(
-                403, f"this is the planner at {HOST}:{self.server.server_port} and nowhere else; open what decor ui printed"
+                403,
+                f"this is the planner at {HOST}:{self.server.server_port} and nowhere else; "
+                "open what decor ui printed",
             )
         origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site")
-        # a link from elsewhere may open the page, which knows nothing without the token; only the page itself may ask
+        # a link from elsewhere may open the page, which knows nothing without the token; only the
+        # page itself may ask
         strange = self.command == "POST" and site not in (None, "same-origin", "none")
         if origin not in (None, f"http://{hosts[0]}") or strange:
-            raise Refused(403, "the planner answers its own page alone, and no page of another site")
+            raise Refused(
+                403, "the planner answers its own page alone, and no page of another site"
+            )
 
     def _check_token(self) -> None:
         scheme, _, given = self.headers.get("Authorization", "").partition(" ")
-        if scheme != "Bearer" or not hmac.compare_digest(given.encode(), self.server.token.encode()):
-            raise Refused(401, "the token is missing or of another planner; open the address that decor ui printed")
+        if scheme != "Bearer" or not hmac.compare_digest(
+            given.encode(), self.server.token.encode()
+        ):
+            raise Refused(
+                401,
+                "the token is missing or of another planner; open the address that "
+                "decor ui printed",
+            )
 
     def _question(self) -> Any:
-        if self.headers.get("Content-Type", "").partition(";")[0].strip().lower() != "application/json":
+        if (
+            self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+            != "application/json"
+        ):
             raise Refused(415, "questions are JSON; send them as application/json")
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()) or "Transfer-Encoding" in self.headers:
             raise Refused(411, "a question says how long it is; send its Content-Length")
         if len(length) > 9 or int(length) > LARGEST:
-            raise Refused(413, f"a question has {LARGEST:,} bytes at most, not {length[:12]}; draw a smaller graph")
+            raise Refused(
+                413,
+                f"a question has {LARGEST:,} bytes at most, not {length[:12]}; "
+                "draw a smaller graph",
+            )
         try:
             return json.loads(self.rfile.read(int(length)).decode(), parse_constant=_no_constant)
         except (ValueError, RecursionError) as problem:
@@ -196,7 +230,8 @@ class Handler(BaseHTTPRequestHandler):
     def _refuse(self, problem: Refused) -> None:
         self.close_connection = True
         self._say(problem.status, {"error": str(problem)})
-        # whoever is still sending would lose the answer if the line were cut: it ends when they have read it, or soon
+        # whoever is still sending would lose the answer if the line were cut: it ends when they
+        # have read it, or soon
         with suppress(OSError):
             self.connection.shutdown(socket.SHUT_WR)
             self.connection.settimeout(_FAREWELL)
@@ -209,7 +244,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)
-        for name, value in (*_HEADERS.items(), ("Content-Type", kind), ("Content-Length", str(len(body)))):
+        for name, value in (
+            *_HEADERS.items(),
+            ("Content-Type", kind),
+            ("Content-Length", str(len(body))),
+        ):
             self.send_header(name, value)
         if self.close_connection:
             self.send_header("Connection", "close")

@@ -1,6 +1,8 @@
-"""A folder as it is now, for whoever looks on: a training, a comparison or a federation, also while it is being written.
+"""A folder as it is now, for whoever looks on: a training, a comparison or a federation, also while
+it is being written.
 
-Reads and never writes. What is half there is said to be, or is what it was a moment ago: all files here are replaced in one move.
+Reads and never writes. What is half there is said to be, or is what it was a moment ago: all files
+here are replaced in one move.
 """
 
 from __future__ import annotations
@@ -40,11 +42,15 @@ class Watch:
         self._spent: dict[str, dict[str, Any]] = {}
 
     def since(self, seen: object) -> dict[str, Any]:
-        """The folder's state, or only that it is as it was when it had the digest `seen`; and how long it has been quiet."""
+        """The folder's state, or only that it is as it was when it had the digest `seen`; and how
+        long it has been quiet.
+        """
         with self._one:
             if time.monotonic() - self._looked > _AGAIN or not self._digest:
                 self._state = {"folder": str(self.folder), **self._look()}
-                self._digest = hashlib.sha256(json.dumps(self._state, sort_keys=True, default=str).encode()).hexdigest()[:16]
+                self._digest = hashlib.sha256(
+                    json.dumps(self._state, sort_keys=True, default=str).encode()
+                ).hexdigest()[:16]
                 self._looked = time.monotonic()
             state, digest = self._state, self._digest
         quiet = self._quiet()
@@ -66,7 +72,11 @@ class Watch:
 
     def _look(self) -> dict[str, Any]:
         if not self.folder.is_dir():
-            return {"kind": "nothing", "said": "There is no such folder yet. What is written there will show up here by itself."}
+            return {
+                "kind": "nothing",
+                "said": "There is no such folder yet. What is written "
+                "there will show up here by itself.",
+            }
         under_way = live_status.read(self.folder)
         if under_way is not None:
             plan, rows, simulated = under_way
@@ -81,18 +91,29 @@ class Watch:
         ledgers = sorted(self.folder.glob("*.ledger"))
         if ledgers:
             return self._federation([path.stem for path in ledgers])
-        return {"kind": "nothing", "said": "No run is here yet. What decor train, compare or up writes will show up by itself."}
+        return {
+            "kind": "nothing",
+            "said": "No run is here yet. What decor train, compare or up "
+            "writes will show up by itself.",
+        }
 
     def _kept(self, manifest: dict[str, Any]) -> dict[str, Any]:
         """A run as it was last saved."""
         try:
             plan = NoisePlan.load(self.folder / "plan.json")
         except InputError:
-            return {"kind": "nothing", "said": "A run is being written here; its plan cannot be read yet."}
+            return {
+                "kind": "nothing",
+                "said": "A run is being written here; its plan cannot be read yet.",
+            }
         return self._training(plan, _rows(self.folder / "metrics.jsonl"), manifest)
 
     def _training(
-        self, plan: NoisePlan, rows: list[dict[str, Any]], manifest: dict[str, Any], under_way: bool = False
+        self,
+        plan: NoisePlan,
+        rows: list[dict[str, Any]],
+        manifest: dict[str, Any],
+        under_way: bool = False,
     ) -> dict[str, Any]:
         taken = (rows[-1].get("step") if rows else 0) if under_way else manifest.get("steps_taken")
         taken = taken if isinstance(taken, int) and 0 <= taken <= plan.exposure.steps else 0
@@ -104,7 +125,9 @@ class Watch:
             for each in METRICS
             if any(isinstance(row.get(each["name"]), int | float) for row in rows)
         ]
-        rows = rows[:: max(1, -(-len(rows) // _POINTS))] + rows[-1:] if len(rows) > _POINTS else rows
+        rows = (
+            rows[:: max(1, -(-len(rows) // _POINTS))] + rows[-1:] if len(rows) > _POINTS else rows
+        )
         return {
             "kind": "training",
             "said": said,
@@ -115,12 +138,20 @@ class Watch:
             "steps": plan.exposure.steps,
             **self._promise(Run(plan, {}, {}, taken, stopped, manifest)),
             "metrics": known,
-            "history": {name: [row.get(name) for row in rows] for name in ("step", *(each["name"] for each in known))},
+            "history": {
+                name: [row.get(name) for row in rows]
+                for name in ("step", *(each["name"] for each in known))
+            },
         }
 
     def _promise(self, run: Run) -> dict[str, Any]:
-        """What the run promises, and what its steps cost if their number was fixed in advance; remembered, as it may be slow."""
-        plan, marks = run.plan, [run.manifest.get(name) for name in ("noise", "engine", "stop_saw_private_data")]
+        """What the run promises, and what its steps cost if their number was fixed in advance;
+        remembered, as it may be slow.
+        """
+        plan, marks = (
+            run.plan,
+            [run.manifest.get(name) for name in ("noise", "engine", "stop_saw_private_data")],
+        )
         key = json.dumps([plan.to_json(), run.steps_taken, run.stopped, marks], default=str)
         if key not in self._spent:
             delta = None if plan.budget is not None else 1e-5
@@ -155,14 +186,25 @@ class Watch:
         for row in rows:
             row["epsilon"] = "none" if row["epsilon"] is None else rounded_up(float(row["epsilon"]))
         title = str(_dict(manifest, "task").get("name", "comparison"))
-        return {"kind": "comparison", "said": said, "over": over, "title": title, "rows": rows, "metrics": shown}
+        return {
+            "kind": "comparison",
+            "said": said,
+            "over": over,
+            "title": title,
+            "rows": rows,
+            "metrics": shown,
+        }
 
     def _federation(self, names: list[str]) -> dict[str, Any]:
         nodes = [self._node(name) for name in names]
         over = all(node["over"] for node in nodes)
         working = sum(node["answers"] for node in nodes)
         said = (
-            "Everybody is done." if over else f"{working} of {len(nodes)} users are at work." if working else "Nobody is at work."
+            "Everybody is done."
+            if over
+            else f"{working} of {len(nodes)} users are at work."
+            if working
+            else "Nobody is at work."
         )
         title = next((node["federation"] for node in nodes if node["federation"]), "federation")
         return {"kind": "federation", "said": said, "over": over, "title": title, "nodes": nodes}
@@ -176,7 +218,11 @@ class Watch:
             here = [each["here"] for each in said["neighbours"]]
             state = said["paused"] or f"at work, {sum(here)} of {len(here)} neighbours here"
             told = {key: said[key] for key in ("federation", "step", "steps", "missed")}
-            return blank | told | {"epsilon": rounded_up(said["epsilon"]), "state": str(state), "answers": True}
+            return (
+                blank
+                | told
+                | {"epsilon": rounded_up(said["epsilon"]), "state": str(state), "answers": True}
+            )
         except (InputError, KeyError, TypeError):
             pass
         manifest = _json(self.folder / name / "manifest.json")
@@ -184,9 +230,16 @@ class Watch:
             plan = NoisePlan.load(self.folder / name / "plan.json")
             taken, steps = int(manifest["steps_taken"]), plan.exposure.steps
         except (InputError, KeyError, TypeError, ValueError):
-            return blank | {"state": f"does not answer; its last word: {_last_event(self.folder / f'{name}.log')}"}
+            return blank | {
+                "state": "does not answer; its last word: "
+                f"{_last_event(self.folder / f'{name}.log')}"
+            }
         stopped = _stop_reason(manifest)
-        told = {"federation": str(_dict(manifest, "task").get("name", "")), "step": taken, "steps": steps}
+        told = {
+            "federation": str(_dict(manifest, "task").get("name", "")),
+            "step": taken,
+            "steps": steps,
+        }
         promised = self._promise(Run(plan, {}, {}, taken, stopped, manifest))["promised"]
         told |= {"missed": manifest.get("steps_missed", 0), "epsilon": promised}
         return blank | told | {"state": stopped or "done", "over": not stopped}

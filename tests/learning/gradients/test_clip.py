@@ -1,4 +1,6 @@
-"""The clip holds in exact arithmetic: lengths are compared as fractions of whole numbers, for whatever numbers go in."""
+"""The clip holds in exact arithmetic: lengths are compared as fractions of whole numbers, for
+whatever numbers go in.
+"""
 
 import math
 import os
@@ -16,7 +18,14 @@ from decor.federation.local_gradient import Local
 from decor.learning import losses
 from decor.learning.batches import Batch
 from decor.learning.gradients import linear
-from decor.learning.gradients.clip import add_clipped, factors, lengths, lengths_by_torch, limits, scale
+from decor.learning.gradients.clip import (
+    add_clipped,
+    factors,
+    lengths,
+    lengths_by_torch,
+    limits,
+    scale,
+)
 from decor.learning.gradients.layers import Layers
 from decor.learning.gradients.linear import Linear
 from decor.learning.gradients.modules import Modules
@@ -27,7 +36,22 @@ from decor.learning.task import Task
 
 torch.set_num_threads(1)
 F32, F64 = torch.float32, torch.float64
-EXTREME = [0.0, 1e-45, 1.2e-38, 1e-30, 1e-23, 1e-5, 0.3, 1.0, 1.0000001, 60.0, 1e10, 1e18, 1e30, 3.4e38]
+EXTREME = [
+    0.0,
+    1e-45,
+    1.2e-38,
+    1e-30,
+    1e-23,
+    1e-5,
+    0.3,
+    1.0,
+    1.0000001,
+    60.0,
+    1e10,
+    1e18,
+    1e30,
+    3.4e38,
+]
 BEYOND = [5e-324, 1e-320, 1e-200, 1e-165, 1e-155, 1e150, 1e160, 1e200, 1.7e308]
 CLIPS = [1e-12, 1e-6, 0.1, 1.0, 7.3, 1e6, 1e30]
 
@@ -45,11 +69,15 @@ def square(blocks):
 
 def assert_within(blocks, limit):
     assert all(bool(torch.isfinite(block).all()) for block in blocks)
-    assert square(blocks) <= Fraction(limit) ** 2, f"{math.sqrt(float(square(blocks) / Fraction(limit) ** 2)):.12g} clips"
+    assert square(blocks) <= Fraction(limit) ** 2, (
+        f"{math.sqrt(float(square(blocks) / Fraction(limit) ** 2)):.12g} clips"
+    )
 
 
 def clipped(parts, clip, dtype, noncontiguous=False):
-    """What add_clipped adds to zeros, of parts [numbers] of one model; or through the branch that a card takes too."""
+    """What add_clipped adds to zeros, of parts [numbers] of one model; or through the branch that a
+    card takes too.
+    """
     gradients = [part.to(dtype).view(1, 1, 1, -1) for part in parts]
     to = [torch.zeros_like(g) for g in gradients]
     if noncontiguous:
@@ -65,14 +93,23 @@ def clipped(parts, clip, dtype, noncontiguous=False):
 @given(data=st.data())
 def test_a_clipped_gradient_is_never_longer_than_the_clip(dtype, noncontiguous, data):
     sizes = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=3))
-    parts = [torch.tensor(data.draw(st.lists(extremes(dtype), min_size=n, max_size=n)), dtype=F64) for n in sizes]
+    parts = [
+        torch.tensor(data.draw(st.lists(extremes(dtype), min_size=n, max_size=n)), dtype=F64)
+        for n in sizes
+    ]
     clip = data.draw(st.sampled_from(CLIPS + [1e-40, 3.4e38]))
     added = clipped(parts, clip, dtype, noncontiguous)
     assert_within(added, clip)
     finite = all(bool(torch.isfinite(part.to(dtype)).all()) for part in parts)
     given_square = square([part.to(dtype) for part in parts]) if finite else 0
-    if finite and given_square <= (Fraction(clip) * Fraction(999_999, 1_000_000)) ** 2 and clip > 1e-30:
-        assert all(torch.equal(a.flatten(), part.to(dtype)) for a, part in zip(added, parts, strict=True)), "what is short stays"
+    if (
+        finite
+        and given_square <= (Fraction(clip) * Fraction(999_999, 1_000_000)) ** 2
+        and clip > 1e-30
+    ):
+        assert all(
+            torch.equal(a.flatten(), part.to(dtype)) for a, part in zip(added, parts, strict=True)
+        ), "what is short stays"
 
 
 @pytest.mark.parametrize("dtype", [F32, F64])
@@ -80,7 +117,10 @@ def test_a_clipped_gradient_is_never_longer_than_the_clip(dtype, noncontiguous, 
 @given(data=st.data())
 def test_a_clip_is_not_needlessly_short(dtype, data):
     moderate = st.floats(0.0009765625, 2.0**60, width=32)
-    parts = [torch.tensor(data.draw(st.lists(moderate, min_size=1, max_size=8)), dtype=F64) for _ in range(2)]
+    parts = [
+        torch.tensor(data.draw(st.lists(moderate, min_size=1, max_size=8)), dtype=F64)
+        for _ in range(2)
+    ]
     clip = data.draw(st.sampled_from([1e-12, 1e-6, 0.1, 1.0, 7.3]))
     wanted = min(square([part.to(dtype) for part in parts]), Fraction(clip) ** 2)
     assert square(clipped(parts, clip, dtype)) >= wanted * Fraction(99_999, 100_000) ** 2
@@ -108,14 +148,19 @@ def test_rounding_alone_takes_no_gradient_beyond_its_clip():
     for dtype in (F32, F64):
         for clip in (0.1, 0.7, 1.0, 3.3):
             for size in (1, 2, 5, 40):
-                assert_within(clipped([10 * torch.randn(size, generator=generator, dtype=F64)], clip, dtype), clip)
+                assert_within(
+                    clipped([10 * torch.randn(size, generator=generator, dtype=F64)], clip, dtype),
+                    clip,
+                )
 
 
 @pytest.mark.parametrize("dtype", [F32, F64])
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_lengths_neither_vanish_nor_overflow(dtype, data):
-    values = torch.tensor(data.draw(st.lists(extremes(dtype), min_size=1, max_size=6)), dtype=F64).to(dtype)
+    values = torch.tensor(
+        data.draw(st.lists(extremes(dtype), min_size=1, max_size=6)), dtype=F64
+    ).to(dtype)
     found = float(data.draw(st.sampled_from([lengths, lengths_by_torch]))(values))
     if math.isinf(found):
         assert square([values]) > Fraction(2) ** 2047
@@ -132,11 +177,14 @@ def test_a_factor_of_zero_makes_everything_zero_and_tiny_numbers_vanish():
     rows = torch.tensor([[math.nan, 1.0], [math.inf, -1.0], [2.0, 1e-38]])
     found = scale(rows.clone(), torch.tensor([0.0, 0.0, 0.5], dtype=F64))
     assert torch.equal(found, torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, 0.0]]))
-    found = scale(rows.t().contiguous().t(), torch.tensor([0.0, 0.0, 0.5], dtype=F64))  # the branch that a card takes too
+    # the branch that a card takes too
+    found = scale(rows.t().contiguous().t(), torch.tensor([0.0, 0.0, 0.5], dtype=F64))
     assert torch.equal(found, torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, 0.0]]))
     limit = limits(torch.tensor(math.inf), F32, 3)
     assert float(limit) <= torch.finfo(F32).max
-    assert factors(torch.tensor([math.nan, math.inf, 0.0, 2.0], dtype=F64), torch.tensor(1.0, dtype=F64)).tolist() == [
+    assert factors(
+        torch.tensor([math.nan, math.inf, 0.0, 2.0], dtype=F64), torch.tensor(1.0, dtype=F64)
+    ).tolist() == [
         0,
         0,
         1,
@@ -201,7 +249,14 @@ def added(gradients, level, clip, batch, kind=None):
     to = [torch.zeros_like(b, dtype=kind or b.dtype) for b in blocks]
     add = gradients.add_records if level == "example" else gradients.add_means
     dtype = blocks[0].dtype
-    add(to, blocks, batch, slice(0, 1), torch.tensor([[clip]], dtype=dtype), torch.ones(1, 1, dtype=dtype))
+    add(
+        to,
+        blocks,
+        batch,
+        slice(0, 1),
+        torch.tensor([[clip]], dtype=dtype),
+        torch.ones(1, 1, dtype=dtype),
+    )
     return to
 
 
@@ -233,11 +288,15 @@ def test_a_clip_factor_below_the_normal_numbers_makes_nothing_longer():
     numbers[13], numbers[17] = 1e-45, 1.7e308
     for _, gradients in paths(extreme_task("relu", numbers), F64):
         for record in range(3):
-            assert_within(added(gradients, "example", 1e-12, Batch(torch.tensor([[record]]), 1.0)), 1e-12)
+            assert_within(
+                added(gradients, "example", 1e-12, Batch(torch.tensor([[record]]), 1.0)), 1e-12
+            )
 
 
 def gap_of_60(feature=1e30, gap=60.0):
-    """Two classes that the model tells apart for sure, and a record far away: what flows back is 1e-26, its square nothing."""
+    """Two classes that the model tells apart for sure, and a record far away: what flows back is
+    1e-26, its square nothing.
+    """
     model = nn.Linear(4, 3)
     with torch.no_grad():
         model.weight.zero_()
@@ -262,14 +321,32 @@ def test_probabilities_whose_squares_vanish_are_clipped_all_the_same(dtype, feat
 def test_linear_models_clip_on_a_card_as_they_do_here(dtype):
     generator = torch.Generator().manual_seed(2)
     e = torch.randn(2, 5, 3, generator=generator, dtype=F64).to(dtype) * 10
-    e[0, 1, 2], e[1, 2, 0], e[1, 3, 1], e[0, 0, 0] = math.nan, math.inf, 1e-38 if dtype is F32 else 1e-308, 0.0
+    e[0, 1, 2], e[1, 2, 0], e[1, 3, 1], e[0, 0, 0] = (
+        math.nan,
+        math.inf,
+        1e-38 if dtype is F32 else 1e-308,
+        0.0,
+    )
     size = torch.rand(2, 5, 1, generator=generator, dtype=F64)
     size[0, 3], size[1, 4] = math.inf, 0.0
-    limit, rate = torch.tensor([[[0.1, 1.0, 1e9]]], dtype=F64), torch.tensor([[[1.0, -2.0, 0.5]]], dtype=F64)
-    for weights in (torch.full((1, 1, 1), 0.25, dtype=F64), torch.rand(2, 5, 1, generator=generator, dtype=F64)):
-        there = linear._clip_by_torch(e, size, limit, rate, weights, torch.finfo(dtype).smallest_normal)
+    limit, rate = (
+        torch.tensor([[[0.1, 1.0, 1e9]]], dtype=F64),
+        torch.tensor([[[1.0, -2.0, 0.5]]], dtype=F64),
+    )
+    for weights in (
+        torch.full((1, 1, 1), 0.25, dtype=F64),
+        torch.rand(2, 5, 1, generator=generator, dtype=F64),
+    ):
+        there = linear._clip_by_torch(
+            e, size, limit, rate, weights, torch.finfo(dtype).smallest_normal
+        )
         here = linear._clipped(e.clone(), size, limit, rate, weights)
-        assert torch.equal(here, there) and torch.isfinite(here).all() and not here[0, 3].any() and here[1, 4].any()
+        assert (
+            torch.equal(here, there)
+            and torch.isfinite(here).all()
+            and not here[0, 3].any()
+            and here[1, 4].any()
+        )
 
 
 @pytest.mark.parametrize("dtype", [F32, F64])
@@ -281,10 +358,17 @@ def test_a_record_that_is_clipped_adds_all_of_its_clip(kind, dtype):
     for name, gradients in paths(task, dtype):
         if name == "quadratic":
             continue
-        longest = max(square(added(gradients, "example", 1e6, Batch(torch.tensor([[r]]), 1.0))) for r in range(3))
+        longest = max(
+            square(added(gradients, "example", 1e6, Batch(torch.tensor([[r]]), 1.0)))
+            for r in range(3)
+        )
         clip = 0.5 * math.sqrt(float(longest))
-        found = max(square(added(gradients, "example", clip, Batch(torch.tensor([[r]]), 1.0))) for r in range(3))
-        # one expected record of a batch: float32 tiles take a little more of the clip, for their sums
+        found = max(
+            square(added(gradients, "example", clip, Batch(torch.tensor([[r]]), 1.0)))
+            for r in range(3)
+        )
+        # one expected record of a batch: float32 tiles take a little more of the clip, for their
+        # sums
         short = Fraction(1, 1000) if "exact" in name and dtype is F32 else Fraction(1, 100_000)
         assert (Fraction(clip) * (1 - short)) ** 2 <= found <= Fraction(clip) ** 2, name
 
@@ -297,17 +381,24 @@ def test_a_record_whose_gradient_overflows_adds_nothing_and_leaves_the_others(ki
     plain = extreme_task(kind, numbers)
     X, y = plain.shards[0]
     huge = X.clone()
-    huge[1] = torch.tensor([1.5e308, -1.5e308, 1.5e308] if dtype is F64 else [3e38, -3e38, 1e300], dtype=F64)
+    huge[1] = torch.tensor(
+        [1.5e308, -1.5e308, 1.5e308] if dtype is F64 else [3e38, -3e38, 1e300], dtype=F64
+    )
     sizes = torch.tensor([[0.25, 0.25, 0.25]], dtype=F64)
     weights = torch.tensor([[0.25, 0.0, 0.25]], dtype=F64)
     rows = torch.tensor([[0, 1, 2]])
-    with torch.no_grad():  # products of these weights overflow, or the record itself does in float32
+    # products of these weights overflow, or the record itself does in float32
+    with torch.no_grad():
         for p in plain.model.parameters():
             p.mul_(4)
     tasks = [Task(plain.model, plain.loss, [(features, y)]) for features in (X, huge)]
-    for (name, without), (_, overflowing) in zip(*(paths(task, dtype) for task in tasks), strict=True):
+    for (name, without), (_, overflowing) in zip(
+        *(paths(task, dtype) for task in tasks), strict=True
+    ):
         if name == "quadratic":
-            assert not any(block.any() for block in added(overflowing, "user", 0.5, Batch(rows, 1 / 3)))
+            assert not any(
+                block.any() for block in added(overflowing, "user", 0.5, Batch(rows, 1 / 3))
+            )
             continue
         alone = added(overflowing, "example", 0.5, Batch(torch.tensor([[1]]), 0.25))
         assert all(bool(torch.isfinite(block).all()) for block in alone)
@@ -322,7 +413,9 @@ def test_a_record_whose_gradient_overflows_adds_nothing_and_leaves_the_others(ki
 def local(task, unit="example", clip=1.0, dtype="float32", taken=None, size=None, **recipe):
     """One user's node; `taken` are the records that its sampling takes."""
     exposure = (
-        decor.Exposure(clip, 1, unit="example", batch_size=size or len(taken), records=task.records[0])
+        decor.Exposure(
+            clip, 1, unit="example", batch_size=size or len(taken), records=task.records[0]
+        )
         if unit == "example"
         else decor.Exposure(clip, 1)
     )
@@ -336,7 +429,9 @@ def local(task, unit="example", clip=1.0, dtype="float32", taken=None, size=None
 
 
 def tower(layers=17, largest=1e18):
-    """Weights of 1e18 and a first layer that fires where feature 0 is above a half: then outputs overflow."""
+    """Weights of 1e18 and a first layer that fires where feature 0 is above a half: then outputs
+    overflow.
+    """
     model = stack(2, *[1] * layers, 1).double()
     with torch.no_grad():
         for k, layer in enumerate(model[::2]):
@@ -370,7 +465,10 @@ def test_no_model_tells_by_stopping_a_node_whether_one_record_is_there(path, mon
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_what_a_node_sends_of_its_gradient_is_never_longer_than_the_clip(dtype):
-    """User level: factor times gradient, in exact arithmetic. Without an allowance for roundings half of them are longer."""
+    """User level: factor times gradient, in exact arithmetic.
+
+    Without an allowance for roundings half of them are longer.
+    """
     generator = torch.Generator().manual_seed(1)
     for trial in range(40):
         X = torch.randn(5, 6, generator=generator, dtype=F64) * 10.0 ** (trial % 7)
@@ -386,11 +484,17 @@ def test_what_a_node_sends_of_its_gradient_is_never_longer_than_the_clip(dtype):
 
 @pytest.mark.parametrize("unit", ["example", "user"])
 def test_what_a_module_draws_at_a_node_is_drawn_from_the_operating_system(unit):
-    """Were the masks of dropout known, a record less would give its mask to the next, and move what others add."""
+    """Were the masks of dropout known, a record less would give its mask to the next, and move what
+    others add.
+    """
     model = nn.Sequential(nn.Linear(6, 40), nn.Dropout(0.5), nn.Linear(40, 2)).double().train()
     generator = torch.Generator().manual_seed(1)
     X, y = torch.randn(8, 6, generator=generator, dtype=F64), torch.arange(8) % 2
-    exposure = decor.Exposure(1.0, 1, unit="example", batch_size=8, records=8) if unit == "example" else decor.Exposure(1.0, 1)
+    exposure = (
+        decor.Exposure(1.0, 1, unit="example", batch_size=8, records=8)
+        if unit == "example"
+        else decor.Exposure(1.0, 1)
+    )
     asked = []
 
     def random(count):
@@ -432,7 +536,9 @@ def long_records(count, value=0.7, features=4):
 
 @pytest.mark.parametrize("clip", [0.1, 0.3, 0.7])
 def test_one_record_more_moves_a_nodes_sum_by_its_clip_at_most(clip):
-    """All records pull the same way, so that roundings of the sum do: what 4 b^2 2^-53 stood for."""
+    """All records pull the same way, so that roundings of the sum do: what 4 b^2 2^-53
+    stood for.
+    """
     task = long_records(200)
     node = local(task, taken=range(200), size=100, clip=clip)
     sums = []
@@ -448,14 +554,22 @@ def test_one_record_more_moves_a_nodes_sum_by_its_clip_at_most(clip):
 def test_one_record_more_moves_a_float32_sum_by_its_clip_at_most(path, size, most, kind):
     task = long_records(most, 0.3)
     shape = Stack.of(task.model, task.loss, (4,))
-    gradients = Layers(task, shape, F32, exact=True) if path is Layers else Modules(task, F32, exact=True)
+    gradients = (
+        Layers(task, shape, F32, exact=True) if path is Layers else Modules(task, F32, exact=True)
+    )
     sums = []
     for count in range(1, most + 1, 1 if size == 3 else 3):
         both = []
         for some in (count - 1, count):
             rows = torch.arange(max(1, some)).unsqueeze(0)
             both.append(
-                added(gradients, "example", 0.1, Batch(rows, 1 / size if some else torch.zeros(1, 1, dtype=F64)), kind)[0]
+                added(
+                    gradients,
+                    "example",
+                    0.1,
+                    Batch(rows, 1 / size if some else torch.zeros(1, 1, dtype=F64)),
+                    kind,
+                )[0]
             )
         sums.append(worst_step([b.double() for b in both], 0.1, size))
     assert Fraction(99, 100) ** 2 < max(sums) <= 1

@@ -1,4 +1,6 @@
-"""Every path of gradients against plain autograd: one user, one seed, one setting and one record at a time."""
+"""Every path of gradients against plain autograd: one user, one seed, one setting and one record at
+a time.
+"""
 
 import copy
 import warnings
@@ -40,7 +42,9 @@ def task(model, loss, shape=(5,), classes=3, sizes=SIZES, seed=0, test=False, X=
     generator = torch.Generator().manual_seed(seed)
 
     def shard(m):
-        features = torch.randn(m, *shape, generator=generator, dtype=F64) if X is None else X(m, generator)
+        features = (
+            torch.randn(m, *shape, generator=generator, dtype=F64) if X is None else X(m, generator)
+        )
         if loss is losses.squared:
             return features, torch.randn(m, classes, generator=generator, dtype=F64)
         return features, torch.randint(classes, (m,), generator=generator)
@@ -56,18 +60,26 @@ BUILT_IN = {
     "logistic without bias": lambda: task(nn.Linear(5, 1, bias=False), losses.logistic, classes=2),
     "linear": lambda: task(nn.Linear(5, 1), losses.squared, classes=1),
     "linear without bias": lambda: task(nn.Linear(5, 1, bias=False), losses.squared, classes=1),
-    "one layer of a sequence": lambda: task(nn.Sequential(nn.Linear(5, 1)), losses.logistic, classes=2),
+    "one layer of a sequence": lambda: task(
+        nn.Sequential(nn.Linear(5, 1)), losses.logistic, classes=2
+    ),
     "multinomial": lambda: task(nn.Linear(5, 3), losses.cross_entropy),
     "multinomial without bias": lambda: task(nn.Linear(5, 3, bias=False), functional.cross_entropy),
     "several outputs": lambda: task(nn.Linear(5, 2), losses.squared, classes=2),
     "tanh": lambda: task(mlp(5, 4, 3), losses.cross_entropy),
     "relu": lambda: task(mlp(5, 6, 3, activation=nn.ReLU), losses.cross_entropy),
-    "relu, first bias only": lambda: task(mlp(5, 6, 3, activation=nn.ReLU, bias=(True, False)), losses.cross_entropy),
+    "relu, first bias only": lambda: task(
+        mlp(5, 6, 3, activation=nn.ReLU, bias=(True, False)), losses.cross_entropy
+    ),
     "tanh, last bias only": lambda: task(mlp(5, 4, 3, bias=(False, True)), losses.cross_entropy),
-    "relu without biases": lambda: task(mlp(5, 6, 2, activation=nn.ReLU, bias=(False, False)), losses.squared, classes=2),
+    "relu without biases": lambda: task(
+        mlp(5, 6, 2, activation=nn.ReLU, bias=(False, False)), losses.squared, classes=2
+    ),
     "deep tanh logistic": lambda: task(mlp(5, 4, 3, 1), losses.logistic, classes=2),
     "deep relu": lambda: task(mlp(5, 7, 6, 3, activation=nn.ReLU), losses.cross_entropy),
-    "deep, middle bias only": lambda: task(mlp(5, 4, 3, 2, bias=(False, True, False)), losses.squared, classes=2),
+    "deep, middle bias only": lambda: task(
+        mlp(5, 4, 3, 2, bias=(False, True, False)), losses.squared, classes=2
+    ),
     "one hidden unit": lambda: task(mlp(5, 1, 1), losses.squared, classes=1),
     "pictures": lambda: task(mlp(6, 4, 3, flat=True), losses.cross_entropy, (2, 3)),
 }
@@ -86,7 +98,9 @@ def scattered(gradients, users, seed=1, shape=(SEEDS, SETTINGS), scale=0.3):
     """Models [users, seeds, settings, ...] that all differ."""
     generator = torch.Generator().manual_seed(seed)
     blocks = [b.expand(users, *shape, *b.shape).clone() for b in gradients.initial()]
-    return [b + scale * torch.randn(b.shape, generator=generator, dtype=F64).to(b.dtype) for b in blocks]
+    return [
+        b + scale * torch.randn(b.shape, generator=generator, dtype=F64).to(b.dtype) for b in blocks
+    ]
 
 
 def same_models(into, source, blocks):
@@ -106,13 +120,18 @@ def clips():
 
 
 def autograd(given, model, state, X, y):
-    """Gradients of the loss of some records, by the names that are trained; `model` is a copy to work with."""
+    """Gradients of the loss of some records, by the names that are trained; `model` is a copy to
+    work with.
+    """
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     with torch.no_grad():
         for name, p in trained.items():
             p.copy_(state[name])
     found = torch.autograd.grad(given.loss(model(X), y), list(trained.values()), allow_unused=True)
-    return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(trained.items(), found, strict=True)}
+    return {
+        n: torch.zeros_like(p) if g is None else g
+        for (n, p), g in zip(trained.items(), found, strict=True)
+    }
 
 
 def norm(state):
@@ -123,19 +142,31 @@ def expected(given, state, batch, clip, alpha, levels=("user", "example")):
     """What every user, seed and setting must add at each level, from single records' gradients."""
     joint = [torch.cat(part) for part in zip(*given.shards, strict=True)]
     null, copied = sum(given.records), copy.deepcopy(given.model)
-    added = {level: {name: torch.zeros_like(value) for name, value in state.items()} for level in levels}
+    added = {
+        level: {name: torch.zeros_like(value) for name, value in state.items()} for level in levels
+    }
     users, seeds, settings = next(iter(state.values())).shape[:3]
     for u, s, k in np.ndindex(users, seeds, settings):
         at = u * seeds + s if len(batch.rows) == users * seeds else u
-        weights = [batch.weights] * batch.rows.shape[1] if isinstance(batch.weights, float) else batch.weights[at].tolist()
+        weights = (
+            [batch.weights] * batch.rows.shape[1]
+            if isinstance(batch.weights, float)
+            else batch.weights[at].tolist()
+        )
         taken = [(r, w) for r, w in zip(batch.rows[at].tolist(), weights, strict=True) if r != null]
         model = {name: value[u, s, k] for name, value in state.items()}
         each = [(autograd(given, copied, model, joint[0][[r]], joint[1][[r]]), w) for r, w in taken]
         limit, rate = float(clip[s, k]), float(alpha[s, k])
         for level in levels:
-            factors = [min(1.0, limit / norm(g)) if level == "example" and norm(g) else 1.0 for g, _ in each]
+            factors = [
+                min(1.0, limit / norm(g)) if level == "example" and norm(g) else 1.0
+                for g, _ in each
+            ]
             total = {
-                name: sum((w * f * g[name] for (g, w), f in zip(each, factors, strict=True)), torch.zeros_like(value))
+                name: sum(
+                    (w * f * g[name] for (g, w), f in zip(each, factors, strict=True)),
+                    torch.zeros_like(value),
+                )
                 for name, value in model.items()
             }
             shrunk = limit / norm(total) if level == "user" and norm(total) > limit else 1.0
@@ -152,7 +183,9 @@ def added_by(gradients, blocks, batch, level, parts=None, clip=None, alpha=None)
     add = gradients.add_records if level == "example" else gradients.add_means
     for users in parts or [slice(0, len(blocks[0]))]:
         add(to, held, batch, users, clip.to(dtype), alpha.to(dtype))
-    assert all(torch.equal(a, b) for a, b in zip(held, blocks, strict=True)), "models are left as they were"
+    assert all(torch.equal(a, b) for a, b in zip(held, blocks, strict=True)), (
+        "models are left as they were"
+    )
     return gradients.state([a - b for a, b in zip(to, before, strict=True)])
 
 
@@ -161,7 +194,9 @@ def assert_close(found, wanted, tolerance=1e-10):
     for name in found:
         assert found[name].shape == wanted[name].shape
         gap = (found[name] - wanted[name]).abs().max()
-        assert gap <= tolerance * max(1.0, float(wanted[name].abs().max())), f"{name} is off by {gap:.3g}"
+        assert gap <= tolerance * max(1.0, float(wanted[name].abs().max())), (
+            f"{name} is off by {gap:.3g}"
+        )
 
 
 @pytest.mark.parametrize("kind", ["poisson", "fixed", "all"])
@@ -172,12 +207,16 @@ def test_clipped_gradients_are_those_of_autograd(name, path, kind):
     gradients, batch = PATHS[path](given), batches_of(given, kind)
     blocks = scattered(gradients, given.users)
     state = gradients.state(blocks)
-    assert {n: v.shape[3:] for n, v in state.items()} == {n: p.shape for n, p in given.model.named_parameters()}
+    assert {n: v.shape[3:] for n, v in state.items()} == {
+        n: p.shape for n, p in given.model.named_parameters()
+    }
     for level, wanted in expected(given, state, batch, *clips()).items():
         assert_close(added_by(gradients, blocks, batch, level), wanted)
 
 
-@pytest.mark.parametrize("name", ["logistic", "multinomial", "relu, first bias only", "deep tanh logistic"])
+@pytest.mark.parametrize(
+    "name", ["logistic", "multinomial", "relu, first bias only", "deep tanh logistic"]
+)
 @pytest.mark.parametrize("path", PATHS)
 def test_mean_gradients_are_the_weighted_sums_of_single_ones(path, name):
     given = BUILT_IN[name]()
@@ -186,7 +225,12 @@ def test_mean_gradients_are_the_weighted_sums_of_single_ones(path, name):
     for kind in ("poisson", "fixed", "all"):
         batch = batches_of(given, kind)
         unclipped = expected(
-            given, gradients.state(blocks), batch, torch.full((2, 3), 1e99, dtype=F64), torch.ones(2, 3), ["user"]
+            given,
+            gradients.state(blocks),
+            batch,
+            torch.full((2, 3), 1e99, dtype=F64),
+            torch.ones(2, 3),
+            ["user"],
         )["user"]
         whole = slice(0, given.users)
         assert_close(gradients.state(gradients.mean(blocks, batch, whole)), unclipped)
@@ -216,7 +260,9 @@ def test_users_in_parts_are_the_users_together(name, path, level):
     for kind in ("poisson", "fixed", "all"):
         batch = batches_of(given, kind)
         together = added_by(gradients, blocks, batch, level)
-        assert_close(added_by(gradients, blocks, batch, level, [slice(0, 1), slice(1, 3)]), together, 1e-13)
+        assert_close(
+            added_by(gradients, blocks, batch, level, [slice(0, 1), slice(1, 3)]), together, 1e-13
+        )
         one = added_by(gradients, blocks, batch, level, [slice(1, 2)])
         for key, value in one.items():
             assert not value[0].any() and not value[2].any(), "nobody else is touched"
@@ -225,11 +271,16 @@ def test_users_in_parts_are_the_users_together(name, path, level):
 
 @pytest.mark.parametrize("level", ["user", "example"])
 def test_settings_that_take_turns_are_those_worked_on_together(monkeypatch, level):
-    """Large first layers are taken one setting at a time: what is written must reach the models all the same."""
+    """Large first layers are taken one setting at a time: what is written must reach the models all
+    the same.
+    """
     given = BUILT_IN["deep relu"]()
     gradients = fast(given)
     blocks = scattered(gradients, given.users)
-    together = {kind: added_by(gradients, blocks, batches_of(given, kind), level) for kind in ("poisson", "fixed", "all")}
+    together = {
+        kind: added_by(gradients, blocks, batches_of(given, kind), level)
+        for kind in ("poisson", "fixed", "all")
+    }
     monkeypatch.setattr(layers, "_REPEATED", 0)
     for kind, wanted in together.items():
         assert_close(added_by(gradients, blocks, batches_of(given, kind), level), wanted, 1e-13)
@@ -271,14 +322,19 @@ def test_an_empty_batch_adds_nothing(path):
         given = BUILT_IN[name]()
         gradients = PATHS[path](given)
         null = sum(given.records)
-        batch = Batch(torch.full((given.users * SEEDS, 2), null), torch.zeros(given.users * SEEDS, 2, dtype=F64))
+        batch = Batch(
+            torch.full((given.users * SEEDS, 2), null),
+            torch.zeros(given.users * SEEDS, 2, dtype=F64),
+        )
         for level in ("user", "example"):
             found = added_by(gradients, scattered(gradients, given.users), batch, level)
             assert not any(value.any() for value in found.values())
 
 
 def test_a_users_batch_holds_its_own_records_and_seed():
-    """Users and seeds that see each other's rows would pass any test in which everybody has the same data."""
+    """Users and seeds that see each other's rows would pass any test in which everybody has the
+    same data.
+    """
     given = task(nn.Linear(5, 3), losses.cross_entropy, sizes=(2, 2, 2))
     batch = Batch(torch.tensor([[0], [1], [2], [3], [4], [5]]), 1.0)
     for path in PATHS:
@@ -300,7 +356,12 @@ def test_one_users_record_never_reaches_anothers_gradient(path, level):
         given = Task(kept.model, kept.loss, [(first, y), *others])
         gradients = PATHS[path](given, torch.float32)
         blocks = scattered(gradients, 3)
-        found.append([added_by(gradients, blocks, batches_of(given, kind), level) for kind in ("poisson", "all")])
+        found.append(
+            [
+                added_by(gradients, blocks, batches_of(given, kind), level)
+                for kind in ("poisson", "all")
+            ]
+        )
     for one, two in zip(*found, strict=True):
         assert all(torch.equal(one[name][1:], two[name][1:]) for name in one)
 
@@ -308,7 +369,9 @@ def test_one_users_record_never_reaches_anothers_gradient(path, level):
 HOSTILE = {
     "huge": lambda m, generator: torch.randn(m, 5, generator=generator, dtype=F64) * 1e10,
     "tiny": lambda m, generator: torch.randn(m, 5, generator=generator, dtype=F64) * 1e-10,
-    "unlike": lambda m, generator: torch.randn(m, 5, generator=generator, dtype=F64) * torch.tensor([1e10, 1, 0, 1e-8, 1e5]),
+    "unlike": lambda m, generator: (
+        torch.randn(m, 5, generator=generator, dtype=F64) * torch.tensor([1e10, 1, 0, 1e-8, 1e5])
+    ),
     "equal": lambda m, generator: torch.full((m, 5), 255.0, dtype=F64),
 }
 MODELS = {
@@ -352,7 +415,9 @@ def test_no_data_makes_what_is_added_longer_than_the_clip(name, features, dtype)
 @pytest.mark.parametrize("value", [0.1, 0.3, 1.7])
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_long_gradients_in_float32_are_clipped_to_the_clip(blocks, value):
-    """A norm summed in float32 over a million numbers is too small by parts in a thousand, and the clip is exceeded by that."""
+    """A norm summed in float32 over a million numbers is too small by parts in a thousand, and the
+    clip is exceeded by that.
+    """
     d = 1_000_000
     gradients = [torch.full((1, 1, 1, d // blocks), value) for _ in range(blocks)]
     to = [torch.zeros_like(g) for g in gradients]
@@ -384,9 +449,13 @@ def test_a_clip_whose_square_is_below_the_smallest_number_is_kept_or_refused(pat
     layer = nn.Linear(3, 1, bias=False)
     nn.init.zeros_(layer.weight)
     given = Task(layer, losses.logistic, [(torch.full((2, 3), 1e-23), torch.tensor([1, 1]))] * 3)
-    plan = decor.NoisePlan(decor.ring(3), decor.Exposure(clip=1e-25, steps=1), decor.Adversary.eavesdropper(), 0.0, 0.0)
+    plan = decor.NoisePlan(
+        decor.ring(3), decor.Exposure(clip=1e-25, steps=1), decor.Adversary.eavesdropper(), 0.0, 0.0
+    )
     try:
-        run = decor.train(given, plan, learning_rate=1.0, engine=decor.Vectorised(path=path, dtype=dtype))
+        run = decor.train(
+            given, plan, learning_rate=1.0, engine=decor.Vectorised(path=path, dtype=dtype)
+        )
     except decor.InputError as problem:
         assert "clip" in str(problem)
     else:
@@ -395,13 +464,20 @@ def test_a_clip_whose_square_is_below_the_smallest_number_is_kept_or_refused(pat
 
 def test_clipping_turns_nothing():
     generator = torch.Generator().manual_seed(2)
-    parts = [torch.randn(3, 2, 2, *shape, generator=generator, dtype=F64) for shape in ((4, 2), (3,))]
-    clip, alpha = torch.tensor([[1e-9, 0.5], [1e9, 2.0]], dtype=F64), torch.tensor([[1.0, -2.0], [0.5, 3.0]], dtype=F64)
+    parts = [
+        torch.randn(3, 2, 2, *shape, generator=generator, dtype=F64) for shape in ((4, 2), (3,))
+    ]
+    clip, alpha = (
+        torch.tensor([[1e-9, 0.5], [1e9, 2.0]], dtype=F64),
+        torch.tensor([[1.0, -2.0], [0.5, 3.0]], dtype=F64),
+    )
     to = [torch.zeros_like(g) for g in parts]
     add_clipped(to, parts, clip, alpha)
     joint = torch.cat([g.flatten(3) for g in parts], -1)
     factor = (clip / joint.norm(dim=-1)).clamp(max=1) * alpha
-    assert torch.allclose(torch.cat([b.flatten(3) for b in to], -1), joint * factor.unsqueeze(-1), rtol=1e-12, atol=0)
+    assert torch.allclose(
+        torch.cat([b.flatten(3) for b in to], -1), joint * factor.unsqueeze(-1), rtol=1e-12, atol=0
+    )
     one = [torch.zeros_like(joint)]
     add_clipped(one, [joint.contiguous()], clip, alpha)
     assert torch.allclose(one[0], joint * factor.unsqueeze(-1), rtol=1e-12, atol=0)
@@ -416,7 +492,14 @@ def words(m, generator):
 
 
 def convolutional():
-    parts = [nn.Conv2d(1, 2, 2), nn.GroupNorm(1, 2), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(2, 3)]
+    parts = [
+        nn.Conv2d(1, 2, 2),
+        nn.GroupNorm(1, 2),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(2, 3),
+    ]
     return nn.Sequential(*parts)
 
 
@@ -450,12 +533,19 @@ def seeded(build):
 
 
 OTHERS = {
-    "convolution and group norm": lambda: task(seeded(convolutional), losses.cross_entropy, (1, 4, 4)),
+    "convolution and group norm": lambda: task(
+        seeded(convolutional), losses.cross_entropy, (1, 4, 4)
+    ),
     "embedding": lambda: task(seeded(embedded), nn.CrossEntropyLoss(), classes=2, X=words),
     "frozen layer and buffer": lambda: task(seeded(Frozen), losses.cross_entropy),
     "dropout in eval": lambda: task(seeded(dropping), losses.cross_entropy),
-    "layer norm": lambda: task(nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4), nn.Linear(4, 3)), losses.cross_entropy),
-    "own loss": lambda: task(mlp(5, 4, 3), lambda output, y: functional.nll_loss(functional.log_softmax(output / 2, 1), y)),
+    "layer norm": lambda: task(
+        nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4), nn.Linear(4, 3)), losses.cross_entropy
+    ),
+    "own loss": lambda: task(
+        mlp(5, 4, 3),
+        lambda output, y: functional.nll_loss(functional.log_softmax(output / 2, 1), y),
+    ),
     "smoothed labels": lambda: task(mlp(5, 4, 3), nn.CrossEntropyLoss(label_smoothing=0.1)),
     "hook": lambda: task(hooked(), losses.cross_entropy),
     "tied": lambda: task(seeded(tied), losses.cross_entropy),
@@ -516,14 +606,23 @@ def plainly(given, state):
     model.load_state_dict({**model.state_dict(), **state})
     with torch.no_grad():
         found = {
-            "loss": np.mean([np.mean([float(given.loss(model(X[[j]]), y[[j]])) for j in range(len(X))]) for X, y in given.shards])
+            "loss": np.mean(
+                [
+                    np.mean([float(given.loss(model(X[[j]]), y[[j]])) for j in range(len(X))])
+                    for X, y in given.shards
+                ]
+            )
         }
         if given.test is not None:
             X, y = given.test
             output = model(X)
             found["test_loss"] = float(given.loss(output, y))
             if not y.is_floating_point():
-                said = output.argmax(1) if output.shape[1] > 1 or given.loss is not losses.logistic else output[:, 0] > 0
+                said = (
+                    output.argmax(1)
+                    if output.shape[1] > 1 or given.loss is not losses.logistic
+                    else output[:, 0] > 0
+                )
                 found["accuracy"] = float((said == y).double().mean())
     return found
 
@@ -537,14 +636,23 @@ def test_metrics_of_many_models_are_those_of_each(monkeypatch, name, path, test)
     given = Task(made.model, made.loss, made.shards, (X * 1.5, y.flip(0)) if test else None)
     gradients = PATHS[path](given)
     blocks = [b.flatten(0, 2) for b in scattered(gradients, 2, shape=(1, 2))]
-    wanted = [plainly(given, {n: v[k] for n, v in gradients.state(blocks).items()}) for k in range(len(blocks[0]))]
+    wanted = [
+        plainly(given, {n: v[k] for n, v in gradients.state(blocks).items()})
+        for k in range(len(blocks[0]))
+    ]
     found = gradients.evaluate(blocks)
     # a piece of the data at a time is the same
-    monkeypatch.setattr(records, "pieces", lambda count, each, room: [slice(k, min(k + 2, count)) for k in range(0, count, 2)])
+    monkeypatch.setattr(
+        records,
+        "pieces",
+        lambda count, each, room: [slice(k, min(k + 2, count)) for k in range(0, count, 2)],
+    )
     for metrics in (found, gradients.evaluate(blocks)):
         for k, each in enumerate(wanted):
             assert metrics.keys() == each.keys()
-            assert {n: float(v[k]) for n, v in metrics.items()} == pytest.approx(each, rel=1e-9, abs=1e-12)
+            assert {n: float(v[k]) for n, v in metrics.items()} == pytest.approx(
+                each, rel=1e-9, abs=1e-12
+            )
 
 
 def test_every_user_counts_the_same_in_the_loss_whatever_its_records():
@@ -556,7 +664,9 @@ def test_every_user_counts_the_same_in_the_loss_whatever_its_records():
     given = Task(layer, losses.squared, [(X[:9], y[:9]), (3 * X[9:], y[9:])])
     for gradients in (fast(given), Modules(given, F64), Quadratic(given, F64)):
         blocks = [b.unsqueeze(0) for b in gradients.initial()]
-        assert float(gradients.evaluate(blocks)["loss"][0]) == pytest.approx((0.5 + 4.5) / 2, rel=1e-12)
+        assert float(gradients.evaluate(blocks)["loss"][0]) == pytest.approx(
+            (0.5 + 4.5) / 2, rel=1e-12
+        )
 
 
 @pytest.mark.parametrize("name", ["linear", "linear without bias"])
@@ -569,17 +679,29 @@ def test_the_quadratic_path_is_the_generic_one(name):
     one = added_by(quick, blocks, batch, "user", None, clip, clip.flip(1) - 3)
     same = same_models(generic, quick, blocks)
     assert_close(one, added_by(generic, same, batch, "user", None, clip, clip.flip(1) - 3))
-    assert_close(added_by(quick, blocks, batch, "user", [slice(0, 1), slice(1, 3)], clip, clip.flip(1) - 3), one, 1e-13)
-    assert_close(quick.state(quick.mean(blocks, batch, slice(1, 3))), generic.state(generic.mean(same, batch, slice(1, 3))))
+    assert_close(
+        added_by(quick, blocks, batch, "user", [slice(0, 1), slice(1, 3)], clip, clip.flip(1) - 3),
+        one,
+        1e-13,
+    )
+    assert_close(
+        quick.state(quick.mean(blocks, batch, slice(1, 3))),
+        generic.state(generic.mean(same, batch, slice(1, 3))),
+    )
     means = [quick.evaluate([blocks[0][:, 0, 0]]), generic.evaluate([same[0][:, 0, 0]])]
     assert torch.allclose(means[0]["loss"], means[1]["loss"], rtol=1e-10)
 
 
 def test_the_quadratic_path_measures_public_data_too():
     given = task(nn.Linear(5, 1), losses.squared, classes=1, test=True)
-    plan = decor.NoisePlan(decor.ring(3), decor.Exposure(clip=1.0, steps=1), decor.Adversary.eavesdropper(), 0.1, 0.1)
+    plan = decor.NoisePlan(
+        decor.ring(3), decor.Exposure(clip=1.0, steps=1), decor.Adversary.eavesdropper(), 0.1, 0.1
+    )
     found = [
-        decor.train(given, plan, learning_rate=0.1, engine=decor.Vectorised(path=p, dtype="float64")) for p in ("auto", "generic")
+        decor.train(
+            given, plan, learning_rate=0.1, engine=decor.Vectorised(path=p, dtype="float64")
+        )
+        for p in ("auto", "generic")
     ]
     assert found[0].metrics == pytest.approx(found[1].metrics, rel=1e-9)
 
@@ -656,7 +778,11 @@ NOT_STACKS = {
     "activation at the end": (nn.Sequential(nn.Linear(5, 4), nn.ReLU()), CE, (5,)),
     "activation at the start": (nn.Sequential(nn.ReLU(), nn.Linear(5, 4)), CE, (5,)),
     "no activation between": (nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3)), CE, (5,)),
-    "two activations": (nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.ReLU(), nn.Linear(4, 3)), CE, (5,)),
+    "two activations": (
+        nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.ReLU(), nn.Linear(4, 3)),
+        CE,
+        (5,),
+    ),
     "records that are not flat": (mlp(5, 4, 3), CE, (2, 5)),
     "records without features": (mlp(1, 4, 3), CE, ()),
     "half flat": (nn.Sequential(nn.Flatten(2), nn.Linear(5, 3)), CE, (2, 5, 1)),
@@ -681,8 +807,15 @@ def test_plain_dense_layers_are_a_stack():
     assert Stack.of(nn.Linear(5, 3), losses.cross_entropy, (5,)).loss == "classes"
     assert Stack.of(nn.Linear(5, 1), losses.logistic, (5,)).loss == "logistic"
     found = Stack.of(mlp(6, 4, 2, flat=True), losses.squared, (2, 3))
-    assert (found.loss, [name for name, _ in found.layers], found.activations) == ("squared", ["1", "3"], (nn.Tanh,))
-    assert Stack.of(mlp(5, 4, 3, bias=(True, False)), functional.cross_entropy, (5,)).bias == (True, False)
+    assert (found.loss, [name for name, _ in found.layers], found.activations) == (
+        "squared",
+        ["1", "3"],
+        (nn.Tanh,),
+    )
+    assert Stack.of(mlp(5, 4, 3, bias=(True, False)), functional.cross_entropy, (5,)).bias == (
+        True,
+        False,
+    )
     assert Stack.of(models.mlp(5, 4, 3).eval(), losses.cross_entropy, (5,)) is not None
 
 
@@ -692,13 +825,18 @@ def test_probabilities_as_targets_mean_the_same_on_both_paths(total):
     y = torch.rand(6, 3, generator=generator, dtype=F64)
     y = y / y.sum(1, keepdim=True) * total
     X = torch.randn(6, 5, generator=generator, dtype=F64)
-    given = Task(models.mlp(5, 4, 3, seed=1).double(), losses.cross_entropy, [(X[:4], y[:4]), (X[4:], y[4:])])
+    given = Task(
+        models.mlp(5, 4, 3, seed=1).double(), losses.cross_entropy, [(X[:4], y[:4]), (X[4:], y[4:])]
+    )
     quick, generic = choose_gradients(given, "user", None, F64), Modules(given, F64)
     blocks, batch = scattered(quick, 2), batches_of(given, "all")
     same = same_models(generic, quick, blocks)
     for level in ("user", "example"):
         assert_close(added_by(quick, blocks, batch, level), added_by(generic, same, batch, level))
-    each = [g.evaluate([b[0].flatten(0, 1) for b in held])["loss"] for g, held in ((quick, blocks), (generic, same))]
+    each = [
+        g.evaluate([b[0].flatten(0, 1) for b in held])["loss"]
+        for g, held in ((quick, blocks), (generic, same))
+    ]
     assert torch.allclose(*each, rtol=1e-10)
 
 
@@ -720,7 +858,10 @@ def test_features_kept_as_bytes_change_nothing(odd, bias):
     for level, wanted in expected(given, quick.state(blocks), batch, *clips()).items():
         assert_close(added_by(quick, blocks, batch, level), wanted, 1e-9)
         assert_close(added_by(generic, same, batch, level), wanted, 1e-9)
-    found = [g.evaluate([b[:, 0, 0] for b in held])["loss"] for g, held in ((quick, blocks), (generic, same))]
+    found = [
+        g.evaluate([b[:, 0, 0] for b in held])["loss"]
+        for g, held in ((quick, blocks), (generic, same))
+    ]
     assert torch.allclose(*found, rtol=1e-9)
 
 
@@ -744,8 +885,12 @@ def test_models_pass_through_their_names_and_back(name):
 def test_the_average_model_loads_into_the_module_and_has_the_metrics_of_the_run(name, path):
     made = (BUILT_IN | OTHERS)[name]()
     given = Task(made.model, made.loss, made.shards, made.shards[1])
-    plan = decor.NoisePlan(decor.ring(3), decor.Exposure(clip=1.0, steps=2), decor.Adversary.eavesdropper(), 0.1, 0.2)
-    run = decor.train(given, plan, learning_rate=0.1, engine=decor.Vectorised(path=path, dtype="float64"))
+    plan = decor.NoisePlan(
+        decor.ring(3), decor.Exposure(clip=1.0, steps=2), decor.Adversary.eavesdropper(), 0.1, 0.2
+    )
+    run = decor.train(
+        given, plan, learning_rate=0.1, engine=decor.Vectorised(path=path, dtype="float64")
+    )
     model = copy.deepcopy(given.model)
     model.load_state_dict(run.average_model)
     wanted = plainly(given, model.state_dict())
@@ -760,9 +905,13 @@ def test_records_too_small_to_square_are_clipped_too():
         shard = (torch.full((1, 2), 1e-23), torch.full((1, outputs), 1e18))
         task = Task(model, losses.squared, [shard])
         exposure = decor.Exposure(1e-7, 1, unit="example", batch_size=1, records=1)
-        plan = decor.NoisePlan(decor.from_edges(1, []), exposure, decor.Adversary.eavesdropper(), 0.0, 0.0)
+        plan = decor.NoisePlan(
+            decor.from_edges(1, []), exposure, decor.Adversary.eavesdropper(), 0.0, 0.0
+        )
         sent = []
-        engine = decor.Vectorised(on_messages=lambda step, messages, sent=sent: sent.append(messages.clone()))
+        engine = decor.Vectorised(
+            on_messages=lambda step, messages, sent=sent: sent.append(messages.clone())
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", decor.DivergenceWarning)
             decor.train(task, plan, learning_rate=1.0, engine=engine)
@@ -781,11 +930,15 @@ def test_a_parameter_without_dimensions_is_trained():
     shard = (torch.ones(4, 3), torch.tensor([0, 1, 0, 1]))
     run = decor.train(
         Task(Scaled(), losses.cross_entropy, [shard] * 2),
-        decor.NoisePlan(decor.complete(2), decor.Exposure(1.0, 2), decor.Adversary.eavesdropper(), 0.1, 0.1),
+        decor.NoisePlan(
+            decor.complete(2), decor.Exposure(1.0, 2), decor.Adversary.eavesdropper(), 0.1, 0.1
+        ),
         learning_rate=0.1,
     )
     assert run.average_model["scale"].shape == () and run.average_model["scale"] != 2.0
 
 
 def test_a_task_never_shows_its_records():
-    assert repr(decor.tasks.breast_cancer(users=4)) == "Task('breast-cancer', 4 users, 456 records, 31 parameters)"
+    assert repr(decor.tasks.breast_cancer(users=4)) == (
+        "Task('breast-cancer', 4 users, 456 records, 31 parameters)"
+    )

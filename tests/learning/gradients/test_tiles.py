@@ -1,4 +1,6 @@
-"""What an example adds has the same bits wherever it stands, whoever stands beside it, and whatever other users take."""
+"""What an example adds has the same bits wherever it stands, whoever stands beside it, and whatever
+other users take.
+"""
 
 from fractions import Fraction
 
@@ -52,7 +54,9 @@ def task_of(kind, records=(150, 7, 20)):
     model = build().double()
     with torch.no_grad():
         for p in model.parameters():
-            p.copy_(torch.randn(p.shape, generator=generator, dtype=F64) / max(1, p.shape[-1]) ** 0.5)
+            p.copy_(
+                torch.randn(p.shape, generator=generator, dtype=F64) / max(1, p.shape[-1]) ** 0.5
+            )
     layers = [m for m in model.modules() if isinstance(m, nn.Linear)]
     inputs, outputs = layers[0].in_features, layers[-1].out_features
 
@@ -69,7 +73,9 @@ def made(kind, path, dtype):
     task = task_of(kind)
     if path == "modules":
         return task, Modules(task, dtype, exact=True)
-    return task, Layers(task, Stack.of(task.model, task.loss, task.shards[0][0].shape[1:]), dtype, exact=True)
+    return task, Layers(
+        task, Stack.of(task.model, task.loss, task.shards[0][0].shape[1:]), dtype, exact=True
+    )
 
 
 def added(gradients, batch, to_type, users=slice(0, 3), clip=0.1):
@@ -92,9 +98,13 @@ def batch_of(null, *users):
 @pytest.mark.parametrize("to_type", [F32, F64])
 @pytest.mark.parametrize("dtype", [F32, F64])
 @pytest.mark.parametrize(
-    ("kind", "path"), [(kind, "layers") for kind in KINDS] + [(kind, "modules") for kind in ("logistic", "relu", "tanh")]
+    ("kind", "path"),
+    [(kind, "layers") for kind in KINDS]
+    + [(kind, "modules") for kind in ("logistic", "relu", "tanh")],
 )
-def test_an_examples_contribution_has_the_same_bits_beside_anybody_at_any_place(kind, path, dtype, to_type):
+def test_an_examples_contribution_has_the_same_bits_beside_anybody_at_any_place(
+    kind, path, dtype, to_type
+):
     """All others weigh nothing, so that what is added is one example's alone."""
     if dtype is F64 and to_type is F32:
         pytest.skip("nobody asks for less than was computed")
@@ -105,8 +115,12 @@ def test_an_examples_contribution_has_the_same_bits_beside_anybody_at_any_place(
         alone = added(gradients, batch_of(null, ([example], [WEIGHT]), *others), to_type)
         assert alone[0].any()
         for count in (2, 13, 48, 95, 96, 97, 130):
-            company = [r for r in torch.randperm(150, generator=generator).tolist() if r != example][: count - 1]
-            for at in sorted({0, 1, count // 2, count - 1, int(torch.randint(count, (), generator=generator))}):
+            company = [
+                r for r in torch.randperm(150, generator=generator).tolist() if r != example
+            ][: count - 1]
+            for at in sorted(
+                {0, 1, count // 2, count - 1, int(torch.randint(count, (), generator=generator))}
+            ):
                 rows = [*company[:at], example, *company[at:]]
                 shares = [0.0] * at + [WEIGHT] + [0.0] * (count - 1 - at)
                 found = added(gradients, batch_of(null, (rows, shares), *others), to_type)
@@ -114,23 +128,32 @@ def test_an_examples_contribution_has_the_same_bits_beside_anybody_at_any_place(
 
 
 @pytest.mark.parametrize("dtype", [F32, F64])
-@pytest.mark.parametrize(("kind", "path"), [("relu", "layers"), ("mnist", "layers"), ("logistic", "layers"), ("tanh", "modules")])
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [("relu", "layers"), ("mnist", "layers"), ("logistic", "layers"), ("tanh", "modules")],
+)
 def test_a_users_sum_has_the_same_bits_whatever_the_others_take(kind, path, dtype):
     task, gradients = made(kind, path, dtype)
     null = sum(task.records)
     own = (range(150, 157), [WEIGHT] * 7)
     for to_type in {dtype, F64}:
-        wanted = added(gradients, batch_of(null, ([0], [WEIGHT]), own, ([157], [WEIGHT])), to_type)[1]
+        wanted = added(gradients, batch_of(null, ([0], [WEIGHT]), own, ([157], [WEIGHT])), to_type)[
+            1
+        ]
         for count in (0, 7, 96, 97, 120, 150):  # 120 is more than float32 products are taken of
             first = (range(max(1, count)), [WEIGHT if count else 0.0] * max(1, count))
             found = added(gradients, batch_of(null, first, own, ([158], [WEIGHT])), to_type)
             assert torch.equal(found[1], wanted)
-        apart = added(gradients, batch_of(null, ([0], [WEIGHT]), own, ([157], [WEIGHT])), to_type, slice(1, 2))
+        apart = added(
+            gradients, batch_of(null, ([0], [WEIGHT]), own, ([157], [WEIGHT])), to_type, slice(1, 2)
+        )
         assert apart[1].any() and not apart[0].any() and not apart[2].any()
 
 
 @pytest.mark.parametrize("dtype", [F32, F64])
-@pytest.mark.parametrize(("kind", "path"), [("relu", "layers"), ("logistic", "layers"), ("relu", "modules")])
+@pytest.mark.parametrize(
+    ("kind", "path"), [("relu", "layers"), ("logistic", "layers"), ("relu", "modules")]
+)
 def test_tiles_sum_up_to_what_single_examples_add(kind, path, dtype):
     task, gradients = made(kind, path, dtype)
     null, others = sum(task.records), (([150], [WEIGHT]), ([157], [WEIGHT]))
@@ -151,7 +174,9 @@ def test_a_path_that_knows_places_is_taken_one_example_at_a_time(dtype, monkeypa
         def changed(self, W, A, y):
             into, back = passes(self, W, A, y)
             for part in back:
-                part.narrow(places, part.shape[places] - 1, 1).mul_(1 if part.shape[places] == 1 else 1.0001)
+                part.narrow(places, part.shape[places] - 1, 1).mul_(
+                    1 if part.shape[places] == 1 else 1.0001
+                )
             return into, back
 
         return changed
@@ -184,12 +209,17 @@ def test_a_module_that_cannot_take_any_record_is_taken_one_example_at_a_time():
         def forward(self, X):
             return super().forward(X - 100 * (X[:, :1] < 1))
 
-    for module, widths in ((Particular(), {(48, False), (48, True), (1, True)}), (Refusing(), {(1, True)})):
+    for module, widths in (
+        (Particular(), {(48, False), (48, True), (1, True)}),
+        (Refusing(), {(1, True)}),
+    ):
         task = Task(module.double(), losses.cross_entropy, [(X, torch.arange(6) % 2)])
         gradients = Modules(task, F64, exact=True)
         blocks = [b.expand(1, 1, 1, *b.shape).clone() for b in gradients.initial()]
         to, one = [torch.zeros_like(b) for b in blocks], torch.ones(1, 1, dtype=F64)
-        gradients.add_records(to, blocks, Batch(torch.arange(6).unsqueeze(0), 1 / 6), slice(0, 1), one, one)
+        gradients.add_records(
+            to, blocks, Batch(torch.arange(6).unsqueeze(0), 1 / 6), slice(0, 1), one, one
+        )
         assert to[0].any() and set(gradients.tiles.values()) <= widths
 
 
@@ -205,7 +235,11 @@ def test_the_first_shape_that_passes_is_taken():
     assert fixed_tile(16.0, lambda *_: True) == (48, False)
     assert fixed_tile(64.0, lambda *_: True, widest=20) == (16, False)
     assert fixed_tile(64.0, lambda *_: False) == (1, True)
-    assert alike(torch.ones(2, 3)) and not alike(torch.tensor([[1.0, 1.0, 2.0]])) and alike(torch.tensor([[1.0], [1.0]]), 0)
+    assert (
+        alike(torch.ones(2, 3))
+        and not alike(torch.tensor([[1.0, 1.0, 2.0]]))
+        and alike(torch.tensor([[1.0], [1.0]]), 0)
+    )
 
 
 def test_a_stand_in_lies_as_the_block_does():
@@ -217,7 +251,9 @@ def test_a_stand_in_lies_as_the_block_does():
 
 
 def test_the_allowance_for_sums_covers_what_they_can_be_rounded_by():
-    """Against the bound of docs/noise.md in fractions: of float32 products up to the light size, of float64 ones beyond."""
+    """Against the bound of docs/noise.md in fractions: of float32 products up to the light size, of
+    float64 ones beyond.
+    """
     for size in (1, 2, 7, 64, 100, 512, 513, 4000, 100_000):
         sizes = torch.tensor([float(size)], dtype=F64)
         light = int(light_sizes(sizes))

@@ -14,11 +14,15 @@ from decor.privacy.leverage.network import Network
 
 
 def network(graph, ratio=1.0, weights=None, ground=None):
-    """A graph as a network: conductance `ratio` times a weight per edge, ground one unless given."""
+    """A graph as a network: conductance `ratio` times a weight per edge, ground one unless
+    given.
+    """
     n = graph.number_of_nodes()
     edges = np.array(sorted(tuple(sorted(e)) for e in graph.edges()), dtype=np.int64).reshape(-1, 2)
     weights = np.ones(len(edges)) if weights is None else np.asarray(weights)
-    return Network(np.ones(n) if ground is None else np.asarray(ground), edges, float(ratio) * weights)
+    return Network(
+        np.ones(n) if ground is None else np.asarray(ground), edges, float(ratio) * weights
+    )
 
 
 def cliques(bridges):
@@ -104,14 +108,18 @@ def test_the_worst_coalition_is_that_of_brute_force(name, ratio):
 
 @st.composite
 def networks(draw):
-    """Any graph, edges and ground alike or over ten orders of magnitude, at any ratio: no symmetry to lean on."""
+    """Any graph, edges and ground alike or over ten orders of magnitude, at any ratio: no symmetry
+    to lean on.
+    """
     n = draw(st.integers(5, 10))
     seed = draw(st.integers(0, 10**6))
     graph = nx.gnp_random_graph(n, draw(st.sampled_from([0.3, 0.5, 0.7, 0.9])), seed=seed)
     rng = np.random.default_rng(seed)
     weights = 10 ** rng.uniform(-5, 5, graph.number_of_edges()) if draw(st.booleans()) else None
     spread = draw(st.sampled_from([0, 1, 5]))
-    return network(graph, draw(st.sampled_from(RATIOS)), weights, 10 ** rng.uniform(-spread, spread, n))
+    return network(
+        graph, draw(st.sampled_from(RATIOS)), weights, 10 ** rng.uniform(-spread, spread, n)
+    )
 
 
 @given(networks(), st.integers(2, 4))
@@ -152,7 +160,11 @@ def test_a_well_connected_graph_is_bounded_by_its_connectivity_when_the_search_i
 @given(networks(), st.integers(2, 4))
 def test_the_connectivity_bound_is_never_below_the_truth(wires, q):
     level = Network(np.ones(wires.nodes), wires.edges, wires.conductance)
-    for case in (wires, level, Network(level.ground, level.edges, np.full(level.conductance.size, 7.0))):
+    for case in (
+        wires,
+        level,
+        Network(level.ground, level.edges, np.full(level.conductance.size, 7.0)),
+    ):
         assert branch._ceiling(case, q) >= brute_force(case, q).max() * (1 - 1e-12)
 
 
@@ -175,7 +187,9 @@ def test_no_coalition_exceeds_the_bound_of_the_branch_it_is_in(wires, gone, r, r
         removed += (random.choice(branch._others(state, i).tolist()),)
         state = views.child(target, state, removed)
     candidates = branch._others(state, i)
-    order, bounds = branch_kernels.survey(views.wires, target, state, candidates, r, 0.0, np.empty((wires.nodes, wires.nodes)))
+    order, bounds = branch_kernels.survey(
+        views.wires, target, state, candidates, r, 0.0, np.empty((wires.nodes, wires.nodes))
+    )
     assert sorted(order) == sorted(candidates) and bounds.size == candidates.size - r + 1
     for chosen in itertools.combinations(range(order.size), r):
         coalition = removed + tuple(int(order[k]) for k in chosen)
@@ -185,7 +199,9 @@ def test_no_coalition_exceeds_the_bound_of_the_branch_it_is_in(wires, gone, r, r
 @given(networks(), st.randoms(use_true_random=False))
 @settings(max_examples=60)
 def test_a_deletion_errs_by_no_more_than_it_says(wires, random):
-    """H, x and d after up to two deletions, and d after one more, against sixty digits: low-rank or from scratch alike."""
+    """H, x and d after up to two deletions, and d after one more, against sixty digits: low-rank or
+    from scratch alike.
+    """
     views = branch._Views(wires, 4)
     i = somebody(views, 3, random)
     target, state = views.root(i)
@@ -193,7 +209,9 @@ def test_a_deletion_errs_by_no_more_than_it_says(wires, random):
     while True:
         within_its_errors(wires, target, state, removed)
         removed += (random.choice(branch._others(state, i).tolist()),)
-        left, error = branch_kernels.without(views.wires, target, state, np.empty((wires.nodes, 0)), removed[-1], scratch)
+        left, error = branch_kernels.without(
+            views.wires, target, state, np.empty((wires.nodes, 0)), removed[-1], scratch
+        )
         with mpmath.workdps(60):
             assert abs(1 / exact_inverse(wires, removed)[i, i] - left) <= error + target.floor
         if len(removed) == 3:
@@ -219,7 +237,9 @@ def within_its_errors(wires, target, state, removed):
 
 
 def test_deleting_a_cut_vertex_is_not_trusted_to_a_change_of_low_rank():
-    """What hangs behind it keeps no digit of a change of low rank at this ratio, and does not matter to the user any more."""
+    """What hangs behind it keeps no digit of a change of low rank at this ratio, and does not
+    matter to the user any more.
+    """
     wires = network(nx.barbell_graph(5, 1), 1e14)
     views = branch._Views(wires, 3)
     target, state = views.root(0)
@@ -269,13 +289,22 @@ def test_a_coalition_of_one_or_of_everyone_is_refused(q):
 def test_the_same_call_gives_the_same_answer_and_counts_its_branches():
     wires, seen = network(GRAPHS["random regular"], 100.0), []
     first, second = worst_coalition(wires, 3, progress=seen.append), worst_coalition(wires, 3)
-    assert (first.value, first.lower, first.user, first.coalition) == (second.value, second.lower, second.user, second.coalition)
+    assert (first.value, first.lower, first.user, first.coalition) == (
+        second.value,
+        second.lower,
+        second.user,
+        second.coalition,
+    )
     assert first.nodes == second.nodes >= len(seen) > 0 and seen == sorted(seen)
 
 
-@pytest.mark.parametrize(("ratio", "value"), [(1.0, 0.5340581098466), (1e4, 0.004132408451805), (1e16, 1 / 249)])
+@pytest.mark.parametrize(
+    ("ratio", "value"), [(1.0, 0.5340581098466), (1e4, 0.004132408451805), (1e16, 1 / 249)]
+)
 def test_seven_colluders_in_a_hypercube_of_256_are_found_exactly(ratio, value):
-    """1.3e13 subsets; the figures are those of an independent search without certificates, and the limit of strong edges."""
+    """1.3e13 subsets; the figures are those of an independent search without certificates, and the
+    limit of strong edges.
+    """
     wires = network(nx.convert_node_labels_to_integers(nx.hypercube_graph(8)), ratio)
     worst = worst_coalition(wires, 7, targets=[0])
     assert worst.exact and worst.nodes < 1000

@@ -24,10 +24,19 @@ def single(topology, ratio, weight=1.0):
 
 
 def check(found, topology, ratio, colluders, tolerance=1e-9):
-    """Against all subsets in mpmath: never below for anybody, and the named coalition does what is said of it."""
-    c = mpmath.sqrt(mpmath.mpf(ratio)) if np.ndim(ratio) == 0 else [mpmath.sqrt(mpmath.mpf(x)) for x in ratio]
+    """Against all subsets in mpmath: never below for anybody, and the named coalition does what is
+    said of it.
+    """
+    c = (
+        mpmath.sqrt(mpmath.mpf(ratio))
+        if np.ndim(ratio) == 0
+        else [mpmath.sqrt(mpmath.mpf(x)) for x in ratio]
+    )
     truth = true_worst(topology, 1.0, c, colluders)
-    assert all(mpmath.mpf(float(v)) >= t * (1 - mpmath.mpf(10) ** -30) for v, t in zip(found.per_user, truth, strict=True))
+    assert all(
+        mpmath.mpf(float(v)) >= t * (1 - mpmath.mpf(10) ** -30)
+        for v, t in zip(found.per_user, truth, strict=True)
+    )
     if found.exact:
         assert never_below(found.worst, max(truth), tolerance)
         if found.coalition:
@@ -36,7 +45,9 @@ def check(found, topology, ratio, colluders, tolerance=1e-9):
             assert never_below(found.worst, attained, tolerance)
 
 
-@given(graphs(least=2, most=7), st.sampled_from([0.0, 1e-3, 1.0, 1e4, 1e10, 1e20]), st.integers(1, 3))
+@given(
+    graphs(least=2, most=7), st.sampled_from([0.0, 1e-3, 1.0, 1e4, 1e10, 1e20]), st.integers(1, 3)
+)
 @settings(max_examples=40)
 def test_the_worst_coalition_is_the_one_found_by_trying_all(topology, ratio, colluders):
     colluders = min(colluders, topology.users - 1)
@@ -55,7 +66,9 @@ def low_rank(monkeypatch):
 
 
 @pytest.mark.parametrize("ratio", [1e-3, 1.0, 1e4, 1e8, 1e10, 1e16, 1e20])
-@pytest.mark.parametrize("topology", [BARBELL, LOLLIPOP, LADDER, WHEEL, decor.erdos_renyi(10, 0.4, seed=4)], ids=repr)
+@pytest.mark.parametrize(
+    "topology", [BARBELL, LOLLIPOP, LADDER, WHEEL, decor.erdos_renyi(10, 0.4, seed=4)], ids=repr
+)
 def test_one_curious_user_by_low_rank_deletion_is_never_below_the_truth(low_rank, topology, ratio):
     found = exposed(single(topology, ratio), 1)
     check(found, topology, ratio, 1)
@@ -75,7 +88,9 @@ def test_low_rank_really_avoids_starting_from_scratch_where_it_may(low_rank, mon
     calls = []
     scratch = deletion.from_scratch
     for module in (coalition, deletion):
-        monkeypatch.setattr(module, "from_scratch", lambda *args: calls.append(args) or scratch(*args))
+        monkeypatch.setattr(
+            module, "from_scratch", lambda *args: calls.append(args) or scratch(*args)
+        )
     exposed(single(decor.erdos_renyi(40, 0.3, seed=1), 10.0), 1)
     assert len(calls) == 1, "only the winner"
     calls.clear()
@@ -94,7 +109,9 @@ def test_all_users_alike_is_a_short_cut_and_not_another_answer(colluders):
 
 def test_more_colluders_never_learn_less():
     for topology in (decor.torus(3, 4), WHEEL, decor.erdos_renyi(9, 0.5, seed=3)):
-        values = [exposed(single(topology, 30.0), q).per_user for q in (*range(topology.users), None)]
+        values = [
+            exposed(single(topology, 30.0), q).per_user for q in (*range(topology.users), None)
+        ]
         for fewer, more in itertools.pairwise(values):
             assert (more >= fewer * (1 - 1e-9)).all()
         assert (values[-1] == 1).all()
@@ -102,14 +119,19 @@ def test_more_colluders_never_learn_less():
 
 def test_as_many_colluders_as_neighbours_isolate_a_user():
     found = exposed(single(decor.ring(1_000_000), 5.0), 2)
-    assert found.worst == 1.0 and found.exact and found.coalition == (1, 999_999) and found.user == 0
+    assert (
+        found.worst == 1.0 and found.exact and found.coalition == (1, 999_999) and found.user == 0
+    )
     found = exposed(single(decor.star(9), 5.0), 1)
     assert found.worst == 1.0 and found.coalition == (0,) and found.per_user[0] < 1
 
 
 def test_several_phases_are_summed_per_user_before_the_maximum_is_taken():
-    """The colluding set is fixed over time: the maximum of the sum, which is less than the sum of the maxima."""
-    # user 1 isolates user 0 in the first phase, user 3 everybody in the second, nobody anybody in both
+    """The colluding set is fixed over time: the maximum of the sum, which is less than the sum of
+    the maxima.
+    """
+    # user 1 isolates user 0 in the first phase, user 3 everybody in the second, nobody anybody in
+    # both
     first, second = decor.path(6), decor.from_edges(6, [(3, k) for k in (0, 1, 2, 4, 5)])
     phases = (Phase(Noise(first, 9.0), 1.0), Phase(Noise(second, 3.0), 0.25))
     for colluders in (0, 1, 2):
@@ -130,7 +152,11 @@ def test_several_phases_by_low_rank_deletion(low_rank):
     best = max(
         a + b / 4
         for v in range(9)
-        for a, b in zip(true_leverages(first, 1.0, 3.0, [v]), true_leverages(second, 1.0, mpmath.sqrt(3), [v]), strict=True)
+        for a, b in zip(
+            true_leverages(first, 1.0, 3.0, [v]),
+            true_leverages(second, 1.0, mpmath.sqrt(3), [v]),
+            strict=True,
+        )
         if a is not None
     )
     assert found.exact and never_below(found.worst, best)
@@ -150,7 +176,11 @@ def test_several_phases_by_branch_and_bound_are_bounded_and_say_so(low_rank):
     found = exposed((Phase(Noise(first, 9.0), 1.0), Phase(Noise(second, 3.0), 0.5)), 2)
     best = mpmath.mpf(0)
     for gone in itertools.combinations(range(8), 2):
-        pairs = zip(true_leverages(first, 1.0, 3.0, gone), true_leverages(second, 1.0, mpmath.sqrt(3), gone), strict=True)
+        pairs = zip(
+            true_leverages(first, 1.0, 3.0, gone),
+            true_leverages(second, 1.0, mpmath.sqrt(3), gone),
+            strict=True,
+        )
         best = max(best, *(a + b / 2 for a, b in pairs if a is not None))
     assert found.worst >= best * (1 - mpmath.mpf(10) ** -12)
     assert found.worst <= best * 1.2 and found.exact == bool(found.worst <= best * (1 + 1e-7))
@@ -163,12 +193,16 @@ def test_a_search_that_is_cut_short_is_a_bound_and_says_so(low_rank, monkeypatch
     monkeypatch.setattr(coalition, "SEARCH_LIMIT", -999 * 24**2 * 6)
     cut = exposed(single(topology, 50.0), 4)
     assert whole.exact and not cut.exact and cut.worst >= whole.worst
-    plan = decor.NoisePlan(topology, decor.Exposure(1.0, 10), decor.Adversary.colluding(4), 1.0, 50.0**0.5)
+    plan = decor.NoisePlan(
+        topology, decor.Exposure(1.0, 10), decor.Adversary.colluding(4), 1.0, 50.0**0.5
+    )
     assert "certified upper bound" in str(plan.guarantee(1e-5)) and not plan.guarantee(1e-5).exact
 
 
 def test_weak_edges_beside_strong_ones_do_not_fool_the_low_rank_deletion(low_rank):
-    """Found by review: entries of M that differ by 20 orders hid that it was singular, and epsilon came out a quarter too low."""
+    """Found by review: entries of M that differ by 20 orders hid that it was singular, and epsilon
+    came out a quarter too low.
+    """
     strong = 494312331.08178586
     edges = {
         (0, 1): strong,
@@ -181,10 +215,14 @@ def test_weak_edges_beside_strong_ones_do_not_fool_the_low_rank_deletion(low_ran
     edges |= {(i, i + 1): 10.0 for i in range(3, 149)}
     topology = decor.from_edges(150, list(edges))
     sigma = [edges[tuple(edge)] for edge in topology.edges.tolist()]
-    plan = decor.NoisePlan(topology, decor.Exposure(1.0, 100), decor.Adversary.curious(), 10.0, sigma)
+    plan = decor.NoisePlan(
+        topology, decor.Exposure(1.0, 100), decor.Adversary.curious(), 10.0, sigma
+    )
     everyone = plan.guarantee(1e-5, decor.Adversary.everyone()).epsilon
     guarantee = plan.guarantee(1e-5)
-    assert guarantee.epsilon == pytest.approx(everyone, rel=1e-6) and guarantee.worst_coalition == (0,)
+    assert guarantee.epsilon == pytest.approx(everyone, rel=1e-6) and guarantee.worst_coalition == (
+        0,
+    )
 
 
 def test_low_rank_deletion_is_never_below_starting_from_scratch_on_any_weights():
@@ -204,4 +242,9 @@ def test_noise_by_edge_on_a_ring_makes_users_differ(colluders):
     weights = (1.0, 50.0, 3.0, 0.01, 700.0, 9.0)
     check(exposed(single(decor.ring(6), weights), colluders), decor.ring(6), weights, colluders)
     complete = tuple(float(10 ** (k % 4)) for k in range(10))
-    check(exposed(single(decor.complete(5), complete), colluders), decor.complete(5), complete, colluders)
+    check(
+        exposed(single(decor.complete(5), complete), colluders),
+        decor.complete(5),
+        complete,
+        colluders,
+    )

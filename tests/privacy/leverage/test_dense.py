@@ -51,12 +51,15 @@ def test_blocks_and_single_steps_agree_on_larger_graphs():
         batched = dense.batched_diagonal(K[None], ground[None])[0]
         assert np.allclose(found, found.T, rtol=0, atol=0)
         assert np.abs(found.diagonal() / batched - 1).max() < 1e-13
-        # rows of the inverse of (ground + Laplacian) sum to one: a check that needs no other inverse
+        # rows of the inverse of (ground + Laplacian) sum to one: a check that needs no other
+        # inverse
         assert np.abs(found @ ground - 1).max() < 1e-12
 
 
 def test_a_plain_inverse_under_reports_where_elimination_does_not():
-    """Why this file exists: a plain inverse reports half of the truth here, and a negative number a little further on."""
+    """Why this file exists: a plain inverse reports half of the truth here, and a negative number a
+    little further on.
+    """
     topology = decor.torus(4, 4)
     for ratio in (1e16, 1e17):
         sigma = np.eye(16) + ratio * topology.laplacian.toarray()

@@ -30,7 +30,9 @@ def test_a_piece_never_shows_less_than_the_whole(pieces, topology, ratio):
     for colluders in (0, 1, 2):
         bound = local_bounds.upper_bounds(noise.network(), colluders)
         assert (bound <= 1 + 1e-9).all()
-        whole = exposed((Phase(noise, 1.0),), colluders).per_user if colluders < 2 else leverages(noise)
+        whole = (
+            exposed((Phase(noise, 1.0),), colluders).per_user if colluders < 2 else leverages(noise)
+        )
         assert (bound >= whole * (1 - 1e-7)).all()
 
 
@@ -41,13 +43,17 @@ def test_the_flow_bound_is_never_below_the_worst_coalition(ratio):
         for colluders in (2, 3):
             bound = deletion.bounds_within(noise.network(), colluders, np.arange(topology.users))
             assert (bound >= exposed((Phase(noise, 1.0),), colluders).per_user * (1 - 1e-9)).all()
-            assert ratio > 100 or topology.users != 7 or (bound < 1).all(), "and it does say something"
+            assert ratio > 100 or topology.users != 7 or (bound < 1).all(), (
+                "and it does say something"
+            )
 
 
 def test_with_little_screening_length_pieces_are_nearly_exact():
     topology = decor.from_edges(900, decor.torus(30, 30).edges)
     whole = leverages(Noise(topology, 3.0))
-    assert np.allclose(local_bounds.upper_bounds(Noise(topology, 3.0).network(), 0), whole, rtol=1e-3)
+    assert np.allclose(
+        local_bounds.upper_bounds(Noise(topology, 3.0).network(), 0), whole, rtol=1e-3
+    )
 
 
 def test_what_is_too_large_to_search_is_bounded_and_says_so(pieces, monkeypatch):
@@ -72,7 +78,9 @@ def test_a_graph_beyond_elimination_is_bounded_and_says_so(pieces, monkeypatch):
     with pytest.raises(CannotBound):
         leverages(Noise(topology, 5.0))
     exposed.cache_clear()
-    plan = decor.NoisePlan(topology, decor.Exposure(1.0, 10), decor.Adversary.eavesdropper(), 1.0, 5.0**0.5)
+    plan = decor.NoisePlan(
+        topology, decor.Exposure(1.0, 10), decor.Adversary.eavesdropper(), 1.0, 5.0**0.5
+    )
     guarantee = plan.guarantee(1e-5)
     exposed.cache_clear()
     assert not guarantee.exact and "certified upper bound" in str(guarantee)

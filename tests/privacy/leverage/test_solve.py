@@ -29,7 +29,14 @@ def test_solve_of_per_edge_noise_are_never_below_the_truth(topology, seed):
 @pytest.mark.parametrize("ratio", [0.0, 1e-3, 1.0, 50.0, 1e6, 1e12, 1e20])
 @pytest.mark.parametrize(
     "topology",
-    [decor.ring(5), decor.ring(16), decor.torus(3, 4), decor.torus(2, 4), decor.complete(9), decor.hypercube(3)],
+    [
+        decor.ring(5),
+        decor.ring(16),
+        decor.torus(3, 4),
+        decor.torus(2, 4),
+        decor.complete(9),
+        decor.hypercube(3),
+    ],
     ids=repr,
 )
 def test_closed_forms_of_families_are_never_below_the_truth(topology, ratio):
@@ -74,7 +81,9 @@ def test_names_of_users_do_not_matter(topology, random):
     order = list(range(topology.users))
     random.shuffle(order)
     renamed = decor.from_edges(topology.users, np.array(order)[topology.edges])
-    assert np.allclose(leverages(Noise(renamed, 3.0))[order], leverages(Noise(topology, 3.0)), rtol=1e-12)
+    assert np.allclose(
+        leverages(Noise(renamed, 3.0))[order], leverages(Noise(topology, 3.0)), rtol=1e-12
+    )
 
 
 @given(graphs(most=6), graphs(most=6), ratios)

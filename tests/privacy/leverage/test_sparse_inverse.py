@@ -32,7 +32,9 @@ def edges_of(graph: nx.Graph) -> np.ndarray:
 
 
 def network_of(graph: nx.Graph, seed: int = 0, ratio: float = 1.0, spread: float = 0.0) -> Network:
-    """Ground of about one and conductances of about `ratio`, over `spread` orders of magnitude; no edges at ratio 0."""
+    """Ground of about one and conductances of about `ratio`, over `spread` orders of magnitude; no
+    edges at ratio 0.
+    """
     rng = np.random.default_rng(seed)
     edges = edges_of(graph if ratio else nx.empty_graph(len(graph)))
     conductance = ratio * 10.0 ** rng.uniform(-spread / 2, spread / 2, len(edges))
@@ -77,12 +79,16 @@ def core_share(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("ratio", RATIOS)
 @pytest.mark.parametrize("name", NAMED)
-def test_relative_error_is_within_the_bound_on_small_graphs(name: str, ratio: float, core_share: float) -> None:
+def test_relative_error_is_within_the_bound_on_small_graphs(
+    name: str, ratio: float, core_share: float
+) -> None:
     assert_within_bound(network_of(NAMED[name], ratio=ratio))
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_relative_error_is_within_the_bound_when_conductances_span_twenty_orders(name: str, core_share: float) -> None:
+def test_relative_error_is_within_the_bound_when_conductances_span_twenty_orders(
+    name: str, core_share: float
+) -> None:
     assert_within_bound(network_of(NAMED[name], spread=20))
 
 
@@ -99,7 +105,9 @@ def test_relative_error_is_within_the_bound_on_every_graph(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sparse_order, "_CORE_SHARE", share)
-        assert_within_bound(network_of(nx.gnp_random_graph(nodes, density, seed=seed), seed, ratio, spread))
+        assert_within_bound(
+            network_of(nx.gnp_random_graph(nodes, density, seed=seed), seed, ratio, spread)
+        )
 
 
 MEDIUM = {
@@ -129,12 +137,16 @@ def test_sparse_and_dense_inverses_agree(name: str, ratio: float) -> None:
 def test_the_graphs_above_reach_every_way_through_the_code() -> None:
     k, f = zip(*(fronts(analyse(len(g), edges_of(g))) for g in MEDIUM.values()), strict=True)
     every_k, every_f = np.concatenate(k), np.concatenate(f)
-    by_blas = np.array([sparse_inverse._width(*sizes) > 1 for sizes in zip(every_k, every_f, strict=True)])
+    by_blas = np.array(
+        [sparse_inverse._width(*sizes) > 1 for sizes in zip(every_k, every_f, strict=True)]
+    )
     assert np.any(by_blas & (every_k < every_f)) and np.any(~by_blas & (every_k > 1))
     assert np.any(every_k > sparse_inverse._PANEL)
 
 
-def test_a_hub_waits_for_the_core_even_if_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_waits_for_the_core_even_if_nothing_else_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sparse_order, "_CORE_SHARE", 1.0)
     analysis = analyse(len(MEDIUM["hub"]), edges_of(MEDIUM["hub"]))
     assert analysis.core == 1
@@ -142,7 +154,9 @@ def test_a_hub_waits_for_the_core_even_if_nothing_else_does(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.7, 1.0])
-def test_result_does_not_depend_on_where_the_core_begins(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_does_not_depend_on_where_the_core_begins(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     network = network_of(MEDIUM["torus"], ratio=1e8, spread=4)
     expected, _ = diagonal(network)
     monkeypatch.setattr(sparse_order, "_CORE_SHARE", share)
@@ -163,7 +177,9 @@ def test_relabelling_the_nodes_relabels_the_result(name: str) -> None:
 def test_a_long_ring_has_its_closed_form(x: float) -> None:
     nodes = 20_000
     i = np.arange(nodes)
-    network = Network(np.ones(nodes), np.sort(np.column_stack([i, (i + 1) % nodes]), axis=1), np.full(nodes, x))
+    network = Network(
+        np.ones(nodes), np.sort(np.column_stack([i, (i + 1) % nodes]), axis=1), np.full(nodes, x)
+    )
     with mpmath.workdps(60):
         t = mpmath.acosh(1 + 1 / (2 * mpmath.mpf(x)))
         closed = mpmath.coth(nodes * t / 2) / (2 * mpmath.mpf(x) * mpmath.sinh(t))
@@ -216,7 +232,9 @@ def test_the_network_given_is_left_as_it_was() -> None:
     for array in (network.ground, network.edges, network.conductance):
         array.flags.writeable = False
     diagonal(network)
-    for array, copy in zip((network.ground, network.edges, network.conductance), before, strict=True):
+    for array, copy in zip(
+        (network.ground, network.edges, network.conductance), before, strict=True
+    ):
         np.testing.assert_array_equal(array, copy)
 
 

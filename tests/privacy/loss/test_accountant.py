@@ -19,9 +19,17 @@ def plan(topology, sigma_cdp=8.0, sigma_cor=30.0, adversary=EAVESDROPPER, clip=1
     return NoisePlan(topology, Exposure(clip, steps), adversary, sigma_cdp, sigma_cor)
 
 
-@given(graphs(least=2), st.floats(0.1, 100), st.just(0.0) | st.floats(1e-9, 1e5), st.floats(0.01, 10), st.integers(1, 10_000))
+@given(
+    graphs(least=2),
+    st.floats(0.1, 100),
+    st.just(0.0) | st.floats(1e-9, 1e5),
+    st.floats(0.01, 10),
+    st.integers(1, 10_000),
+)
 def test_the_reported_epsilon_suffices_and_nothing_smaller_does(topology, s, c, clip, steps):
-    """From the definitions alone: mpmath's inverse, the formula for mu, and delta of the Gaussian."""
+    """From the definitions alone: mpmath's inverse, the formula for mu, and delta of the
+    Gaussian.
+    """
     guarantee = plan(topology, s, c, clip=clip, steps=steps).guarantee(1e-5)
     leverage = max(true_leverages(topology, s, c))
     mu = 2 * mpmath.mpf(clip) * mpmath.sqrt(steps * leverage)
@@ -32,7 +40,9 @@ def test_the_reported_epsilon_suffices_and_nothing_smaller_does(topology, s, c, 
 
 
 def test_composition_over_steps_is_that_of_dp_accounting():
-    """T steps of a Gaussian mechanism with sensitivity 2C, composed by somebody else's accountant."""
+    """T steps of a Gaussian mechanism with sensitivity 2C, composed by somebody else's
+    accountant.
+    """
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
@@ -47,7 +57,10 @@ def test_composition_over_steps_is_that_of_dp_accounting():
 def test_epsilon_of_every_user_is_reported():
     topology = decor.star(6)
     g = plan(topology).guarantee(1e-5)
-    expected = [float(gaussian.epsilon(2 * math.sqrt(100 * float(v)), 1e-5)) for v in true_leverages(topology, 8.0, 30.0)]
+    expected = [
+        float(gaussian.epsilon(2 * math.sqrt(100 * float(v)), 1e-5))
+        for v in true_leverages(topology, 8.0, 30.0)
+    ]
     assert np.allclose(g.per_user, expected, rtol=1e-9)
     assert g.per_user[0] < g.per_user[1] == g.epsilon and g.worst_user == 1
     assert g.per_user.max() == g.epsilon
@@ -55,8 +68,12 @@ def test_epsilon_of_every_user_is_reported():
 
 def test_steps_and_clip_and_noise_scale_as_they_must():
     base = plan(decor.ring(8)).guarantee(1e-5).epsilon
-    assert plan(decor.ring(8), 16.0, 60.0, clip=2.0).guarantee(1e-5).epsilon == pytest.approx(base, rel=1e-9)
-    assert plan(decor.ring(8), 16.0, 60.0, steps=400).guarantee(1e-5).epsilon == pytest.approx(base, rel=1e-9)
+    assert plan(decor.ring(8), 16.0, 60.0, clip=2.0).guarantee(1e-5).epsilon == pytest.approx(
+        base, rel=1e-9
+    )
+    assert plan(decor.ring(8), 16.0, 60.0, steps=400).guarantee(1e-5).epsilon == pytest.approx(
+        base, rel=1e-9
+    )
     assert plan(decor.ring(8), steps=101).guarantee(1e-5).epsilon > base
 
 
@@ -65,19 +82,30 @@ def test_adversaries_in_increasing_strength():
     names = ("eavesdropper", "curious", "colluding:2", "colluding:3", "colluding:4", "everyone")
     values = [p.guarantee(1e-5, Adversary.parse(name)).epsilon for name in names]
     assert values == sorted(values) and values[0] < values[1] < values[2] < values[3] < values[4]
-    assert values[4] == values[5] == pytest.approx(float(gaussian.epsilon(2 * math.sqrt(100) / 8, 1e-5)))
+    assert (
+        values[4]
+        == values[5]
+        == pytest.approx(float(gaussian.epsilon(2 * math.sqrt(100) / 8, 1e-5)))
+    )
 
 
 def test_a_changing_run_is_composed_per_user_before_the_worst_is_taken():
     """mu_i^2 adds over phases; who is most exposed in one phase need not be in the other."""
-    hubs = decor.from_edges(6, [(hub, k) for hub in (0, 5) for k in range(1, 5)])  # the ends of the path are its centre
+    # the ends of the path are its centre
+    hubs = decor.from_edges(6, [(hub, k) for hub in (0, 5) for k in range(1, 5)])
     first, second = plan(decor.path(6), steps=60), plan(hubs, 5.0, 20.0, clip=0.5, steps=30)
     g = Phases([first, second]).guarantee(1e-5)
     mu2 = [
         4 * 60 * a + 4 * mpmath.mpf(0.25) * 30 * b
-        for a, b in zip(true_leverages(first.topology, 8.0, 30.0), true_leverages(second.topology, 5.0, 20.0), strict=True)
+        for a, b in zip(
+            true_leverages(first.topology, 8.0, 30.0),
+            true_leverages(second.topology, 5.0, 20.0),
+            strict=True,
+        )
     ]
-    assert np.allclose(g.per_user, gaussian.epsilon([float(mpmath.sqrt(m)) for m in mu2], 1e-5), rtol=1e-9)
+    assert np.allclose(
+        g.per_user, gaussian.epsilon([float(mpmath.sqrt(m)) for m in mu2], 1e-5), rtol=1e-9
+    )
     assert g.worst_user == 0 and g.steps == 90
     maxima = gaussian.epsilon(math.sqrt(sum(gaussian_mu2(p) for p in (first, second))), 1e-5)
     assert g.epsilon < float(maxima) * 0.999
@@ -90,7 +118,9 @@ def gaussian_mu2(p):
 
 def test_two_halves_of_a_run_are_the_run():
     whole = plan(decor.ring(9), adversary=Adversary.curious()).guarantee(1e-5)
-    halves = Phases([plan(decor.ring(9), adversary=Adversary.curious(), steps=k) for k in (30, 70)]).guarantee(1e-5)
+    halves = Phases(
+        [plan(decor.ring(9), adversary=Adversary.curious(), steps=k) for k in (30, 70)]
+    ).guarantee(1e-5)
     assert halves.epsilon == pytest.approx(whole.epsilon, rel=1e-9) and halves.steps == 100
 
 
@@ -100,7 +130,9 @@ def test_phases_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="same users"):
         Phases([plan(decor.ring(5)), plan(decor.ring(6))]).guarantee(1e-5)
     with pytest.raises(InputError, match="different adversaries"):
-        Phases([plan(decor.ring(5)), plan(decor.ring(5), adversary=Adversary.curious())]).guarantee(1e-5)
+        Phases([plan(decor.ring(5)), plan(decor.ring(5), adversary=Adversary.curious())]).guarantee(
+            1e-5
+        )
     with pytest.raises(BudgetError, match="delta is not known"):
         plan(decor.ring(5)).guarantee()
 
@@ -166,7 +198,9 @@ def test_more_colluders_than_users_are_refused():
 
 @given(graphs(least=3, most=7), st.data())
 def test_crashes_and_new_secrets_never_raise_anybodys_epsilon(topology, data):
-    """An edge whose ends draw different noise, and a user who falls silent, leave everybody at or below the plan."""
+    """An edge whose ends draw different noise, and a user who falls silent, leave everybody at or
+    below the plan.
+    """
     s2, c2 = 1.0, data.draw(st.sampled_from([0.5, 20.0, 1e4]))
     edges = topology.edges.tolist()
     broken = data.draw(st.lists(st.sampled_from(edges), unique_by=tuple) if edges else st.just([]))
@@ -189,13 +223,18 @@ def test_the_sentence_says_who_is_protected_from_whom():
     assert "SecLDP over 100 steps" in said and "the data of one user replaced" in said
     assert "any one curious user who reads every message. Most exposed: user 1, to user 0." in said
     labelled = decor.from_edges(3, [(0, 1), (1, 2)], labels=["Bern", "Basel", "Genf"])
-    assert "Most exposed: user Bern, to user Basel." in str(plan(labelled, adversary=Adversary.curious()).guarantee(1e-5))
+    assert "Most exposed: user Bern, to user Basel." in str(
+        plan(labelled, adversary=Adversary.curious()).guarantee(1e-5)
+    )
 
 
 def test_printed_figures_are_rounded_up():
     from decor.text import rounded_up
 
-    assert [rounded_up(v) for v in (3.0, 3.0000000000001, 3.0001, 2.9999999999, 12345.0, 0.0012341, 0.0, math.inf)] == [
+    assert [
+        rounded_up(v)
+        for v in (3.0, 3.0000000000001, 3.0001, 2.9999999999, 12345.0, 0.0012341, 0.0, math.inf)
+    ] == [
         "3",
         "3",
         "3.001",
@@ -213,13 +252,19 @@ def test_phases_must_mean_the_same_people():
     second = decor.from_edges(4, [(1, 2), (2, 3), (1, 3)], labels=["x", "a", "b", "c"])
     with pytest.raises(InputError, match="name their users differently"):
         Phases([plan(first), plan(second)]).guarantee(1e-5)
-    assert Phases([plan(first), plan(first)]).guarantee(1e-5).epsilon > plan(first).guarantee(1e-5).epsilon
+    assert (
+        Phases([plan(first), plan(first)]).guarantee(1e-5).epsilon
+        > plan(first).guarantee(1e-5).epsilon
+    )
 
 
 def test_phases_must_protect_the_same_thing():
     example = Exposure(1.0, 10, unit="example", batch_size=8, records=100)
     replace = Exposure(1.0, 10, unit="example", batch_size=8, records=100, relation="replace")
-    made = [NoisePlan(decor.ring(5), exposure, EAVESDROPPER, 1.0, 2.0) for exposure in (Exposure(1.0, 10), example, replace)]
+    made = [
+        NoisePlan(decor.ring(5), exposure, EAVESDROPPER, 1.0, 2.0)
+        for exposure in (Exposure(1.0, 10), example, replace)
+    ]
     for a, b in ((0, 1), (1, 2), (0, 2)):
         with pytest.raises(InputError, match="the same unit of privacy and the same relation"):
             Phases([made[a], made[b]]).guarantee(1e-5)

@@ -20,7 +20,9 @@ def test_epsilon_is_never_below_the_truth_and_mu_never_above(epsilon, delta):
     assert again <= epsilon
     assert true_delta(again, mu) <= delta, "what is reported suffices"
     assert true_delta(again * (1 - 1e-10) - 1e-11, mu) > delta, "and nothing smaller does"
-    assert true_delta(epsilon, mu * (1 + 1e-9 + 1e-12 / epsilon)) > delta, "a larger mu would break the budget"
+    assert true_delta(epsilon, mu * (1 + 1e-9 + 1e-12 / epsilon)) > delta, (
+        "a larger mu would break the budget"
+    )
 
 
 def test_log_delta_is_the_definition():
@@ -56,7 +58,9 @@ def test_the_ends_of_the_range():
 
 
 def test_the_exact_noise_is_this_much_less_than_the_papers():
-    """Figures of the specification: ratio of exact to the paper's noise at equal epsilon, delta 1e-5."""
+    """Figures of the specification: ratio of exact to the paper's noise at equal epsilon, delta
+    1e-5.
+    """
     ratios = [gaussian.paper_mu(e, 1e-5) / gaussian.mu(e, 1e-5) for e in (1, 3, 5, 10, 20, 40)]
     assert [round(r, 3) for r in ratios] == [0.761, 0.819, 0.846, 0.880, 0.911, 0.936]
 
@@ -72,8 +76,12 @@ def test_dp_accounting_agrees():
     from dp_accounting.pld import privacy_loss_distribution
 
     for mu, delta in [(0.3, 1e-5), (1.0, 1e-5), (2.0, 1e-3)]:
-        oracle = privacy_loss_distribution.from_gaussian_mechanism(1 / mu, value_discretization_interval=1e-4)
-        assert float(gaussian.epsilon(mu, delta)) == pytest.approx(oracle.get_epsilon_for_delta(delta), abs=2e-4)
+        oracle = privacy_loss_distribution.from_gaussian_mechanism(
+            1 / mu, value_discretization_interval=1e-4
+        )
+        assert float(gaussian.epsilon(mu, delta)) == pytest.approx(
+            oracle.get_epsilon_for_delta(delta), abs=2e-4
+        )
 
 
 @pytest.mark.parametrize("delta", [6e-29, 1e-11, 1.8e-8, 1e-5, 1e-2])
@@ -93,6 +101,8 @@ def test_large_mu_is_bounded_and_never_nan():
 
 def test_only_a_mu_that_delta_covers_is_free():
     for delta in (1e-8, 1e-3, 0.1):
-        threshold = float(mpmath.findroot(lambda m, d=delta: 2 * mpmath.ncdf(m / 2) - 1 - d, delta * 2.5066))
+        threshold = float(
+            mpmath.findroot(lambda m, d=delta: 2 * mpmath.ncdf(m / 2) - 1 - d, delta * 2.5066)
+        )
         assert gaussian.epsilon(threshold * 1.0005, delta) > 0
         assert gaussian.epsilon(threshold * 0.9, delta) < 1e-3 * delta + 1e-12

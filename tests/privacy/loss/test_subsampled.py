@@ -1,4 +1,6 @@
-"""The subsampled accountant against integrals, enumerated mechanisms, closed forms and dp-accounting: never below them."""
+"""The subsampled accountant against integrals, enumerated mechanisms, closed forms and
+dp-accounting: never below them.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,16 @@ CASES = [("poisson", "add-remove"), ("poisson", "replace"), ("fixed", "replace")
 RATE = 64 / 3750
 
 
-def value(z: float, rate: float, case: tuple[str, str], steps: int, delta: float, fine: bool = True) -> float:
+def value(
+    z: float, rate: float, case: tuple[str, str], steps: int, delta: float, fine: bool = True
+) -> float:
     return epsilon([SubsampledStep(z, rate, *case, steps)], delta, fine=fine)[0]
 
 
 def pairs(case: tuple[str, str], mu: Any) -> list[tuple[Any, Any]]:
-    """(up, down) of both directions: P = (1-q) N(0) + q N(up) against Q = (1-q) N(0) + q N(-down)."""
+    """(up, down) of both directions: P = (1-q) N(0) + q N(up) against Q = (1-q) N(0) + q
+    N(-down).
+    """
     shift = 2 * mu if case[0] == "fixed" else mu
     return [(mu, mu)] if case == ("poisson", "replace") else [(shift, 0), (0, shift)]
 
@@ -39,13 +45,17 @@ def pairs(case: tuple[str, str], mu: Any) -> list[tuple[Any, Any]]:
 
 
 def precise_divergence(eps: Any, rate: Any, up: Any, down: Any) -> Any:
-    """H of (P, Q) from the x where log P/Q = eps, found by bisection: shares no formula with the code under test."""
+    """H of (P, Q) from the x where log P/Q = eps, found by bisection: shares no formula with the
+    code under test.
+    """
 
     def density(x: Any, mean: Any) -> Any:
         return (1 - rate) * mp.npdf(x) + rate * mp.npdf(x, mean)
 
     def tail(x: Any, mean: Any) -> Any:
-        return (1 - rate) * mp.erfc(x / mp.sqrt(2)) / 2 + rate * mp.erfc((x - mean) / mp.sqrt(2)) / 2
+        return (1 - rate) * mp.erfc(x / mp.sqrt(2)) / 2 + rate * mp.erfc(
+            (x - mean) / mp.sqrt(2)
+        ) / 2
 
     low, high = mp.mpf(-60), mp.mpf(60)
     for _ in range(80):
@@ -76,9 +86,18 @@ def precise_epsilon(z: float, rate: float, case: tuple[str, str], delta: float) 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(
     ("z", "rate", "delta"),
-    [(0.5, 0.3, 1e-5), (1.0, 0.01, 1e-6), (3.0, 0.9, 1e-3), (0.3, 0.02, 1e-9), (20.0, 0.5, 1e-20), (0.1, 0.999, 1e-30)],
+    [
+        (0.5, 0.3, 1e-5),
+        (1.0, 0.01, 1e-6),
+        (3.0, 0.9, 1e-3),
+        (0.3, 0.02, 1e-9),
+        (20.0, 0.5, 1e-20),
+        (0.1, 0.999, 1e-30),
+    ],
 )
-def test_one_step_is_above_the_integral_and_close(case: tuple[str, str], z: float, rate: float, delta: float) -> None:
+def test_one_step_is_above_the_integral_and_close(
+    case: tuple[str, str], z: float, rate: float, delta: float
+) -> None:
     truth = precise_epsilon(z, rate, case, delta)
     assert truth <= value(z, rate, case, 1, delta) <= 1.001 * truth + 1e-6
     assert truth <= value(z, rate, case, 1, delta, fine=False) <= 1.05 * truth + 1e-3
@@ -99,13 +118,17 @@ def log_mixture(rate: float, mean: float, x: np.ndarray) -> np.ndarray:
     return np.log1p(rate * np.expm1(mean * x - mean**2 / 2))
 
 
-def loss_law(rate: float, case: tuple[str, str], mu: float, points: int) -> tuple[np.ndarray, np.ndarray]:
+def loss_law(
+    rate: float, case: tuple[str, str], mu: float, points: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Losses and weights of the dominating pair, by trapezes in x."""
     losses, weights = [], []
     for (up, down), keep in zip(pairs(case, mu), (1, -1), strict=False):
         x = np.linspace(-10.0, 10.0 + up, points)
         loss = log_mixture(rate, up, x) - log_mixture(rate, -down, x)
-        density = ((1 - rate) * np.exp(-(x**2) / 2) + rate * np.exp(-((x - up) ** 2) / 2)) / math.sqrt(2 * math.pi)
+        density = (
+            (1 - rate) * np.exp(-(x**2) / 2) + rate * np.exp(-((x - up) ** 2) / 2)
+        ) / math.sqrt(2 * math.pi)
         weight = density * (x[1] - x[0])
         if case[0] == "fixed":  # positive losses of a removal, negative ones of an addition
             weight = np.where(keep * loss > 0, weight, 0.0)
@@ -113,16 +136,24 @@ def loss_law(rate: float, case: tuple[str, str], mu: float, points: int) -> tupl
         if case[0] == "poisson":
             break
     if case[0] == "fixed":
-        losses, weights = [*losses, np.zeros(1)], [*weights, np.array([(1 - rate) * (2 * ndtr(mu) - 1)])]
+        losses, weights = (
+            [*losses, np.zeros(1)],
+            [*weights, np.array([(1 - rate) * (2 * ndtr(mu) - 1)])],
+        )
     return np.concatenate(losses), np.concatenate(weights)
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(("z", "rate", "delta"), [(1.0, 0.1, 1e-5), (0.6, 0.3, 1e-4), (4.0, 0.5, 1e-6)])
-def test_two_and_three_steps_are_above_the_integral_and_close(case: tuple[str, str], z: float, rate: float, delta: float) -> None:
+@pytest.mark.parametrize(
+    ("z", "rate", "delta"), [(1.0, 0.1, 1e-5), (0.6, 0.3, 1e-4), (4.0, 0.5, 1e-6)]
+)
+def test_two_and_three_steps_are_above_the_integral_and_close(
+    case: tuple[str, str], z: float, rate: float, delta: float
+) -> None:
     mu = 1 / z
     losses, weights = loss_law(rate, case, mu, 1501)
-    # the removal is the worse direction of Poisson add-remove, and the profile of a fixed size is the larger of both
+    # the removal is the worse direction of Poisson add-remove, and the profile of a fixed size is
+    # the larger of both
     ways = pairs(case, mu)[:1] if case[0] == "poisson" else pairs(case, mu)
 
     def one(eps: np.ndarray) -> np.ndarray:
@@ -135,29 +166,47 @@ def test_two_and_three_steps_are_above_the_integral_and_close(case: tuple[str, s
     table = two(grid)
 
     def three(eps: float) -> float:
-        return float(weights @ np.interp(eps - losses, grid, table, left=0.0) + weights @ np.where(eps - losses < grid[0], 1, 0))
+        return float(
+            weights @ np.interp(eps - losses, grid, table, left=0.0)
+            + weights @ np.where(eps - losses < grid[0], 1, 0)
+        )
 
     for steps, profile in ((2, lambda e: float(two(np.array([e]))[0])), (3, three)):
-        truth = brentq(lambda e, f=profile: math.log(max(f(e), 1e-300) / delta), 0.0, 2.5 * losses.max(), xtol=1e-8)
+        truth = brentq(
+            lambda e, f=profile: math.log(max(f(e), 1e-300) / delta),
+            0.0,
+            2.5 * losses.max(),
+            xtol=1e-8,
+        )
         assert 0.9995 * truth <= value(z, rate, case, steps, delta) <= 1.005 * truth
 
 
 # --- mechanisms that exist: every sample enumerated
 
 
-def mixture_divergences(centres: list[np.ndarray], weights: list[np.ndarray], z: float, steps: int, eps: float) -> float:
+def mixture_divergences(
+    centres: list[np.ndarray], weights: list[np.ndarray], z: float, steps: int, eps: float
+) -> float:
     """Divergence, over some steps, of two Gaussian mixtures, by a sum over a grid."""
     x = np.linspace(-9 * z - 4, 9 * z + 4, 1201)
-    p, q = (np.exp(-((x[:, None] - c) ** 2) / (2 * z * z)) @ w for c, w in zip(centres, weights, strict=True))
+    p, q = (
+        np.exp(-((x[:, None] - c) ** 2) / (2 * z * z)) @ w
+        for c, w in zip(centres, weights, strict=True)
+    )
     p, q = p / p.sum(), q / q.sum()
     joint_p, joint_q = p, q
     for _ in range(steps - 1):
-        joint_p, joint_q = np.multiply.outer(joint_p, p).ravel(), np.multiply.outer(joint_q, q).ravel()
+        joint_p, joint_q = (
+            np.multiply.outer(joint_p, p).ravel(),
+            np.multiply.outer(joint_q, q).ravel(),
+        )
     return float(np.maximum(joint_p - math.exp(eps) * joint_q, 0).sum())
 
 
 def poisson_sums(records: tuple[float, ...], rate: float) -> tuple[np.ndarray, np.ndarray]:
-    chosen = np.array(list(itertools.product((0, 1), repeat=len(records)))).reshape(-1, len(records))
+    chosen = np.array(list(itertools.product((0, 1), repeat=len(records)))).reshape(
+        -1, len(records)
+    )
     return chosen @ np.array(records), np.prod(np.where(chosen == 1, rate, 1 - rate), axis=1)
 
 
@@ -177,14 +226,18 @@ def test_no_enumerated_mechanism_exceeds_the_bound(z: float, steps: int) -> None
             datasets = {
                 CASES[0]: [poisson_sums((*rest, a), rate), poisson_sums(rest, rate)],
                 CASES[1]: [poisson_sums((*rest, a), rate), poisson_sums((*rest, b), rate)],
-                CASES[2]: [fixed_sums((*rest, *rest[:1], a), 2), fixed_sums((*rest, *rest[:1], b), 2)],
+                CASES[2]: [
+                    fixed_sums((*rest, *rest[:1], a), 2),
+                    fixed_sums((*rest, *rest[:1], b), 2),
+                ],
             }
             for case, (one, two) in datasets.items():
                 for p, q in ((one, two), (two, one)):
                     found = mixture_divergences([p[0], q[0]], [p[1], q[1]], z, steps, bounds[case])
                     attained[case] = max(attained[case], found)
     for case in CASES:
-        assert 0.9 * delta < attained[case] <= 1.002 * delta  # the sum over a grid is good to a thousandth
+        # the sum over a grid is good to a thousandth
+        assert 0.9 * delta < attained[case] <= 1.002 * delta
 
 
 @pytest.mark.parametrize("eps", [0.2, 1.0])
@@ -202,8 +255,12 @@ def test_opposite_records_are_the_worst_to_replace_under_poisson_sampling(eps: f
 
     worst = float(np.maximum(law(at(1, 0)) - math.exp(eps) * law(at(1, math.pi)), 0).sum())
     assert worst == pytest.approx(float(divergence(np.array([eps]), rate, mu, mu)[0]), rel=1e-3)
-    for radius, other, angle in itertools.product((0.3, 0.8, 1.0), (0.0, 0.6, 1.0), (0.0, 1.0, 2.0, 2.8, math.pi)):
-        found = float(np.maximum(law(at(radius, 0)) - math.exp(eps) * law(at(other, angle)), 0).sum())
+    for radius, other, angle in itertools.product(
+        (0.3, 0.8, 1.0), (0.0, 0.6, 1.0), (0.0, 1.0, 2.0, 2.8, math.pi)
+    ):
+        found = float(
+            np.maximum(law(at(radius, 0)) - math.exp(eps) * law(at(other, angle)), 0).sum()
+        )
         assert found <= worst * 1.0005  # the grid is good to a few ten-thousandths
 
 
@@ -216,7 +273,14 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         m = mp.mpf(mu)
 
         def excess(e: Any) -> Any:
-            return mp.log((mp.erfc((e / m - m / 2) / mp.sqrt(2)) - mp.exp(e) * mp.erfc((e / m + m / 2) / mp.sqrt(2))) / 2 / delta)
+            return mp.log(
+                (
+                    mp.erfc((e / m - m / 2) / mp.sqrt(2))
+                    - mp.exp(e) * mp.erfc((e / m + m / 2) / mp.sqrt(2))
+                )
+                / 2
+                / delta
+            )
 
         low, high = mp.mpf(0), mp.mpf(mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1)
         if excess(low) <= 0:
@@ -229,8 +293,12 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-10, 1e-12, 1e-30])
-@pytest.mark.parametrize(("z", "steps"), [(1.0, 1), (100.0, 10**4), (1000.0, 10**6), (0.3, 7), (0.05, 1000)])
-def test_at_rate_one_it_is_the_plain_gaussian_from_above(case: tuple[str, str], z: float, steps: int, delta: float) -> None:
+@pytest.mark.parametrize(
+    ("z", "steps"), [(1.0, 1), (100.0, 10**4), (1000.0, 10**6), (0.3, 7), (0.05, 1000)]
+)
+def test_at_rate_one_it_is_the_plain_gaussian_from_above(
+    case: tuple[str, str], z: float, steps: int, delta: float
+) -> None:
     mu = math.sqrt(steps) / z * (2 if case[1] == "replace" else 1)
     truth = gaussian_epsilon(mu, delta)
     assert truth <= value(z, 1.0, case, steps, delta) <= 1.0005 * truth + 1e-5
@@ -241,16 +309,27 @@ def test_at_rate_one_it_is_the_plain_gaussian_from_above(case: tuple[str, str], 
 @pytest.mark.parametrize("steps", [1, 1000, 10**6])
 @pytest.mark.parametrize("rate", [1e-6, 1e-3, 0.2, 0.9999999])
 @pytest.mark.parametrize("z", [0.05, 0.7, 1e4])
-def test_from_corner_to_corner_sampling_never_costs(case: tuple[str, str], z: float, rate: float, steps: int) -> None:
+def test_from_corner_to_corner_sampling_never_costs(
+    case: tuple[str, str], z: float, rate: float, steps: int
+) -> None:
     mu = math.sqrt(steps) / z * (2 if case[1] == "replace" else 1)
     for delta in (1e-5, 1e-15):
-        assert 0 <= value(z, rate, case, steps, delta, fine=False) <= 1.03 * gaussian_epsilon(mu, delta) + 1e-3
+        assert (
+            0
+            <= value(z, rate, case, steps, delta, fine=False)
+            <= 1.03 * gaussian_epsilon(mu, delta) + 1e-3
+        )
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(
     "careless",
-    [{"_SHARE": 0.4}, {"_OUTSIDE": 0.6}, {"_COARSE_POINTS": 64}, {"_SHARE": 0.2, "_OUTSIDE": 1.5, "_COARSE_POINTS": 64}],
+    [
+        {"_SHARE": 0.4},
+        {"_OUTSIDE": 0.6},
+        {"_COARSE_POINTS": 64},
+        {"_SHARE": 0.2, "_OUTSIDE": 1.5, "_COARSE_POINTS": 64},
+    ],
 )
 def test_careless_settings_cost_tightness_and_never_truth(
     case: tuple[str, str], careless: dict[str, float], monkeypatch: pytest.MonkeyPatch
@@ -277,25 +356,37 @@ def dp_pld(z: float, rate: float, steps: int, relation: str, pessimistic: bool =
         value_discretization_interval=2e-4,
         pessimistic_estimate=pessimistic,
         use_connect_dots=pessimistic,
-        neighboring_relation=relations.REPLACE_ONE if relation == "replace" else relations.ADD_OR_REMOVE_ONE,
+        neighboring_relation=relations.REPLACE_ONE
+        if relation == "replace"
+        else relations.ADD_OR_REMOVE_ONE,
     ).self_compose(steps)
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace"])
-@pytest.mark.parametrize(("z", "rate", "steps"), [(1.0, RATE, 1000), (0.7, 0.1, 50), (5.0, 0.2, 500)])
-def test_poisson_agrees_with_dp_accounting(relation: str, z: float, rate: float, steps: int) -> None:
+@pytest.mark.parametrize(
+    ("z", "rate", "steps"), [(1.0, RATE, 1000), (0.7, 0.1, 50), (5.0, 0.2, 500)]
+)
+def test_poisson_agrees_with_dp_accounting(
+    relation: str, z: float, rate: float, steps: int
+) -> None:
     theirs = dp_pld(z, rate, steps, relation)
     for delta in (1e-3, 1e-6):
-        assert value(z, rate, ("poisson", relation), steps, delta) == pytest.approx(theirs.get_epsilon_for_delta(delta), rel=1e-3)
+        assert value(z, rate, ("poisson", relation), steps, delta) == pytest.approx(
+            theirs.get_epsilon_for_delta(delta), rel=1e-3
+        )
 
 
-@pytest.mark.parametrize(("z", "rate", "steps"), [(1.0, RATE, 1000), (2.0, 0.001, 10**5), (0.8, 0.3, 20)])
+@pytest.mark.parametrize(
+    ("z", "rate", "steps"), [(1.0, RATE, 1000), (2.0, 0.001, 10**5), (0.8, 0.3, 20)]
+)
 def test_the_renyi_bound_is_larger(z: float, rate: float, steps: int) -> None:
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
 
     accountant = RdpAccountant()
-    accountant.compose(dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(z)), steps)
+    accountant.compose(
+        dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(z)), steps
+    )
     for delta in (1e-5, 1e-20):
         assert value(z, rate, CASES[0], steps, delta) < accountant.get_epsilon(delta)
 
@@ -313,7 +404,9 @@ def direction(z: float, rate: float, steps: int, way: str, shift: float) -> Any:
         adjacency_type=mechanisms.AdjacencyType[way],
     )
     pld = distributions.PrivacyLossDistribution(
-        distributions._create_pld_pmf_from_monotone_privacy_loss(loss, False, 2e-4, use_connect_dots=False)
+        distributions._create_pld_pmf_from_monotone_privacy_loss(
+            loss, False, 2e-4, use_connect_dots=False
+        )
     )
     return pld.self_compose(steps)
 
@@ -322,7 +415,10 @@ def direction(z: float, rate: float, steps: int, way: str, shift: float) -> Any:
 def test_fixed_size_is_above_both_of_its_directions(z: float, rate: float) -> None:
     for delta in (1e-2, 1e-5):
         ours = value(z, rate, ("fixed", "replace"), 50, delta)
-        ways = [direction(z, rate, 50, way, 2.0).get_epsilon_for_delta(delta) for way in ("REMOVE", "ADD")]
+        ways = [
+            direction(z, rate, 50, way, 2.0).get_epsilon_for_delta(delta)
+            for way in ("REMOVE", "ADD")
+        ]
         assert max(ways) < ours < 1.3 * max(ways)
 
 
@@ -331,9 +427,15 @@ def test_fixed_size_is_above_both_of_its_directions(z: float, rate: float) -> No
 
 @pytest.mark.parametrize(
     ("case", "figures"),
-    [(CASES[0], (2.18, 1.05, 0.64)), (CASES[2], (4.83, 2.32, 1.35)), (CASES[1], (4.03, 1.52, 0.705))],
+    [
+        (CASES[0], (2.18, 1.05, 0.64)),
+        (CASES[2], (4.83, 2.32, 1.35)),
+        (CASES[1], (4.03, 1.52, 0.705)),
+    ],
 )
-def test_the_noise_of_the_standard_run_is_the_known_one(case: tuple[str, str], figures: tuple[float, ...]) -> None:
+def test_the_noise_of_the_standard_run_is_the_known_one(
+    case: tuple[str, str], figures: tuple[float, ...]
+) -> None:
     for budget, figure in zip((1.0, 3.0, 10.0), figures, strict=True):
         assert noise_multiplier(budget, 1e-5, RATE, 1000, *case) == pytest.approx(figure, abs=0.005)
 
@@ -359,7 +461,10 @@ def test_more_noise_fewer_steps_a_lower_rate_and_a_larger_delta_help(
     assert here <= value(z, rate, case, steps, delta, fine=False) + 1e-12
     if case[1] == "replace":
         assert value(z, rate, CASES[0], steps, delta) <= slack
-        assert value(z, rate, CASES[1], steps, delta) <= value(z, rate, CASES[2], steps, delta) * 1.001 + 1e-4
+        assert (
+            value(z, rate, CASES[1], steps, delta)
+            <= value(z, rate, CASES[2], steps, delta) * 1.001 + 1e-4
+        )
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -375,20 +480,32 @@ def test_phases_add_up_in_any_order(case: tuple[str, str]) -> None:
 
 
 def test_phases_of_different_sampling_compose_like_dp_accounting() -> None:
-    phases = [SubsampledStep(1.5, 0.05, "poisson", "replace", 200), SubsampledStep(20.0, 1.0, "fixed", "replace", 100)]
-    theirs = dp_pld(1.5, 0.05, 200, "replace").compose(dp_pld(20.0, 1.0, 100, "replace")).get_epsilon_for_delta(1e-5)
+    phases = [
+        SubsampledStep(1.5, 0.05, "poisson", "replace", 200),
+        SubsampledStep(20.0, 1.0, "fixed", "replace", 100),
+    ]
+    theirs = (
+        dp_pld(1.5, 0.05, 200, "replace")
+        .compose(dp_pld(20.0, 1.0, 100, "replace"))
+        .get_epsilon_for_delta(1e-5)
+    )
     assert epsilon(phases, 1e-5)[0] == pytest.approx(theirs, rel=1e-3)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_tiny_delta_stays_tight(case: tuple[str, str]) -> None:
-    found = [epsilon([SubsampledStep(1.0, RATE, *case, 1000)], delta) for delta in (1e-5, 1e-10, 1e-20, 1e-40, 1e-200)]
+    found = [
+        epsilon([SubsampledStep(1.0, RATE, *case, 1000)], delta)
+        for delta in (1e-5, 1e-10, 1e-20, 1e-40, 1e-200)
+    ]
     assert all(tight for _, tight in found)
     assert [eps for eps, _ in found] == sorted(eps for eps, _ in found)
 
 
 def test_what_the_transform_cannot_resolve_is_not_called_tight() -> None:
-    """One record in 600,000 and delta = 1e-31: epsilon lies in the gap between a spike and a far tail, below the rounding."""
+    """One record in 600,000 and delta = 1e-31: epsilon lies in the gap between a spike and a far
+    tail, below the rounding.
+    """
     phase = SubsampledStep(0.8914, 1.577e-6, "poisson", "add-remove", 1)
     found, tight = epsilon([phase], 1.7e-31)
     assert not tight
@@ -426,14 +543,19 @@ def test_the_calibrated_noise_is_enough_and_hardly_more(
     [
         ((3.0, 1e-5, 0.02, 1000, *CASES[0]), 8),  # a slider of the planner waits for this
         ((1.0, 1e-6, 0.01, 10000, *CASES[2]), 8),
-        ((3.7e-12, 0.4149, 1.0, 1112, "poisson", "replace"), 80),  # from a little noise on, delta covers everything
+        # from a little noise on, delta covers everything
+        ((3.7e-12, 0.4149, 1.0, 1112, "poisson", "replace"), 80),
         ((1e-320, 0.1, 1.0, 1, "poisson", "add-remove"), 60),
     ],
 )
-def test_the_noise_is_found_in_few_accountings(args: tuple[float, ...], most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_noise_is_found_in_few_accountings(
+    args: tuple[float, ...], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tried: list[float] = []
     accounted = subsampled._epsilon
-    monkeypatch.setattr(subsampled, "_epsilon", lambda phases, *rest: tried.append(1) or accounted(phases, *rest))
+    monkeypatch.setattr(
+        subsampled, "_epsilon", lambda phases, *rest: tried.append(1) or accounted(phases, *rest)
+    )
     z = noise_multiplier(*args)
     assert len(tried) <= most
     budget, delta, rate, steps, *case = args
@@ -443,12 +565,20 @@ def test_the_noise_is_found_in_few_accountings(args: tuple[float, ...], most: in
 def test_a_budget_that_asks_for_nothing_gets_the_least_noise() -> None:
     assert noise_multiplier(1.0, 1e-3, 1e-6, 1, *CASES[0]) == 0.01
     assert epsilon([], 1e-5) == (0.0, True)
-    assert epsilon([SubsampledStep(1.0, 1e-6, *CASES[0], 1)], 1e-3) == (pytest.approx(0.0, abs=1e-12), True)
+    assert epsilon([SubsampledStep(1.0, 1e-6, *CASES[0], 1)], 1e-3) == (
+        pytest.approx(0.0, abs=1e-12),
+        True,
+    )
 
 
 @pytest.mark.slow
 def test_a_million_steps_agree_on_every_grid() -> None:
-    for z, rate, case in ((10.0, 1e-3, CASES[0]), (1.0, 1e-4, CASES[0]), (3.0, 1e-3, CASES[2]), (2.0, 1e-4, CASES[1])):
+    for z, rate, case in (
+        (10.0, 1e-3, CASES[0]),
+        (1.0, 1e-4, CASES[0]),
+        (3.0, 1e-3, CASES[2]),
+        (2.0, 1e-4, CASES[1]),
+    ):
         for delta in (1e-5, 1e-12):
             found, tight = epsilon([SubsampledStep(z, rate, *case, 10**6)], delta)
             assert tight
@@ -461,17 +591,27 @@ REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: SubsampledStep(1.0, 1.1, "poisson", "replace", 1), BudgetError, "rate"),
     (lambda: SubsampledStep(1.0, 0.1, "poisson", "replace", 0), BudgetError, "step"),
     (lambda: SubsampledStep(1.0, 0.1, "shuffled", "replace", 1), BudgetError, "sampling"),
-    (lambda: epsilon([SubsampledStep(1.0, 0.1, *case, 1) for case in CASES[:2]], 1e-5), BudgetError, "same"),
+    (
+        lambda: epsilon([SubsampledStep(1.0, 0.1, *case, 1) for case in CASES[:2]], 1e-5),
+        BudgetError,
+        "same",
+    ),
     (lambda: epsilon([], 0.0), BudgetError, "delta"),
     (lambda: epsilon([], 1e-300), CannotBound, "1e-250"),
     (lambda: noise_multiplier(0.0, 1e-5, 0.1, 1, *CASES[0]), BudgetError, "epsilon"),
     (lambda: noise_multiplier(1.0, 1e-5, 0.0, 1, *CASES[0]), BudgetError, "rate"),
     (lambda: noise_multiplier(1.0, 1e-5, 0.1, -5, *CASES[0]), BudgetError, "step"),
-    (lambda: noise_multiplier(1e-30, 1e-250, 0.1, 10, *CASES[0]), CannotBound, "no noise multiplier up to"),
+    (
+        lambda: noise_multiplier(1e-30, 1e-250, 0.1, 10, *CASES[0]),
+        CannotBound,
+        "no noise multiplier up to",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("call", "error", "words"), REFUSALS)
-def test_nonsense_is_refused_with_a_way_out(call: Callable[[], object], error: type[Exception], words: str) -> None:
+def test_nonsense_is_refused_with_a_way_out(
+    call: Callable[[], object], error: type[Exception], words: str
+) -> None:
     with pytest.raises(error, match=words):
         call()

@@ -1,4 +1,6 @@
-"""a9a: census records, 123 yes-or-no features, and whether the income is above 50,000 dollars a year."""
+"""a9a: census records, 123 yes-or-no features, and whether the income is above 50,000 dollars a
+year.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def load() -> tuple[Arrays, Arrays]:
 
 
 def parse(text: bytes, where: str, features: int = FEATURES) -> Arrays:
-    """Rows in LIBSVM's format: a label -1 or +1, then `index:value` for what is not 0, indices from 1."""
+    """Rows in LIBSVM's format: a label -1 or +1, then `index:value` for what is not 0, indices from
+    1.
+    """
     bytes_ = np.frombuffer(text + b"\n", dtype=np.uint8)
     colon, newline = bytes_ == ord(":"), bytes_ == ord("\n")
     gap = np.isin(bytes_, np.frombuffer(b" \t\r\n\v\f:", dtype=np.uint8))
@@ -37,7 +41,8 @@ def parse(text: bytes, where: str, features: int = FEATURES) -> Arrays:
     row = np.cumsum(first) - 1
     place = np.arange(len(row)) - np.flatnonzero(first)[row]
     is_index = place % 2 == 1
-    # an index is what a colon follows at once, each row ends with a value, and there is no other colon
+    # an index is what a colon follows at once, each row ends with a value, and there is no other
+    # colon
     wrong = (is_index != colon[end]) | (is_index & np.concatenate((first[1:], [True]))[: len(row)])
     if wrong.any():
         raise _problem(where, int(line[np.argmax(wrong)]), "it is not `label index:value ...`")
@@ -54,7 +59,9 @@ def _numbers(text: bytes, where: str) -> Floats:
     try:
         return np.array(text.replace(b":", b" ").split()).astype(np.float64)
     except ValueError as problem:
-        raise InputError(f"{where!r} holds something that is no number: {problem}; fetch the file again") from None
+        raise InputError(
+            f"{where!r} holds something that is no number: {problem}; fetch the file again"
+        ) from None
 
 
 def _check(numbers: Floats, place: Ints, line: Ints, where: str, features: int) -> None:

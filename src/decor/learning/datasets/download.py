@@ -1,4 +1,7 @@
-"""Fetching the files of a dataset from its public home. Nothing here runs unless a person asks for it."""
+"""Fetching the files of a dataset from its public home.
+
+Nothing here runs unless a person asks for it.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ PIECE = 2**16
 def download(name: str, base: str | None = None) -> tuple[Path, ...]:
     """Fetches the files of "a9a" or "mnist" into ~/.cache/decor and says where they are.
 
-    A file appears there whole and with the right checksum, or not at all; one that is there and right is not fetched again.
-    `base` is the address of another folder with the same files.
+    A file appears there whole and with the right checksum, or not at all; one that is there and
+    right is not fetched again. `base` is the address of another folder with the same files.
     """
     of = files.source(name)
     home = (base if base is not None else of.home).rstrip("/") + "/"
@@ -41,12 +44,17 @@ def _fetch(file: files.File, url: str, path: Path) -> Path:
     except (OSError, HTTPException, ValueError) as problem:  # urllib's own errors are OSErrors
         if isinstance(problem, HTTPError):
             problem.close()  # it is the server's answer as well, and holds the connection
-        raise InputError(f"{url} cannot be fetched: {problem or type(problem).__name__}; {way_out}") from None
+        raise InputError(
+            f"{url} cannot be fetched: {problem or type(problem).__name__}; {way_out}"
+        ) from None
     files.check(file, content, f"what came from {url}", way_out)
     try:
         _write(path, content)
     except OSError as problem:
-        raise InputError(f"{file.name} cannot be written to {str(path.parent)!r}: {problem.strerror}; make room there") from None
+        raise InputError(
+            f"{file.name} cannot be written to {str(path.parent)!r}: "
+            f"{problem.strerror}; make room there"
+        ) from None
     return path
 
 
@@ -59,7 +67,9 @@ def _is_right(file: files.File, path: Path) -> bool:
 
 
 def _get(url: str) -> bytes:
-    """Everything at this address, or an OSError: a connection that closes early must not pass for the end of the file."""
+    """Everything at this address, or an OSError: a connection that closes early must not pass for
+    the end of the file.
+    """
     with urlopen(Request(url, headers={"User-Agent": "decor"}), timeout=PATIENCE_S) as answer:
         told = answer.headers.get("Content-Length")
         total = int(told) if told and told.isdigit() else None
@@ -75,7 +85,9 @@ def _get(url: str) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """All or nothing, also when two processes fetch at once: each writes a file of its own and renames it."""
+    """All or nothing, also when two processes fetch at once: each writes a file of its own and
+    renames it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

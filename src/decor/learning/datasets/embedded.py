@@ -25,12 +25,19 @@ def digits() -> Arrays:
 
 
 def _table(name: str, skiprows: int) -> Arrays:
-    """Features and labels (the last column) of a file of scikit-learn's, which is not imported: that takes a second."""
+    """Features and labels (the last column) of a file of scikit-learn's, which is not imported:
+    that takes a second.
+    """
     try:
         found = find_spec("sklearn")
     except ValueError:
         found = None
     if found is None or found.origin is None:
-        raise InputError("breast_cancer and digits come with scikit-learn, which is not installed: pip install scikit-learn")
-    table = np.loadtxt(Path(found.origin).parent / "datasets" / "data" / name, delimiter=",", skiprows=skiprows)
+        raise InputError(
+            "breast_cancer and digits come with scikit-learn, which is not "
+            "installed: pip install scikit-learn"
+        )
+    table = np.loadtxt(
+        Path(found.origin).parent / "datasets" / "data" / name, delimiter=",", skiprows=skiprows
+    )
     return table[:, :-1], table[:, -1].astype(np.int64)

@@ -1,4 +1,6 @@
-"""Files of public datasets: where they are looked for, how they are checked, where they come from."""
+"""Files of public datasets: where they are looked for, how they are checked, where they
+come from.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ MOST = 2**27
 
 @dataclass(frozen=True)
 class File:
-    """A file by its public name. `md5` is of the bytes as published; a copy packed once more may have one of `endings`."""
+    """A file by its public name.
+
+    `md5` is of the bytes as published; a copy packed once more may have one of `endings`.
+    """
 
     name: str
     md5: str
@@ -27,7 +32,9 @@ class File:
 
 @dataclass(frozen=True)
 class Source:
-    """The files of a dataset, looked for in a folder of its name, and the address they can be had from."""
+    """The files of a dataset, looked for in a folder of its name, and the address they can be had
+    from.
+    """
 
     name: str
     home: str
@@ -63,7 +70,9 @@ SOURCES = {
 
 def source(name: str) -> Source:
     if name not in SOURCES:
-        raise InputError(f"there is no dataset in files named {name!r}; there are {', '.join(SOURCES)}")
+        raise InputError(
+            f"there is no dataset in files named {name!r}; there are {', '.join(SOURCES)}"
+        )
     return SOURCES[name]
 
 
@@ -89,16 +98,29 @@ def read(dataset: str, name: str) -> tuple[bytes, Path]:
     try:
         content = _unpacked(path)
     except (OSError, EOFError, lzma.LZMAError) as problem:
-        raise InputError(f"{str(path)!r} cannot be read: {problem}; put a good copy there, from {of.home}{name}") from None
-    check(file, content, f"{str(path)!r}", f"delete it and run decor.tasks.download({dataset!r}), or put a good copy there")
+        raise InputError(
+            f"{str(path)!r} cannot be read: {problem}; put a good copy there, from {of.home}{name}"
+        ) from None
+    check(
+        file,
+        content,
+        f"{str(path)!r}",
+        f"delete it and run decor.tasks.download({dataset!r}), or put a good copy there",
+    )
     return content, path
 
 
 def check(file: File, content: bytes, what: str, way_out: str) -> None:
-    """Refuses content that is not the published file. md5 is what is published: it finds accidents, not attackers."""
+    """Refuses content that is not the published file.
+
+    md5 is what is published: it finds accidents, not attackers.
+    """
     found = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if found != file.md5:
-        raise InputError(f"{what} is not the published {file.name}: its md5 is {found}, and should be {file.md5}; {way_out}")
+        raise InputError(
+            f"{what} is not the published {file.name}: its md5 is {found}, and "
+            f"should be {file.md5}; {way_out}"
+        )
 
 
 def _find(of: Source, file: File) -> Path:
@@ -110,8 +132,10 @@ def _find(of: Source, file: File) -> Path:
     names = ", ".join(file.name for file in of.files)
     places = " or ".join(str(folder / of.name) for folder in folders())
     raise InputError(
-        f"the file {file.name} of {of.name} is missing: run decor.tasks.download({of.name!r}), or fetch {names} from {of.home} "
-        f"and put them into {places}; the environment variable DECOR_DATA chooses another folder above {of.name}"
+        f"the file {file.name} of {of.name} is missing: run decor.tasks.download({of.name!r}), or "
+        f"fetch {names} from {of.home} "
+        f"and put them into {places}; the environment variable DECOR_DATA chooses another folder "
+        f"above {of.name}"
     )
 
 

@@ -34,7 +34,8 @@ def choose_gradients(
         dtype: The type of models and gradients.
         device: Where models are kept; the CPU by default.
         generic: Take torch.func whatever the model is.
-        exact: Sums of examples that differ in one example differ by its clip at most, rounding included.
+        exact: Sums of examples that differ in one example differ by its clip at most, rounding
+            included.
     """
     device = torch.device("cpu") if device is None else device
     if not generic:
@@ -42,7 +43,9 @@ def choose_gradients(
             return Quadratic(task, dtype, device)
         stack = Stack.of(task.model, task.loss, task.shards[0][0].shape[1:])
         # classes as probabilities are rare enough to go the general way
-        if stack is not None and not (stack.loss == "classes" and task.shards[0][1].is_floating_point()):
+        if stack is not None and not (
+            stack.loss == "classes" and task.shards[0][1].is_floating_point()
+        ):
             if Linear.takes(stack) and not (exact and unit == "example"):
                 return Linear(task, stack, dtype, device)
             return Layers(task, stack, dtype, device, exact)

@@ -1,9 +1,11 @@
-"""The fast path for stacks of dense layers: all users, seeds and settings together, with gradients written out by hand.
+"""The fast path for stacks of dense layers: all users, seeds and settings together, with gradients
+written out by hand.
 
-Clipping single records never builds their gradients: a record's gradient of a dense layer is the outer product of what went
-in, h, and what flows back, g, so that its norm is |h| |g|; scaling g by the clip factor before the one product with all h is
-then the same as clipping every record and adding up. With `exact` records are columns of tiles (see `tiles`), so that h and g
-have the same bits whatever else is in the batch.
+Clipping single records never builds their gradients: a record's gradient of a dense layer is the
+outer product of what went in, h, and what flows back, g, so that its norm is |h| |g|; scaling g by
+the clip factor before the one product with all h is then the same as clipping every record and
+adding up. With `exact` records are columns of tiles (see `tiles`), so that h and g have the same
+bits whatever else is in the batch.
 """
 
 from __future__ import annotations
@@ -33,29 +35,51 @@ from .tiles import (
 )
 
 _REPEATED = 20_000
-"""Numbers of a first layer up to which settings share a product with repeated records; above, each takes its own turn."""
+"""Numbers of a first layer up to which settings share a product with repeated records; above, each
+takes its own turn.
+"""
 
 
 _NARROW = 32
-"""Outputs up to which products are taken transposed: libraries are slow with few columns and fast with few rows."""
+"""Outputs up to which products are taken transposed: libraries are slow with few columns and fast
+with few rows.
+"""
 
 
 class Layers:
-    """Multinomial regression and MLPs; a block [users, seeds, settings, inputs + 1, outputs] for every layer.
+    """Multinomial regression and MLPs; a block [users, seeds, settings, inputs + 1, outputs] for
+    every layer.
 
-    `exact`: `add_records` takes tiles and sums in float64, so that removing a record changes a sum by its clip at most.
+    `exact`: `add_records` takes tiles and sums in float64, so that removing a record changes a sum
+    by its clip at most.
     """
 
-    def __init__(self, task: Task, stack: Stack, dtype: torch.dtype, device: torch.device = CPU, exact: bool = False) -> None:
-        self.stack, self.dtype, self.device, self.bias, self.exact = stack, dtype, device, stack.bias, exact
+    def __init__(
+        self,
+        task: Task,
+        stack: Stack,
+        dtype: torch.dtype,
+        device: torch.device = CPU,
+        exact: bool = False,
+    ) -> None:
+        self.stack, self.dtype, self.device, self.bias, self.exact = (
+            stack,
+            dtype,
+            device,
+            stack.bias,
+            exact,
+        )
         self.parameters = sum(p.numel() for _, layer in stack.layers for p in layer.parameters())
         self.tiles: dict[object, tuple[int, bool]] = {}
         self.products: dict[object, Tensor] = {}
-        # on a card the first layer's bias is kept out of its product, which is slow with an odd number of rows
+        # on a card the first layer's bias is kept out of its product, which is slow with an odd
+        # number of rows
         self.apart = device.type == "cuda" and stack.bias[0] and not exact
         self.fixed: dict[str, Tensor] = {}
         self.tied: dict[str, str] = {}
-        self.data = Records(task, stack.loss, stack.layers[-1][1].out_features, self.bias[0], dtype, device)
+        self.data = Records(
+            task, stack.loss, stack.layers[-1][1].out_features, self.bias[0], dtype, device
+        )
 
     def initial(self) -> Blocks:
         return [block.to(self.device) for block in self.stack.initial(self.dtype)]
@@ -70,7 +94,9 @@ class Layers:
         """Some users' weighted mean gradients."""
         rows, weights = self.data.taken(batch, models[0], users)
         found = [torch.empty_like(block[users]) for block in models]
-        targets, held = (_by_group(side, len(rows)) for side in (found, [block[users] for block in models]))
+        targets, held = (
+            _by_group(side, len(rows)) for side in (found, [block[users] for block in models])
+        )
         scale = weights if isinstance(weights, float) else 1.0
         for _, to, W, A, y, some in self._settings(targets, held, rows):
             into, back = self._passes(W, A, y)
@@ -80,20 +106,29 @@ class Layers:
                 self._outer(to[k], k, h, g, scale, 0.0)
         return found
 
-    def add_means(self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor) -> None:
+    def add_means(
+        self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor
+    ) -> None:
         """to[users] += alpha * clipped mean gradient."""
         add_clipped([block[users] for block in to], self.mean(models, batch, users), clip, alpha)
 
-    def add_records(self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor) -> None:
+    def add_records(
+        self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor
+    ) -> None:
         """to[users] += alpha * sum of weighted gradients of single records, each clipped first.
 
-        Guarantee: what one record adds to zeros with alpha one is at most its weight times `clip` long in exact arithmetic; a
-        record whose gradient is not finite adds nothing. With `exact` two sums over batches that differ in one record are no
-        farther apart than that; without, sums are rounded as they come.
+        Guarantee: what one record adds to zeros with alpha one is at most its weight times `clip`
+        long in exact arithmetic; a record whose gradient is not finite adds nothing. With `exact`
+        two sums over batches that differ in one record are no farther apart than that; without,
+        sums are rounded as they come.
         """
         rows, weights = self.data.taken(batch, models[0], users)
-        targets, held = (_by_group([block[users] for block in side], len(rows)) for side in (to, models))
-        caps, rates = (_by_model(value, len(rows), models[0][users]).double() for value in (clip, alpha))
+        targets, held = (
+            _by_group([block[users] for block in side], len(rows)) for side in (to, models)
+        )
+        caps, rates = (
+            _by_model(value, len(rows), models[0][users]).double() for value in (clip, alpha)
+        )
         if self.exact:
             self._add_tiles(targets, held, rows, weights, caps, rates)
             return
@@ -106,11 +141,16 @@ class Layers:
             for k in range(1, len(back)):
                 found = torch.hypot(found, self._length(k, lengths(into[k])) * lengths(back[k]))
             factor = factors(found, limit).mul_(rate)
-            factor.mul_(weights if isinstance(weights, float) else weights.repeat_interleave(some, 0))
+            factor.mul_(
+                weights if isinstance(weights, float) else weights.repeat_interleave(some, 0)
+            )
             # zero times what is not finite would not be zero; to look is to wait for the card
             finite = torch.isfinite(found)
             if found.is_cuda or not bool(finite.all()):
-                into = [h if h is A and self.data.fits else torch.where(finite.unsqueeze(-1), h, 0.0) for h in into]
+                into = [
+                    h if h is A and self.data.fits else torch.where(finite.unsqueeze(-1), h, 0.0)
+                    for h in into
+                ]
             for k, (h, g) in enumerate(zip(into, back, strict=True)):
                 self._outer(target[k], k, h, scale(g, factor), 1.0, 1.0)
 
@@ -118,12 +158,27 @@ class Layers:
         """Of what goes into layer k, with the one that its bias is multiplied with."""
         return torch.hypot(inputs, torch.ones_like(inputs)) if self.bias[k] else inputs
 
-    def _add_tiles(self, to: Blocks, models: Blocks, rows: Tensor, weights: float | Tensor, caps: Tensor, rates: Tensor) -> None:
-        """The same for blocks [B, settings, ...], in tiles of records side by side, summed in float64."""
+    def _add_tiles(
+        self,
+        to: Blocks,
+        models: Blocks,
+        rows: Tensor,
+        weights: float | Tensor,
+        caps: Tensor,
+        rates: Tensor,
+    ) -> None:
+        """The same for blocks [B, settings, ...], in tiles of records side by side, summed in
+        float64.
+        """
         if isinstance(weights, float):
             weights = torch.full(rows.shape, weights, dtype=torch.float64, device=rows.device)
         sizes = expected_sizes(weights)
-        bounds = limits(caps, self.dtype, self.parameters, sum_slack(sizes, self.dtype, to[0].dtype).unsqueeze(1))
+        bounds = limits(
+            caps,
+            self.dtype,
+            self.parameters,
+            sum_slack(sizes, self.dtype, to[0].dtype).unsqueeze(1),
+        )
         heavy: list[int] = []
         if self.dtype is torch.float32:
             heavy = ((weights > 0).sum(1) > light_sizes(sizes)).nonzero().flatten().tolist()
@@ -133,8 +188,14 @@ class Layers:
             width, columns = self._tile(W, float(sizes.max()))
             # one tile is no sum: it may go where it belongs at once
             single = rows.shape[1] <= width and not heavy
-            direct = (single or to[0].dtype is torch.float64) and all(block.is_contiguous() for block in targets)
-            sums = targets if direct else [torch.zeros_like(block, dtype=torch.float64) for block in targets]
+            direct = (single or to[0].dtype is torch.float64) and all(
+                block.is_contiguous() for block in targets
+            )
+            sums = (
+                targets
+                if direct
+                else [torch.zeros_like(block, dtype=torch.float64) for block in targets]
+            )
             for first in range(0, rows.shape[1], width):
                 some, shares = rows[:, first : first + width], weights[:, first : first + width]
                 missing = width - some.shape[1]
@@ -146,13 +207,24 @@ class Layers:
                     block.add_(total.to(block.dtype))
 
     def _add_tile(
-        self, sums: Blocks, W: Blocks, rows: Tensor, shares: Tensor, limit: Tensor, heavy: list[int], columns: bool
+        self,
+        sums: Blocks,
+        W: Blocks,
+        rows: Tensor,
+        shares: Tensor,
+        limit: Tensor,
+        heavy: list[int],
+        columns: bool,
     ) -> None:
-        """One tile [B, width]: nothing here but the last sums knows of more than one record, or of more than one user."""
+        """One tile [B, width]: nothing here but the last sums knows of more than one record, or of
+        more than one user.
+        """
         A, y = self.data.gathered_columns(rows) if columns else self.data.gathered(rows)
         into, back = self._column_passes(W, A, y) if columns else self._passes(W, A, y)
         measured, scaled = (column_lengths, scale_columns) if columns else (lengths, scale)
-        found = self.data.size.index_select(0, rows.reshape(-1)).view(rows.shape) * measured(back[0])
+        found = self.data.size.index_select(0, rows.reshape(-1)).view(rows.shape) * measured(
+            back[0]
+        )
         for k in range(1, len(back)):
             found = torch.hypot(found, self._length(k, measured(into[k])) * measured(back[k]))
         factor = factors(found, limit).mul_(shares)
@@ -163,13 +235,17 @@ class Layers:
             g = scaled(g, factor)
             h, g = (h, g.transpose(1, 2)) if columns else (h.transpose(1, 2), g)
             for user in heavy:
-                self._add_outer(total[user : user + 1], h[user : user + 1].double(), g[user : user + 1].double())
+                self._add_outer(
+                    total[user : user + 1], h[user : user + 1].double(), g[user : user + 1].double()
+                )
                 g[user] = 0.0
             if len(heavy) < len(g):
                 self._add_outer(total, h, g)
 
     def _add_outer(self, total: Tensor, h: Tensor, g: Tensor) -> None:
-        """total += [h, 1] g, [B, inputs, width] times [B, width, outputs], summed in the type of `total`."""
+        """total += [h, 1] g, [B, inputs, width] times [B, width, outputs], summed in the type of
+        `total`.
+        """
         key = (total.shape, h.dtype)
         if key not in self.products:  # kept, because fresh memory costs as much as the sum
             self.products[key] = torch.empty(total.shape, dtype=h.dtype, device=h.device)
@@ -184,10 +260,14 @@ class Layers:
         add_into(total, product)
 
     def _tile(self, W: Blocks, expected: float) -> tuple[int, bool]:
-        """Records of a tile, and whether they are its columns: so that all get the same bits, for blocks that lie as these."""
+        """Records of a tile, and whether they are its columns: so that all get the same bits, for
+        blocks that lie as these.
+        """
         key = (expected, *(place(block) for block in W))
         if key not in self.tiles:
-            self.tiles[key] = fixed_tile(expected, lambda width, columns: self._same(W, width, columns))
+            self.tiles[key] = fixed_tile(
+                expected, lambda width, columns: self._same(W, width, columns)
+            )
         return self.tiles[key]
 
     def _same(self, W: Blocks, width: int, columns: bool) -> bool:
@@ -196,11 +276,15 @@ class Layers:
         for _ in range(3):
             blocks = [stand_in(block, generator) for block in W]
             drawn = [
-                torch.randn(len(W[0]), 1, size, generator=generator, dtype=self.dtype).to(self.device).repeat(1, width, 1)
+                torch.randn(len(W[0]), 1, size, generator=generator, dtype=self.dtype)
+                .to(self.device)
+                .repeat(1, width, 1)
                 for size in (self.data.columns, self.data.outputs)
             ]
             if columns:
-                found = self._column_passes(blocks, *(part.transpose(1, 2).contiguous() for part in drawn))
+                found = self._column_passes(
+                    blocks, *(part.transpose(1, 2).contiguous() for part in drawn)
+                )
             else:
                 found = self._passes(blocks, *drawn)
             if not all(alike(part, -1 if columns else 1) for side in found for part in side):
@@ -235,8 +319,12 @@ class Layers:
         X = X[..., :-1] if self.apart else X
         return self._forward(models, X.expand(len(models[0]), *X.shape))[-1]
 
-    def _settings(self, to: Blocks, models: Blocks, rows: Tensor) -> Iterator[tuple[slice, Blocks, Blocks, Tensor, Tensor, int]]:
-        """Settings that are worked on together: which, their targets and models [B * some, inputs + 1, outputs], and records."""
+    def _settings(
+        self, to: Blocks, models: Blocks, rows: Tensor
+    ) -> Iterator[tuple[slice, Blocks, Blocks, Tensor, Tensor, int]]:
+        """Settings that are worked on together: which, their targets and models [B * some, inputs +
+        1, outputs], and records.
+        """
         A, y = self.data.gathered(rows)
         A = A[..., :-1] if self.apart else A
         count = models[0].shape[1]
@@ -245,7 +333,14 @@ class Layers:
             group = slice(first, first + some)
             sides = [[block[:, group].flatten(0, 1) for block in side] for side in (to, models)]
             if some > 1:
-                yield group, sides[0], sides[1], A.repeat_interleave(some, 0), y.repeat_interleave(some, 0), some
+                yield (
+                    group,
+                    sides[0],
+                    sides[1],
+                    A.repeat_interleave(some, 0),
+                    y.repeat_interleave(some, 0),
+                    some,
+                )
             else:
                 yield group, sides[0], sides[1], A, y, 1
 
@@ -278,7 +373,9 @@ class Layers:
         return [*into, h]
 
     def _outer(self, to: Tensor, k: int, h: Tensor, g: Tensor, alpha: float, beta: float) -> None:
-        """to = beta to + alpha [h, 1]' g for all models; the first layer's h may have its ones already."""
+        """to = beta to + alpha [h, 1]' g for all models; the first layer's h may have its ones
+        already.
+        """
         weight = to[:, : h.shape[-1]]
         if g.shape[-1] > _NARROW:
             weight.baddbmm_(h.transpose(1, 2), g, beta=beta, alpha=alpha)

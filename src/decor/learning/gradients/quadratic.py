@@ -1,4 +1,6 @@
-"""Linear models with squared loss and full gradients: everything about a user's data is one small matrix and one vector."""
+"""Linear models with squared loss and full gradients: everything about a user's data is one small
+matrix and one vector.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +19,52 @@ from .stack import plain
 
 
 class Quadratic:
-    """Gradients H x - h of users who hold mean over records of |A x - b|^2 / 2, with H = mean A'A and h = mean A'b."""
+    """Gradients H x - h of users who hold mean over records of |A x - b|^2 / 2, with H = mean A'A
+    and h = mean A'b.
+    """
 
     def __init__(self, task: Task, dtype: torch.dtype, device: torch.device = CPU) -> None:
         assert isinstance(task.model, nn.Linear)
         self.layer, self.dtype, self.device = task.model, dtype, device
         self.fixed: dict[str, Tensor] = {}
         self.tied: dict[str, str] = {}
-        features, per_record = task.model.in_features, int(task.shards[0][0][0].numel()) // task.model.in_features
+        features, per_record = (
+            task.model.in_features,
+            int(task.shards[0][0][0].numel()) // task.model.in_features,
+        )
 
         def moments(X: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             A, b = X.double().reshape(-1, features), y.double().reshape(-1, 1)
-            A = torch.cat([A, torch.ones(len(A), 1, dtype=torch.float64)], 1) if self.layer.bias is not None else A
+            A = (
+                torch.cat([A, torch.ones(len(A), 1, dtype=torch.float64)], 1)
+                if self.layer.bias is not None
+                else A
+            )
             m = len(A) / per_record
             return A.T @ A / m, A.T @ b / m, b.square().sum() / m
 
         every = zip(*(moments(*s) for s in task.shards), strict=True)
         self.H64, self.h64, self.b64 = (torch.stack(part).to(device) for part in every)
-        self.test = None if task.test is None else tuple(part.unsqueeze(0).to(device) for part in moments(*task.test))
+        self.test = (
+            None
+            if task.test is None
+            else tuple(part.unsqueeze(0).to(device) for part in moments(*task.test))
+        )
         self.H, self.h = self.H64.to(dtype), self.h64.transpose(1, 2).to(dtype)
 
     @staticmethod
     def takes(task: Task, batch_size: int | None) -> bool:
-        known = type(task.model) is nn.Linear and task.model.out_features == 1 and task.loss is losses.squared
-        return known and batch_size is None and plain(task.model) and all(p.requires_grad for p in task.model.parameters())
+        known = (
+            type(task.model) is nn.Linear
+            and task.model.out_features == 1
+            and task.loss is losses.squared
+        )
+        return (
+            known
+            and batch_size is None
+            and plain(task.model)
+            and all(p.requires_grad for p in task.model.parameters())
+        )
 
     def initial(self) -> Blocks:
         bias = [self.layer.bias.detach()[:, None]] if self.layer.bias is not None else []
@@ -58,9 +82,13 @@ class Quadratic:
     def mean(self, models: Blocks, batch: Batch, users: slice) -> Blocks:
         x = models[0][users]
         flat = x.view(len(x), -1, x.shape[-1])
-        return [torch.baddbmm(self.h[users], flat, self.H[users], alpha=1.0, beta=-1.0).view(x.shape)]
+        return [
+            torch.baddbmm(self.h[users], flat, self.H[users], alpha=1.0, beta=-1.0).view(x.shape)
+        ]
 
-    def add_means(self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor) -> None:
+    def add_means(
+        self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor
+    ) -> None:
         """to[users] += alpha * clipped gradient."""
         if to[0].is_cuda:
             add_clipped([to[0][users]], self.mean(models, batch, users), clip, alpha)
@@ -70,10 +98,16 @@ class Quadratic:
         H, h = self.H[users].numpy(), self.h[users].numpy()
         d, dtype = x.shape[-1], x.dtype
         bound = (slack(dtype, d), least(dtype, d), torch.finfo(dtype).max)
-        _add_clipped(target, flat, H, h, clip.reshape(-1).numpy(), alpha.reshape(-1).numpy(), *bound)
+        _add_clipped(
+            target, flat, H, h, clip.reshape(-1).numpy(), alpha.reshape(-1).numpy(), *bound
+        )
 
-    def add_records(self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor) -> None:
-        raise NotImplementedError("records are not kept apart here; the engine takes another path at example level")
+    def add_records(
+        self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor
+    ) -> None:
+        raise NotImplementedError(
+            "records are not kept apart here; the engine takes another path at example level"
+        )
 
     def evaluate(self, blocks: Blocks, loss: bool = True) -> dict[str, Tensor]:
         x = blocks[0].double().flatten(1)
@@ -88,7 +122,9 @@ def _loss(x: Tensor, H: Tensor, h: Tensor, b: Tensor) -> Tensor:
 
 
 _TILE = 128
-"""Settings worked on side by side: long loops over them fill vector registers, whatever the dimension."""
+"""Settings worked on side by side: long loops over them fill vector registers, whatever the
+dimension.
+"""
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
@@ -126,7 +162,9 @@ def _add_clipped(
             for k in range(some):
                 moderate = 1e-280 < factor[k] < 1e280
                 length = np.sqrt(factor[k]) if moderate else length_of(g[:, k])
-                factor[k] = alpha[first + k] * shrunk(length, clip[first + k], slack, least, largest)
+                factor[k] = alpha[first + k] * shrunk(
+                    length, clip[first + k], slack, least, largest
+                )
             for k in range(some):
                 by = to.dtype.type(factor[k])
                 if by != 0:  # zero times what is not finite would not be zero

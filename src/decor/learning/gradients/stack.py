@@ -19,9 +19,11 @@ ACTIVATIONS = (nn.ReLU, nn.Tanh)
 
 @dataclass(frozen=True)
 class Stack:
-    """Dense layers, first to last, the activation after all but the last, and which of three losses follows.
+    """Dense layers, first to last, the activation after all but the last, and which of three losses
+    follows.
 
-    A layer of a model is a block [inputs + 1, outputs], the bias as its last row (absent where the layer has none).
+    A layer of a model is a block [inputs + 1, outputs], the bias as its last row (absent where the
+    layer has none).
     """
 
     layers: tuple[tuple[str, nn.Linear], ...]
@@ -30,9 +32,15 @@ class Stack:
 
     @classmethod
     def of(cls, model: nn.Module, loss: Loss, shape: Sequence[int]) -> Stack | None:
-        """The model as a stack, or None if it is anything else: only plain, untied, trainable layers without hooks are."""
+        """The model as a stack, or None if it is anything else: only plain, untied, trainable
+        layers without hooks are.
+        """
         parts = list(model.named_children()) if type(model) is nn.Sequential else [("", model)]
-        if parts and type(parts[0][1]) is nn.Flatten and (parts[0][1].start_dim, parts[0][1].end_dim) == (1, -1):
+        if (
+            parts
+            and type(parts[0][1]) is nn.Flatten
+            and (parts[0][1].start_dim, parts[0][1].end_dim) == (1, -1)
+        ):
             parts = parts[1:]
         elif len(shape) != 1:
             return None
@@ -55,16 +63,22 @@ class Stack:
     def initial(self, dtype: torch.dtype) -> Blocks:
         """The module's own weights."""
         held = {
-            f"{name}.{part}" if name else part: p.detach() for name, layer in self.layers for part, p in layer.named_parameters()
+            f"{name}.{part}" if name else part: p.detach()
+            for name, layer in self.layers
+            for part, p in layer.named_parameters()
         }
         return self.blocks(held, dtype)
 
     def state(self, blocks: Blocks) -> dict[str, Tensor]:
-        """Blocks [..., inputs + 1, outputs] under the names and in the shapes that the module gives its parameters."""
+        """Blocks [..., inputs + 1, outputs] under the names and in the shapes that the module gives
+        its parameters.
+        """
         named: dict[str, Tensor] = {}
         for (name, layer), block in zip(self.layers, blocks, strict=True):
             dot = f"{name}." if name else ""
-            named[f"{dot}weight"] = block[..., : layer.in_features, :].transpose(-1, -2).contiguous()
+            named[f"{dot}weight"] = (
+                block[..., : layer.in_features, :].transpose(-1, -2).contiguous()
+            )
             if layer.bias is not None:
                 named[f"{dot}bias"] = block[..., -1, :].contiguous()
         return named
@@ -85,7 +99,9 @@ class Stack:
 def plain(model: nn.Module) -> bool:
     """Nothing is hooked onto the model or put in place of its own forward."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return not any("forward" in vars(m) or any(getattr(m, name) for name in hooks) for m in model.modules())
+    return not any(
+        "forward" in vars(m) or any(getattr(m, name) for name in hooks) for m in model.modules()
+    )
 
 
 def _known_loss(loss: Loss, last: nn.Linear) -> str | None:

@@ -1,9 +1,11 @@
-"""Examples in tiles of one shape: what an example adds has the same bits wherever it stands, and whoever stands beside it.
+"""Examples in tiles of one shape: what an example adds has the same bits wherever it stands, and
+whoever stands beside it.
 
-A library of matrix products may take another order of additions for another number of examples, and for another place among
-them. So products are taken for tiles of a fixed number of examples, padded with the null record, and that number is one for
-which this machine gives the same bits at all places (`fixed_tile`). Tiles are summed in float64, and what these sums are
-rounded by is taken from the clip (`sum_slack`); docs/noise.md, "The clip, in floating point", has the proof.
+A library of matrix products may take another order of additions for another number of examples, and
+for another place among them. So products are taken for tiles of a fixed number of examples, padded
+with the null record, and that number is one for which this machine gives the same bits at all
+places (`fixed_tile`). Tiles are summed in float64, and what these sums are rounded by is taken from
+the clip (`sum_slack`); docs/noise.md, "The clip, in floating point", has the proof.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from decor.errors import InputError
 from .clip import length_of, lengths, scale
 
 WIDEST = 96
-"""Examples of a tile at most; 96 and 48 are multiples of how many MKL's kernels take at once in float32 (16) and float64 (12)."""
+"""Examples of a tile at most; 96 and 48 are multiples of how many MKL's kernels take at once in
+float32 (16) and float64 (12).
+"""
 _WIDTHS = (48, 32, 24, 16, 12, 8, 4, 2)
 _MOST = 512
 """Expected examples of a batch up to which float32 tiles are multiplied in float32."""
@@ -35,23 +39,32 @@ _LINE = 64
 
 
 def expected_sizes(weights: Tensor) -> Tensor:
-    """The batch sizes that the plan knows, [B], from the weights of examples [B, b]; never the realised ones."""
+    """The batch sizes that the plan knows, [B], from the weights of examples [B, b]; never the
+    realised ones.
+    """
     largest = weights.amax(1)
     sizes = torch.where(largest > 0, 1 / largest, 1.0)
     if not weights.is_cuda and float(sizes.max()) > _LARGEST * (1 + 1e-9):
-        raise InputError(f"batches of {float(sizes.max()):,.0f} examples are too large to be summed exactly enough; take smaller")
+        raise InputError(
+            f"batches of {float(sizes.max()):,.0f} examples are too large to be "
+            "summed exactly enough; take smaller"
+        )
     return sizes
 
 
 def light_sizes(sizes: Tensor) -> Tensor:
-    """Realised examples up to which a user's tiles are multiplied in float32; what has more is multiplied in float64."""
+    """Realised examples up to which a user's tiles are multiplied in float32; what has more is
+    multiplied in float64.
+    """
     return torch.where(sizes <= _MOST, (sizes + 4 * sizes.sqrt() + 16).floor(), 0.0)
 
 
 def sum_slack(sizes: Tensor, dtype: torch.dtype, to: torch.dtype) -> Tensor:
-    """What sums over a batch are rounded by, of one example's clip, for both of two neighbouring batches: [B].
+    """What sums over a batch are rounded by, of one example's clip, for both of two neighbouring
+    batches: [B].
 
-    A function of the planned batch size alone. `to` is the type that the sum is rounded to at the end.
+    A function of the planned batch size alone. `to` is the type that the sum is rounded to at the
+    end.
     """
     most = 4 * sizes + 256  # which no Poisson batch exceeds: less than exp(-590)
     found = 2 * most * (WIDEST + 2 + most / WIDEST) * _ROUNDED
@@ -62,12 +75,20 @@ def sum_slack(sizes: Tensor, dtype: torch.dtype, to: torch.dtype) -> Tensor:
     return found
 
 
-def fixed_tile(expected: float, same: Callable[[int, bool], bool], widest: int = WIDEST) -> tuple[int, bool]:
-    """How many examples a tile has, and whether they are its columns (else its rows): the first that passes `same`.
+def fixed_tile(
+    expected: float, same: Callable[[int, bool], bool], widest: int = WIDEST
+) -> tuple[int, bool]:
+    """How many examples a tile has, and whether they are its columns (else its rows): the first
+    that passes `same`.
 
-    `same(width, columns)` finds equal bits at all places of a tile. Tiles of one example have one place.
+    `same(width, columns)` finds equal bits at all places of a tile. Tiles of one example have one
+    place.
     """
-    widths = (WIDEST, *_WIDTHS) if expected + 2 * math.sqrt(expected) > _WIDTHS[0] else (*_WIDTHS, WIDEST)
+    widths = (
+        (WIDEST, *_WIDTHS)
+        if expected + 2 * math.sqrt(expected) > _WIDTHS[0]
+        else (*_WIDTHS, WIDEST)
+    )
     for width in widths:
         for columns in (False, True):
             if width <= widest and same(width, columns):
@@ -86,7 +107,9 @@ def stand_in(block: Tensor, generator: torch.Generator) -> Tensor:
     size = block.element_size()
     room = torch.empty(held + _LINE // size, dtype=block.dtype, device=block.device)
     start = (block.data_ptr() - room.data_ptr()) % _LINE // size
-    room.copy_(torch.randn(len(room), generator=generator, dtype=block.dtype) / math.sqrt(block.shape[-2]))
+    room.copy_(
+        torch.randn(len(room), generator=generator, dtype=block.dtype) / math.sqrt(block.shape[-2])
+    )
     return room[start:].as_strided(block.shape, block.stride())
 
 
@@ -96,7 +119,10 @@ def place(block: Tensor) -> tuple[Any, ...]:
 
 
 def gather_columns(table: Tensor, rows: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
-    """Rows [B, width] of a table, each as a column: [B, columns, width]. Side by side, examples are worked on alike."""
+    """Rows [B, width] of a table, each as a column: [B, columns, width].
+
+    Side by side, examples are worked on alike.
+    """
     taken = table.index_select(0, rows.reshape(-1)).view(*rows.shape, -1)[..., :columns]
     found = torch.empty((len(rows), columns, rows.shape[1]), dtype=dtype, device=table.device)
     return found.copy_(taken.transpose(1, 2))

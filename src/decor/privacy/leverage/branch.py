@@ -1,4 +1,6 @@
-"""The worst coalition of q >= 2 users: exact by branch and bound, and certified in floating point."""
+"""The worst coalition of q >= 2 users: exact by branch and bound, and certified in floating
+point.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,9 @@ GREEDY_USERS = 8
 class Worst:
     """The most that q colluding users can expose a target.
 
-    Guarantee: no coalition exposes any target beyond `value`, nor target i beyond `per_user[i]`. `coalition` exposes `user` by
-    at least `lower`, which is `value` to a relative 1e-9 if `exact`; else the search was cut short. `nodes` counts its branches.
+    Guarantee: no coalition exposes any target beyond `value`, nor target i beyond `per_user[i]`.
+    `coalition` exposes `user` by at least `lower`, which is `value` to a relative 1e-9 if `exact`;
+    else the search was cut short. `nodes` counts its branches.
     """
 
     value: float
@@ -52,21 +55,26 @@ def worst_coalition(
     node_limit: int = 2_000_000,
     progress: Callable[[int], None] | None = None,
 ) -> Worst:
-    """Maximise (Sigma^-1)_ii of what is left when q nodes go with their edges, over those nodes and over the targets i left.
+    """Maximise (Sigma^-1)_ii of what is left when q nodes go with their edges, over those nodes and
+    over the targets i left.
 
-    `targets` are the users to protect: by default everyone; one is enough where all are alike, and `per_user` then repeats its
-    value. `node_limit` counts branches, not seconds: the same call always gives the same answer.
+    `targets` are the users to protect: by default everyone; one is enough where all are alike, and
+    `per_user` then repeats its value. `node_limit` counts branches, not seconds: the same call
+    always gives the same answer.
     """
     n = network.nodes
     if not 2 <= q < n:
-        raise InputError(f"a coalition of {q} among {n} users cannot be searched: give 2 to {n - 1} colluders")
+        raise InputError(
+            f"a coalition of {q} among {n} users cannot be searched: give 2 to {n - 1} colluders"
+        )
     users = list(range(n)) if targets is None else [int(i) for i in targets]
     search = _Search(network, q, node_limit, progress)
     proved = search.root_bounds()
     rest = []
     for i in sorted(users, key=lambda i: (-proved[i], i)):
         neighbours = tuple(search.views.neighbours(i).tolist())
-        if len(neighbours) <= q:  # they leave it alone with its own noise: nothing can be worse for it
+        # they leave it alone with its own noise: nothing can be worse for it
+        if len(neighbours) <= q:
             search.offer(1 / network.ground[i], i, neighbours)
         else:
             rest.append(i)
@@ -83,13 +91,17 @@ def worst_coalition(
         proved = np.minimum(proved, _ceiling(network, q))
     value = float(max(upper, proved[users].max()))
     proved[np.setdiff1d(np.arange(n), users)] = value
-    return Worst(value, lower, search.user, coalition, value <= lower * (1 + TOLERANCE), search.nodes, proved)
+    return Worst(
+        value, lower, search.user, coalition, value <= lower * (1 + TOLERANCE), search.nodes, proved
+    )
 
 
 class _Search:
     """The best coalition so far, and the way to a better one."""
 
-    def __init__(self, network: Network, q: int, limit: int, progress: Callable[[int], None] | None) -> None:
+    def __init__(
+        self, network: Network, q: int, limit: int, progress: Callable[[int], None] | None
+    ) -> None:
         self.network, self.q, self.limit, self.progress = network, q, limit, progress
         self.views = _Views(network, q)
         self.flows = np.empty((network.nodes, network.nodes))
@@ -109,7 +121,9 @@ class _Search:
 
     def padded(self) -> tuple[int, ...]:
         """More colluders never hurt a coalition: fill up to q with users other than the victim."""
-        others = [v for v in range(self.network.nodes) if v != self.user and v not in self.coalition]
+        others = [
+            v for v in range(self.network.nodes) if v != self.user and v not in self.coalition
+        ]
         return tuple(sorted((*self.coalition, *others[: self.q - len(self.coalition)])))
 
     def from_scratch(self, user: int, removed: tuple[int, ...]) -> tuple[float, float]:
@@ -142,7 +156,9 @@ class _Search:
         removed: tuple[int, ...] = ()
         candidates = _others(state, i)
         for r in range(self.q, 2, -1):
-            order, _ = branch_kernels.survey(self.views.wires, target, state, candidates, r, self.goal, self.flows)
+            order, _ = branch_kernels.survey(
+                self.views.wires, target, state, candidates, r, self.goal, self.flows
+            )
             removed += (int(order[0]),)
             state = self.views.child(target, state, removed)
             candidates = _others(state, i)
@@ -153,15 +169,21 @@ class _Search:
         target, state = self.views.root(i)
         return self._expand(target, state, (), _others(state, i), self.q)
 
-    def _expand(self, target: Target, state: State, removed: tuple[int, ...], candidates: Ints, r: int) -> float:
-        """A bound on R_i over `removed` with r candidates more: searched, until the limit is met."""
+    def _expand(
+        self, target: Target, state: State, removed: tuple[int, ...], candidates: Ints, r: int
+    ) -> float:
+        """A bound on R_i over `removed` with r candidates more: searched, until the limit
+        is met.
+        """
         self.nodes += 1
         if self.progress is not None:
             self.progress(self.nodes)
         candidates = candidates[state.alive[candidates]]
         if candidates.size < r:
             return 0.0
-        order, bounds = branch_kernels.survey(self.views.wires, target, state, candidates, r, self.goal, self.flows)
+        order, bounds = branch_kernels.survey(
+            self.views.wires, target, state, candidates, r, self.goal, self.flows
+        )
         reached = 0.0
         for a, bound in enumerate(bounds):
             if bound <= self.goal or self.nodes >= self.limit:
@@ -174,15 +196,21 @@ class _Search:
                 reached = max(reached, self._expand(target, child, longer, order[a + 1 :], r - 1))
         return reached
 
-    def _last(self, target: Target, state: State, removed: tuple[int, ...], candidates: Ints) -> float:
-        """The same where one more is deleted beside the last of `removed`, whose inverse need not be written out."""
+    def _last(
+        self, target: Target, state: State, removed: tuple[int, ...], candidates: Ints
+    ) -> float:
+        """The same where one more is deleted beside the last of `removed`, whose inverse need not
+        be written out.
+        """
         self.nodes += 1
         U, child, sound = branch_kernels.delete(self.views.wires, target, state, removed[-1])
         if not sound:
             child = self.views.eliminated(target, removed, np.empty_like(state.H))
             U = np.empty((0, state.x.size))
             candidates = candidates[child.alive[candidates]]
-        best, winner, blurred = branch_kernels.leaves(self.views.wires, target, child, U, candidates, self.lower, PRUNING)
+        best, winner, blurred = branch_kernels.leaves(
+            self.views.wires, target, child, U, candidates, self.lower, PRUNING
+        )
         if winner >= 0:
             self.offer(best, target.user, (*removed, int(winner)))
         reached = self.goal
@@ -211,7 +239,9 @@ class _Views:
         lists = network.neighbour_lists()
         start = np.cumsum([0, *(N.size for N, _ in lists)], dtype=np.int64)
         other, weight = (np.concatenate(parts) for parts in zip(*lists, strict=True))
-        self.wires = branch_kernels.Wires(start, other, weight, network.ground, int(np.diff(start).max()))
+        self.wires = branch_kernels.Wires(
+            start, other, weight, network.ground, int(np.diff(start).max())
+        )
         self.K, self.q = network.dense(), q
         self.levels = [np.zeros((n, n)) for _ in range(q - 1)]
         self.reference: tuple[Floats, Floats, float] | None = None
@@ -230,9 +260,14 @@ class _Views:
         alive, H, e = self._regrounded(i) or self._grounded(i, (), self.levels[0])
         t = _sizes(H)
         targets = []
-        for values, lean, own in ((self.wires.ground, -1.0, 0.0), (self.K[i], 1.0, self.wires.ground[i])):
+        for values, lean, own in (
+            (self.wires.ground, -1.0, 0.0),
+            (self.K[i], 1.0, self.wires.ground[i]),
+        ):
             floor = (values.size + 16 * (self.q + 2)) * UNIT_ROUNDOFF * float(values.sum() + own)
-            targets.append(Target(i, np.where(np.arange(values.size) == i, 0.0, values), lean, floor))
+            targets.append(
+                Target(i, np.where(np.arange(values.size) == i, 0.0, values), lean, floor)
+            )
         target = min(targets, key=lambda target: float(target.p @ t))
         return target, self._read(target, alive, H, e)
 
@@ -250,10 +285,12 @@ class _Views:
         return self._read(target, *self._grounded(target.user, removed, room))
 
     def _regrounded(self, i: int) -> tuple[branch_kernels.Flags, Floats, float] | None:
-        """The whole network grounded at i, from what is known of it grounded at user 0: n^2 where elimination takes n^3.
+        """The whole network grounded at i, from what is known of it grounded at user 0: n^2 where
+        elimination takes n^3.
 
-        Grounding i too takes aa'/a_i from H, a its column i; letting user 0 float again adds vv' R a_i / G_ii, v being the
-        potential when 0 is at one volt and i at none. Checked by the residual; None where that is not good enough.
+        Grounding i too takes aa'/a_i from H, a its column i; letting user 0 float again adds vv' R
+        a_i / G_ii, v being the potential when 0 is at one volt and i at none. Checked by the
+        residual; None where that is not good enough.
         """
         if self.reference is None:
             return None
@@ -278,8 +315,12 @@ class _Views:
         good = t @ f < 0.01 and e < dense.entry_error(w.size)
         return (np.ones(w.size, dtype=bool), room, e) if good else None
 
-    def _grounded(self, user: int, removed: tuple[int, ...], room: Floats) -> tuple[branch_kernels.Flags, Floats, float]:
-        """The network grounded at the user, from scratch; only its component, for nobody else matters to it."""
+    def _grounded(
+        self, user: int, removed: tuple[int, ...], room: Floats
+    ) -> tuple[branch_kernels.Flags, Floats, float]:
+        """The network grounded at the user, from scratch; only its component, for nobody else
+        matters to it.
+        """
         alive = self._component(user, removed)
         kept = np.flatnonzero(alive)
         kept = kept[kept != user]
@@ -295,8 +336,9 @@ class _Views:
             total = self.wires.ground[alive].sum()
         else:
             total, x[user] = self.wires.ground[user] + self.K[user, alive].sum(), 1.0
-        # Beside what H has: x is summed over n nodes and updated q times with `degree` terms, and each deletion passes these
-        # roundings on to d, twice over as x stands on either side of p'Hp.
+        # Beside what H has: x is summed over n nodes and updated q times with `degree` terms, and
+        # each deletion passes these roundings on to d, twice over as x stands on either side of
+        # p'Hp.
         e += (4 * self.q * (x.size + 8) + 6 * self.q**2 * (self.wires.degree + 4)) * UNIT_ROUNDOFF
         return State(alive, H, x, t, e, float(p @ t), float(total - p @ x))
 
@@ -317,11 +359,13 @@ def _sizes(H: Floats) -> Floats:
 
 
 def _ceiling(network: Network, q: int) -> float:
-    """A bound for everyone from how well connected the graph is, for where the search was cut short.
+    """A bound for everyone from how well connected the graph is, for where the search was cut
+    short.
 
-    With equal ground s, R_i <= 1/(n' s) + (1 - 1/n') / (s + a), a the algebraic connectivity of what is left on n' nodes. With
-    equal conductances c that is at least c (a(G) - q) (Fiedler); and if no q deletions disconnect the graph, at least
-    4 c / n'^2 with c the least conductance (Mohar: 4 / (n' diameter)).
+    With equal ground s, R_i <= 1/(n' s) + (1 - 1/n') / (s + a), a the algebraic connectivity of
+    what is left on n' nodes. With equal conductances c that is at least c (a(G) - q) (Fiedler); and
+    if no q deletions disconnect the graph, at least 4 c / n'^2 with c the least conductance (Mohar:
+    4 / (n' diameter)).
     """
     s, c, left = network.ground[0], network.conductance, network.nodes - q
     if not (network.ground == s).all() or c.size == 0:

@@ -1,31 +1,38 @@
-"""Numba kernels of the coalition search: one user's network as others are deleted from it, every rounding accounted for.
+"""Numba kernels of the coalition search: one user's network as others are deleted from it, every
+rounding accounted for.
 
-The network of a user i is kept *grounded at i*: H is the inverse of Sigma without i's row and column (zeros for i and for
-whoever is deleted). Unlike Sigma^-1, H does not grow like 1/ground where edges are strong, so nothing cancels at any ratio.
-From H follow, with a probe p and x = H p,
+The network of a user i is kept *grounded at i*: H is the inverse of Sigma without i's row and
+column (zeros for i and for whoever is deleted). Unlike Sigma^-1, H does not grow like 1/ground
+where edges are strong, so nothing cancels at any ratio. From H follow, with a probe p and x = H p,
 
     the conductance to ground          d = 1/R_i = p_total - p'x
     the potentials w, i at one volt    w_u - w_v = lean (x_u - x_v)
 
-for two probes: p = ground (x = 1 - w, p_total = all ground, lean = -1), accurate where edges are strong, and p = the
-conductances of i's edges (x = w, p_total = i's ground and edges, lean = +1), accurate where they are weak.
+for two probes: p = ground (x = 1 - w, p_total = all ground, lean = -1), accurate where edges are
+strong, and p = the conductances of i's edges (x = w, p_total = i's ground and edges, lean = +1),
+accurate where they are weak.
 
-Deleting v. Let N be v's neighbours but i, c their conductances to v, s what v has to ground and to i. Eliminating v leaves the
-mesh W = diag(c) - cc'/(s + sum c) between N; deleting v takes that mesh away. W^-1 = diag(1/c) + 11'/s, so by Woodbury
+Deleting v. Let N be v's neighbours but i, c their conductances to v, s what v has to ground and to
+i. Eliminating v leaves the mesh W = diag(c) - cc'/(s + sum c) between N; deleting v takes that mesh
+away. W^-1 = diag(1/c) + 11'/s, so by Woodbury
 
     H' = H + H_N M^-1 H_N'        M = diag(1/c) + 11'/s - H_NN.
 
-M is factored in the basis e_0, e_a - e_0: there 1/s, perhaps 1e20 times the rest, stands in one diagonal entry only.
+M is factored in the basis e_0, e_a - e_0: there 1/s, perhaps 1e20 times the rest, stands in one
+diagonal entry only.
 
-Errors. Everywhere |error of H|_jk <= e t_j t_k, |H_jk| <= t_j t_k and |error of x|_j <= e t_j reach. With E the error,
-f(H + E) - f(H) = (I + Y)' (E + E_N (M - E_NN)^-1 E_N') (I + Y) exactly, where Y = M^-1 H_N'. So t_j grows by
-sum_a |Y_aj| t_a, and the second order is a factor 1/(1 - theta), theta = e t_N' |M^-1| t_N. Where theta is not tiny (v is almost
-a cut vertex) the result is worth nothing and the caller starts again by elimination. Forming and factoring M errs by a few
-roundings of sigma_a sigma_b, sigma_a^2 being the terms that make up entry aa, which adds |M^-1 H_N|' sigma in the same way.
+Errors. Everywhere |error of H|_jk <= e t_j t_k, |H_jk| <= t_j t_k and |error of x|_j <= e t_j
+reach. With E the error, f(H + E) - f(H) = (I + Y)' (E + E_N (M - E_NN)^-1 E_N') (I + Y) exactly,
+where Y = M^-1 H_N'. So t_j grows by sum_a |Y_aj| t_a, and the second order is a factor 1/(1 -
+theta), theta = e t_N' |M^-1| t_N. Where theta is not tiny (v is almost a cut vertex) the result is
+worth nothing and the caller starts again by elimination. Forming and factoring M errs by a few
+roundings of sigma_a sigma_b, sigma_a^2 being the terms that make up entry aa, which adds |M^-1
+H_N|' sigma in the same way.
 
-Two bounds prune. *Flow*: one unit injected at i runs to ground along paths; the network conducts at least as well as these
-paths side by side, each with the voltage R_i across it. Deleting D cuts the paths through D, at most the sum of the currents
-phi_v through its members, so R_i becomes at most R_i / (1 - sum phi_v). *Spread*: see `_spread`. And R_i <= 1/ground_i always.
+Two bounds prune. *Flow*: one unit injected at i runs to ground along paths; the network conducts at
+least as well as these paths side by side, each with the voltage R_i across it. Deleting D cuts the
+paths through D, at most the sum of the currents phi_v through its members, so R_i becomes at most
+R_i / (1 - sum phi_v). *Spread*: see `_spread`. And R_i <= 1/ground_i always.
 """
 
 # numba's decorators carry no types, nor does what the kernels return
@@ -47,7 +54,9 @@ Flags = NDArray[np.bool_]
 
 
 class Wires(NamedTuple):
-    """The network row by row: row v is [start_v, start_v+1) of the other ends and conductances; and everyone's ground."""
+    """The network row by row: row v is [start_v, start_v+1) of the other ends and conductances; and
+    everyone's ground.
+    """
 
     start: Ints
     other: Ints
@@ -57,7 +66,9 @@ class Wires(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A user, the probe that reads its conductance off its network, and the roundings of that reading."""
+    """A user, the probe that reads its conductance off its network, and the roundings of that
+    reading.
+    """
 
     user: int
     p: Floats
@@ -66,7 +77,9 @@ class Target(NamedTuple):
 
 
 class State(NamedTuple):
-    """What is left of a target's network: who (the user included), and the quantities of the module's docstring."""
+    """What is left of a target's network: who (the user included), and the quantities of the
+    module's docstring.
+    """
 
     alive: Flags
     H: Floats
@@ -78,7 +91,9 @@ class State(NamedTuple):
 
 
 ILL = 1e-3
-"""Theta below which a margin of 2 theta covers the second order and the use of computed for true Y."""
+"""Theta below which a margin of 2 theta covers the second order and the use of computed for
+true Y.
+"""
 
 SPREAD_SHARE = 0.5
 """Least part of R_i owed to 1 / (all ground) at which the spread bound repays its cost."""
@@ -86,7 +101,9 @@ SPREAD_SHARE = 0.5
 
 @njit(cache=True)
 def _rounding(m: int) -> float:
-    """Roundings in one deletion with m neighbours, relative to the terms: four times what the standard bounds count."""
+    """Roundings in one deletion with m neighbours, relative to the terms: four times what the
+    standard bounds count.
+    """
     return (8 * m + 32) * UNIT_ROUNDOFF
 
 
@@ -107,7 +124,9 @@ def _scratch(wires: Wires) -> Any:
 
 @njit(cache=True)
 def _form(wires: Wires, user: int, v: int, state: State, U: Floats, scratch: Any) -> int:
-    """Neighbours of v, M in the reference basis and sigma, left in `scratch`; returns how many neighbours."""
+    """Neighbours of v, M in the reference basis and sigma, left in `scratch`; returns how many
+    neighbours.
+    """
     N, r, L, sigma, z = scratch
     s, m = wires.ground[v], 0
     for k in range(wires.start[v], wires.start[v + 1]):
@@ -115,7 +134,8 @@ def _form(wires: Wires, user: int, v: int, state: State, U: Floats, scratch: Any
             s += wires.weight[k]
         elif state.alive[wires.other[k]]:
             N[m], r[m] = wires.other[k], 1.0 / wires.weight[k]
-            if r[m] < r[0]:  # the strongest edge is the reference: it adds least to the other entries
+            # the strongest edge is the reference: it adds least to the other entries
+            if r[m] < r[0]:
                 N[0], N[m], r[0], r[m] = N[m], N[0], r[m], r[0]
             m += 1
     for a in range(m):
@@ -125,13 +145,17 @@ def _form(wires: Wires, user: int, v: int, state: State, U: Floats, scratch: Any
         for b in range(1, a + 1):
             L[a, b] = r[0] - ((_entry(state.H, U, N[a], N[b]) - z[a]) - (z[b] - z[0]))
         L[a, a] = r[a] + reference - z[0] if a == 0 else L[a, a] + r[a]
-        sigma[a] = np.sqrt(r[a] + reference + (state.t[N[a]] + (state.t[N[0]] if a > 0 else 0.0)) ** 2)
+        sigma[a] = np.sqrt(
+            r[a] + reference + (state.t[N[a]] + (state.t[N[0]] if a > 0 else 0.0)) ** 2
+        )
     return m
 
 
 @njit(cache=True)
 def _factor(wires: Wires, user: int, v: int, state: State, U: Floats, scratch: Any) -> Any:
-    """Factor M for the deletion of v, in `scratch`: the number of neighbours, and theta (infinite: M is not definite)."""
+    """Factor M for the deletion of v, in `scratch`: the number of neighbours, and theta (infinite:
+    M is not definite).
+    """
     m = _form(wires, user, v, state, U, scratch)
     N, column, L, sigma, z = scratch
     for a in range(m):
@@ -145,7 +169,8 @@ def _factor(wires: Wires, user: int, v: int, state: State, U: Floats, scratch: A
                 L[a, a] = np.sqrt(value)
             else:
                 return m, np.inf
-    # |M^-1|_ab <= sqrt(M^-1_aa M^-1_bb), by columns of L^-1; node 0 is e_0 minus all the others, which z collects
+    # |M^-1|_ab <= sqrt(M^-1_aa M^-1_bb), by columns of L^-1; node 0 is e_0 minus all the others,
+    # which z collects
     reach, rough = 0.0, 0.0
     z[:m] = 0.0
     for a in range(m):
@@ -167,7 +192,9 @@ def _factor(wires: Wires, user: int, v: int, state: State, U: Floats, scratch: A
 
 @njit(cache=True)
 def without(wires: Wires, target: Target, state: State, U: Floats, w: int, scratch: Any) -> Any:
-    """The user's conductance in `state` (its H updated by U U') once w is deleted too, and a bound on its error."""
+    """The user's conductance in `state` (its H updated by U U') once w is deleted too, and a bound
+    on its error.
+    """
     m, theta = _factor(wires, target.user, w, state, U, scratch)
     if not theta < ILL:
         return 0.0, np.inf
@@ -199,7 +226,9 @@ def without(wires: Wires, target: Target, state: State, U: Floats, w: int, scrat
 
 @njit(cache=True)
 def delete(wires: Wires, target: Target, state: State, v: int) -> Any:
-    """Delete v: U, the state that results once H is replaced by H + U'U, and whether it can be trusted."""
+    """Delete v: U, the state that results once H is replaced by H + U'U, and whether it can be
+    trusted.
+    """
     _, H, x, t, e, reach, d = state
     p, n, scratch = target.p, state.x.size, _scratch(wires)
     m, theta = _factor(wires, target.user, v, state, np.empty((n, 0)), scratch)
@@ -209,7 +238,8 @@ def delete(wires: Wires, target: Target, state: State, v: int) -> Any:
     N, _, L, sigma, _ = scratch
     e += _rounding(m)
     slack = np.sqrt(_rounding(m) / e)
-    for a in range(m):  # the last column is x without v's share: from it come the changes of x and d
+    # the last column is x without v's share: from it come the changes of x and d
+    for a in range(m):
         Q[a, :n], Q[a, n] = H[N[a]], x2[N[a]]
     for a in range(m):
         for j in range(n + 1):
@@ -261,7 +291,9 @@ def update(H: Floats, U: Floats, v: int, out: Floats) -> None:
 
 @njit(cache=True)
 def residual(wires: Wires, user: int, H: Floats, t: Floats) -> Floats:
-    """f with |Sigma H - I|_lk <= f_l t_k for the whole network grounded at the user: so H errs by at most (Sigma^-1 f)_j t_k."""
+    """f with |Sigma H - I|_lk <= f_l t_k for the whole network grounded at the user: so H errs by
+    at most (Sigma^-1 f)_j t_k.
+    """
     n = t.size
     f, row, size = np.zeros(n), np.empty(n), np.empty(n)
     for u in range(n):
@@ -288,7 +320,9 @@ def residual(wires: Wires, user: int, H: Floats, t: Floats) -> Floats:
 
 @njit(cache=True)
 def _through(wires: Wires, target: Target, state: State, top: float, v: int) -> float:
-    """At least the current through v when one unit enters at the user, whose resistance is at most `top`."""
+    """At least the current through v when one unit enters at the user, whose resistance is at most
+    `top`.
+    """
     current = 0.0
     for k in range(wires.start[v], wires.start[v + 1]):
         u = wires.other[k]
@@ -312,7 +346,8 @@ def _largest_sums(keys: Floats, r: int) -> Floats:
     best, sums = np.full(r, -np.inf), np.empty(count - r + 1)
     for a in range(count - 1, -1, -1):
         k = 0
-        while k < r and keys[a] > best[k]:  # `best` rises: what is beaten moves down, the least drops out
+        # `best` rises: what is beaten moves down, the least drops out
+        while k < r and keys[a] > best[k]:
             if k > 0:
                 best[k - 1] = best[k]
             best[k] = keys[a]
@@ -323,8 +358,12 @@ def _largest_sums(keys: Floats, r: int) -> Floats:
 
 
 @njit(cache=True)
-def _runs(wires: Wires, state: State, u: int, R: float, e_rho: float, e_own: float, flow: Floats) -> None:
-    """Fill `flow` with at least the current through u of one unit from the user to v, for every v."""
+def _runs(
+    wires: Wires, state: State, u: int, R: float, e_rho: float, e_own: float, flow: Floats
+) -> None:
+    """Fill `flow` with at least the current through u of one unit from the user to v, for
+    every v.
+    """
     n, x, H, wide = flow.size, state.x, state.H, 0.0
     for v in range(n):
         flow[v] = wires.ground[u] * abs(R * (1 - x[u]) * x[v] - H[u, v])
@@ -343,7 +382,9 @@ def _runs(wires: Wires, state: State, u: int, R: float, e_rho: float, e_own: flo
 
 @njit(cache=True, fastmath={"reassoc"})
 def _weigh(flow: Floats, r: int, convex: Floats, fixed: Floats, slope: Floats) -> float:
-    """Sum over v of convex / (1 - r flow) + fixed + slope flow: positive terms, in whatever order is fastest."""
+    """Sum over v of convex / (1 - r flow) + fixed + slope flow: positive terms, in whatever order
+    is fastest.
+    """
     total = 0.0
     for v in range(flow.size):
         total += convex[v] / max(0.05, 1 - r * flow[v]) + fixed[v] + slope[v] * flow[v]
@@ -351,22 +392,38 @@ def _weigh(flow: Floats, r: int, convex: Floats, fixed: Floats, slope: Floats) -
 
 
 @njit(cache=True)
-def _spread(wires: Wires, user: int, state: State, error: float, top: float, candidates: Ints, r: int, F: Floats) -> Any:
-    """The spread bound: base and keys such that deleting any r candidates D leaves R_i <= base + sum of keys over D.
+def _spread(
+    wires: Wires,
+    user: int,
+    state: State,
+    error: float,
+    top: float,
+    candidates: Ints,
+    r: int,
+    F: Floats,
+) -> Any:
+    """The spread bound: base and keys such that deleting any r candidates D leaves R_i <= base +
+    sum of keys over D.
 
-    Let ground float: rho_vw = G_vv + G_ww - 2 G_vw is the resistance between v and w. As G ground = 1, with g all the ground,
+    Let ground float: rho_vw = G_vv + G_ww - 2 G_vw is the resistance between v and w. As G ground =
+    1, with g all the ground,
 
         R_i = 1/g + sum_v ground_v rho_iv / g - sum_{v<w} ground_v ground_w rho_vw / g^2.
 
-    The first term, nearly all of R_i where edges are strong, is known exactly. Deleting D can only raise rho_vw (Rayleigh), and
-    raises rho_iv to at most rho_iv / (1 - sum_D F_uv), F_uv being the part of the current from i to v that runs through u, by
-    the argument of paths. A sum over D bounds that: 1/(1 - sum F) <= mean of 1/(1 - r F) by convexity or, with f the sum of
-    the r largest F_uv, 1/(1 - sum F) <= 1 + sum F / (1 - f) by the chord. Here x must be that of the ground probe: then
-    rho_iv = H_vv + R x_v^2 and rho_vw = H_vv + H_ww - 2 H_vw + R (x_v - x_w)^2, as G = H + R w w'.
+    The first term, nearly all of R_i where edges are strong, is known exactly. Deleting D can only
+    raise rho_vw (Rayleigh), and raises rho_iv to at most rho_iv / (1 - sum_D F_uv), F_uv being the
+    part of the current from i to v that runs through u, by the argument of paths. A sum over D
+    bounds that: 1/(1 - sum F) <= mean of 1/(1 - r F) by convexity or, with f the sum of the r
+    largest F_uv, 1/(1 - sum F) <= 1 + sum F / (1 - f) by the chord. Here x must be that of the
+    ground probe: then rho_iv = H_vv + R x_v^2 and rho_vw = H_vv + H_ww - 2 H_vw + R (x_v - x_w)^2,
+    as G = H + R w w'.
     """
     alive, H, x, t, e, reach, d = state
     n, R, nu = x.size, 1.0 / d, top * reach * reach
-    e_rho, e_own = 1.01 * (e * (1 + 2 * nu) + error * top * nu), 1.01 * (e + error * top) * top * reach
+    e_rho, e_own = (
+        1.01 * (e * (1 + 2 * nu) + error * top * nu),
+        1.01 * (e + error * top) * top * reach,
+    )
     g, mean, square, trace, tt, ground = 0.0, 0.0, 0.0, 0.0, 0.0, np.zeros(n)
     for v in range(n):
         if alive[v]:
@@ -405,16 +462,21 @@ def _spread(wires: Wires, user: int, state: State, error: float, top: float, can
     keys, ample = np.empty(candidates.size), 1 + 8 * (n + 8) * UNIT_ROUNDOFF
     for a in range(candidates.size):
         u = candidates[a]
-        total = ample * _weigh(F[a], r, convex, fixed, slope) - convex[u] - fixed[u]  # u is not among the v left
+        # u is not among the v left
+        total = ample * _weigh(F[a], r, convex, fixed, slope) - convex[u] - fixed[u]
         keys[a] = total / least + ample * rows[u] / most**2
     return ample / least - pairs / most**2, keys
 
 
 @njit(cache=True)
-def survey(wires: Wires, target: Target, state: State, candidates: Ints, r: int, goal: float, F: Floats) -> Any:
-    """Order the candidates for the deletion of r of them, and bound R_i over the sets within every suffix of that order.
+def survey(
+    wires: Wires, target: Target, state: State, candidates: Ints, r: int, goal: float, F: Floats
+) -> Any:
+    """Order the candidates for the deletion of r of them, and bound R_i over the sets within every
+    suffix of that order.
 
-    If all can be pruned, being at most `goal`, only the bound of the whole is given. `F` is room to work in.
+    If all can be pruned, being at most `goal`, only the bound of the whole is given. `F` is room to
+    work in.
     """
     error = state.e * state.reach * state.reach + target.floor
     cap = 1.0 / wires.ground[target.user]
@@ -427,13 +489,18 @@ def survey(wires: Wires, target: Target, state: State, candidates: Ints, r: int,
     whole = np.sum(through[:r])
     bound = min(cap, top / (1 - whole)) if whole < 1.0 else cap
     base, keys = np.inf, through
-    if bound > goal and target.lean < 0.0 and SPREAD_SHARE * top * np.sum(wires.ground * state.alive) < 1.0:
+    if (
+        bound > goal
+        and target.lean < 0.0
+        and SPREAD_SHARE * top * np.sum(wires.ground * state.alive) < 1.0
+    ):
         base, keys = _spread(wires, target.user, state, error, top, candidates, r, F)
         if base < np.inf:
             bound = min(bound, base + _largest_sums(keys, r)[0])
     if bound <= goal:
         return candidates, np.full(1, bound)
-    looked = min(candidates.size, 2 * r + 8)  # those who carry much current are put in order of what their deletion does
+    # those who carry much current are put in order of what their deletion does
+    looked = min(candidates.size, 2 * r + 8)
     left, scratch, none = np.empty(looked), _scratch(wires), np.empty((state.x.size, 0))
     for a in range(looked):
         left[a] = without(wires, target, state, none, candidates[a], scratch)[0]
@@ -447,8 +514,18 @@ def survey(wires: Wires, target: Target, state: State, candidates: Ints, r: int,
 
 
 @njit(cache=True)
-def leaves(wires: Wires, target: Target, state: State, U: Floats, candidates: Ints, best: float, tolerance: float) -> Any:
-    """Delete one candidate more: the largest value surely attained above `best`, by whom, and who is too blurred to tell."""
+def leaves(
+    wires: Wires,
+    target: Target,
+    state: State,
+    U: Floats,
+    candidates: Ints,
+    best: float,
+    tolerance: float,
+) -> Any:
+    """Delete one candidate more: the largest value surely attained above `best`, by whom, and who
+    is too blurred to tell.
+    """
     ground = wires.ground[target.user]
     top = _resistance(ground, state.d, state.e * state.reach * state.reach + target.floor)
     scratch, rows = _scratch(wires), np.ascontiguousarray(U[:, : state.x.size].T)

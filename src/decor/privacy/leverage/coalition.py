@@ -1,7 +1,8 @@
 """The worst coalition: which q users, pooling their secrets, expose whom, and by how much.
 
-What is maximised is sum_p w_p R_i^p(S) over sets S of q users and over users i outside S, where phase p of the run has
-leverages R^p(S) once S is deleted from its graph, and weight w_p. The colluding set is fixed over the run.
+What is maximised is sum_p w_p R_i^p(S) over sets S of q users and over users i outside S, where
+phase p of the run has leverages R^p(S) once S is deleted from its graph, and weight w_p. The
+colluding set is fixed over the run.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ ENUMERATION_LIMIT = 400_000_000
 """Subsets x users^3 up to which all subsets are simply tried: a second or two."""
 
 DENSE_LIMIT = 5_000
-"""Users up to which all deletions of one user are done on the dense inverse (8 s; 200 MB a matrix)."""
+"""Users up to which all deletions of one user are done on the dense inverse (8 s; 200 MB a
+matrix).
+"""
 
 SEARCH_LIMIT = 100_000_000_000
-"""Branches x users^2 x degree looked at before a search returns its certified bound: about a minute. A count and not a
-time, so that the same question has the same answer everywhere."""
+"""Branches x users^2 x degree looked at before a search returns its certified bound: about a
+minute. A count and not a time, so that the same question has the same answer everywhere.
+"""
 
 
 @dataclass(frozen=True)
@@ -45,10 +49,12 @@ class Phase:
 
 @dataclass(frozen=True, eq=False)
 class Exposed:
-    """How exposed everybody is: for each user an upper bound, over coalitions, on its sum of weighted leverages.
+    """How exposed everybody is: for each user an upper bound, over coalitions, on its sum of
+    weighted leverages.
 
-    `exact` says that the worst user's figure is attained, by `coalition`, to a relative 1e-7; else it is an upper bound.
-    An empty coalition stands for nobody, or for everyone else, or (not exact) for one that was not found.
+    `exact` says that the worst user's figure is attained, by `coalition`, to a relative 1e-7; else
+    it is an upper bound. An empty coalition stands for nobody, or for everyone else, or (not exact)
+    for one that was not found.
     """
 
     per_user: Floats
@@ -71,7 +77,8 @@ def first_largest(values: Floats) -> int:
 
 @lru_cache(maxsize=64)
 def exposed(phases: tuple[Phase, ...], colluders: int | None) -> Exposed:
-    """Everybody's exposure against `colluders` users pooling their secrets (None: against everyone else).
+    """Everybody's exposure against `colluders` users pooling their secrets (None: against everyone
+    else).
 
     Guarantee: `per_user` is never below the truth.
     """
@@ -106,7 +113,9 @@ def _exposed(phases: tuple[Phase, ...], colluders: int | None) -> Exposed:
 
 
 def _union_degrees(phases: Sequence[Phase]) -> Ints:
-    """How many neighbours every user has over the whole run: that many colluders leave it alone with its own noise."""
+    """How many neighbours every user has over the whole run: that many colluders leave it alone
+    with its own noise.
+    """
     if len(phases) == 1:
         return phases[0].noise.topology.degrees
     union = np.unique(np.concatenate([p.noise.topology.edges for p in phases]), axis=0)
@@ -126,7 +135,9 @@ def _padded(coalition: Ints, user: int, q: int, n: int) -> tuple[int, ...]:
 
 def _searched(phases: Sequence[Phase], q: int) -> Exposed:
     n = phases[0].noise.topology.users
-    alike = len(phases) == 1 and phases[0].noise.uniform and phases[0].noise.topology.vertex_transitive
+    alike = (
+        len(phases) == 1 and phases[0].noise.uniform and phases[0].noise.topology.vertex_transitive
+    )
     if alike and q == 1:
         return _one_deletion(phases[0], n)
     subsets = math.comb(n - 1, q) if alike else math.comb(n, q)
@@ -150,7 +161,9 @@ def _enumerated(phases: Sequence[Phase], q: int, alike: bool) -> Exposed:
     n = phases[0].noise.topology.users
     matrices = [(p.weight, p.noise.network().dense()) for p in phases]
     best, sets = np.zeros(n), np.zeros((n, q), dtype=np.int64)
-    for chunk in _chunks(itertools.combinations(range(1 if alike else 0, n), q), max(1, 2_000_000 // n**2)):
+    for chunk in _chunks(
+        itertools.combinations(range(1 if alike else 0, n), q), max(1, 2_000_000 // n**2)
+    ):
         batch = np.arange(chunk.shape[0])[:, None]
         values = np.zeros((chunk.shape[0], n))
         for weight, K in matrices:
@@ -176,14 +189,23 @@ def _chunks(sets: Iterator[tuple[int, ...]], size: int) -> Iterator[Ints]:
 
 
 def _single_deletions(phases: Sequence[Phase]) -> Exposed:
-    """One curious user: each deletion is a change of low rank to one dense inverse, from scratch where that would cancel."""
+    """One curious user: each deletion is a change of low rank to one dense inverse, from scratch
+    where that would cancel.
+    """
     n = phases[0].noise.topology.users
     best, by = np.zeros(n), np.zeros(n, dtype=np.int64)
     parts = []
     for p in phases:
         progress.report(f"inverting {n:,} users")
         network = p.noise.network()
-        parts.append((p.weight, network, network.neighbour_lists(), dense.inverse(network.dense(), network.ground)))
+        parts.append(
+            (
+                p.weight,
+                network,
+                network.neighbour_lists(),
+                dense.inverse(network.dense(), network.ground),
+            )
+        )
     for v in range(n):
         if v % 64 == 0:
             progress.report("each user being curious", v, n)
@@ -194,13 +216,17 @@ def _single_deletions(phases: Sequence[Phase]) -> Exposed:
         better = values > best
         best[better], by[better] = values[better], v
     user = int(np.argmax(best))
-    attained = sum(p.weight * from_scratch(p.noise.network(), [int(by[user])])[user] for p in phases)
+    attained = sum(
+        p.weight * from_scratch(p.noise.network(), [int(by[user])])[user] for p in phases
+    )
     exact = bool(best[user] <= attained * (1 + TOLERANCE))
     return Exposed(best, user, (int(by[user]),), exact)
 
 
 def _branched(phases: Sequence[Phase], q: int, alike: bool) -> Exposed:
-    """Branch and bound, phase by phase; over several phases the sum of the maxima bounds the maximum of the sum."""
+    """Branch and bound, phase by phase; over several phases the sum of the maxima bounds the
+    maximum of the sum.
+    """
     from . import branch  # numba: a second to import
 
     def searched(phase: Phase) -> branch.Worst:
@@ -208,12 +234,17 @@ def _branched(phases: Sequence[Phase], q: int, alike: bool) -> Exposed:
         topology = phase.noise.topology
         limit = 1000 + SEARCH_LIMIT // (topology.users**2 * int(topology.degrees.max()))
         shown = partial(progress.report, "searching coalitions", total=limit)
-        return branch.worst_coalition(phase.noise.network(), q, [0] if alike else None, limit, progress=shown)
+        return branch.worst_coalition(
+            phase.noise.network(), q, [0] if alike else None, limit, progress=shown
+        )
 
     found = [searched(p) for p in phases]
     per_user = sum(p.weight * f.per_user for p, f in zip(phases, found, strict=True))
     assert isinstance(per_user, np.ndarray)
-    tried = [(sum(p.weight * from_scratch(p.noise.network(), f.coalition) for p in phases), f.coalition) for f in found]
+    tried = [
+        (sum(p.weight * from_scratch(p.noise.network(), f.coalition) for p in phases), f.coalition)
+        for f in found
+    ]
     attained, coalition = max(tried, key=lambda t: float(np.max(t[0])))
     worst = float(per_user.max())
     user = int(np.argmax(attained))

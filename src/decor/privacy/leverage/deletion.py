@@ -1,4 +1,6 @@
-"""Leverages once colluders are deleted: exactly for one of them, bounded by the flow of current for several."""
+"""Leverages once colluders are deleted: exactly for one of them, bounded by the flow of current for
+several.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,16 @@ TOLERANCE = 1e-7
 """A certified upper bound this close to a value really attained is called exact."""
 
 
-def after_deletion(G: Floats, network: Network, v: int, N: Ints, conductance: Floats, loose: float = 0.0) -> Floats:
+def after_deletion(
+    G: Floats, network: Network, v: int, N: Ints, conductance: Floats, loose: float = 0.0
+) -> Floats:
     """Upper bounds on the leverages once v is deleted, from the inverse G of the whole.
 
-    Deleting v adds g' M^-1 g to G, with M = diag(1/c) + 11'/s_v - G_NN over v's neighbours N and g = G_N. An entrywise error e
-    of G shifts the result by at most e (1 + |M^-1 g|_1)^2 to first order, so the error is known with the result. M is scaled to
-    a unit diagonal first: weak edges make its entries differ by many orders. Where v is (nearly) a cut vertex M is (nearly)
-    singular and the error too large (more than `loose`): then it starts from scratch.
+    Deleting v adds g' M^-1 g to G, with M = diag(1/c) + 11'/s_v - G_NN over v's neighbours N and g
+    = G_N. An entrywise error e of G shifts the result by at most e (1 + |M^-1 g|_1)^2 to first
+    order, so the error is known with the result. M is scaled to a unit diagonal first: weak edges
+    make its entries differ by many orders. Where v is (nearly) a cut vertex M is (nearly) singular
+    and the error too large (more than `loose`): then it starts from scratch.
     """
     n = G.shape[0]
     e = dense.entry_error(n) * float(G.diagonal().max())
@@ -35,7 +40,8 @@ def after_deletion(G: Floats, network: Network, v: int, N: Ints, conductance: Fl
         return from_scratch(network, [v])
     scale = 1.0 / np.sqrt(M.diagonal())
     M *= np.multiply.outer(scale, scale)
-    rounding = 16 * UNIT_ROUNDOFF * N.size  # of forming, scaling and solving, against a unit diagonal
+    # of forming, scaling and solving, against a unit diagonal
+    rounding = 16 * UNIT_ROUNDOFF * N.size
     if not e * float(scale @ scale) + rounding * N.size < 0.01 * float(np.linalg.eigvalsh(M)[0]):
         return from_scratch(network, [v])
     g = scale[:, None] * G[N]
@@ -54,7 +60,9 @@ def from_scratch(network: Network, removed: Sequence[int]) -> Floats:
 
 
 def bounds_within(network: Network, q: int, targets: Ints) -> Floats:
-    """Upper bounds on the targets' leverages against any q colluders of a network small enough for a dense inverse."""
+    """Upper bounds on the targets' leverages against any q colluders of a network small enough for
+    a dense inverse.
+    """
     if q >= network.nodes:
         return np.asarray(1.0 / network.ground[targets])
     if q == 0:
@@ -70,10 +78,12 @@ def bounds_within(network: Network, q: int, targets: Ints) -> Floats:
 
 
 def _flow_bound(G: Floats, network: Network, i: int, q: int) -> float:
-    """Upper bound on the leverage of i without any q others, from the current that one unit injected at i sends through each.
+    """Upper bound on the leverage of i without any q others, from the current that one unit
+    injected at i sends through each.
 
-    What does not flow through the deleted ones is still a flow from i to ground; scaled back to one unit it has an energy of
-    at most R_i / (1 - sum of their currents), and the resistance is the least energy of any flow (Thomson).
+    What does not flow through the deleted ones is still a flow from i to ground; scaled back to one
+    unit it has an energy of at most R_i / (1 - sum of their currents), and the resistance is the
+    least energy of any flow (Thomson).
     """
     n = network.nodes
     error = dense.entry_error(n) * float(G.diagonal().max())

@@ -1,8 +1,10 @@
-"""Dense inverse of Sigma that never subtracts: star-mesh elimination (Grassmann, Taksar and Heyman) of an electrical network.
+"""Dense inverse of Sigma that never subtracts: star-mesh elimination (Grassmann, Taksar and Heyman)
+of an electrical network.
 
-Why not Cholesky: Sigma is a tiny multiple of the identity plus a huge Laplacian, and its factorisation cancels. At a variance
-ratio of 1e16 a plain inverse is six times too small, which would report a sixth of the truth. Here ground and edge conductances
-are kept apart, every operation adds, multiplies or divides positive numbers, and each relative error is at most a few roundings.
+Why not Cholesky: Sigma is a tiny multiple of the identity plus a huge Laplacian, and its
+factorisation cancels. At a variance ratio of 1e16 a plain inverse is six times too small, which
+would report a sixth of the truth. Here ground and edge conductances are kept apart, every operation
+adds, multiplies or divides positive numbers, and each relative error is at most a few roundings.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from decor.arrays import Floats
 
 from .network import UNIT_ROUNDOFF
 
-# widths, in columns, below which loops do and up to which one product goes; flat around these values
+# widths, in columns, below which loops do and up to which one product goes; flat around these
+# values
 _LEAF = 16
 _STRIP = 256
 
@@ -21,9 +24,10 @@ _STRIP = 256
 def relative_error(nodes: int) -> float:
     """Bound on the relative error of every diagonal entry of `inverse` and `batched_diagonal`.
 
-    For x >= 0, x' Sigma^-1 x is monotone in the conductances and homogeneous of degree -1, so a relative error of all
-    conductances that are left reaches it unamplified, and the errors of the eliminations add up. Eliminating a node with s
-    neighbours costs 2 s + 6 roundings (s additions in its sum, which enters twice), and the way back 2 s + 1 at most.
+    For x >= 0, x' Sigma^-1 x is monotone in the conductances and homogeneous of degree -1, so a
+    relative error of all conductances that are left reaches it unamplified, and the errors of the
+    eliminations add up. Eliminating a node with s neighbours costs 2 s + 6 roundings (s additions
+    in its sum, which enters twice), and the way back 2 s + 1 at most.
     """
     return 4.04 * UNIT_ROUNDOFF * (nodes * (nodes - 1) / 2 + 3 * nodes)
 
@@ -31,8 +35,8 @@ def relative_error(nodes: int) -> float:
 def entry_error(nodes: int) -> float:
     """Bound on |error of entry ij| / sqrt(entry ii * entry jj), for every entry of `inverse`.
 
-    The quadratic form is right to `relative_error` for e_i, e_j and their sum scaled to equal size, and twice the entry is the
-    difference of the three: at most (2 + correlation) times that error.
+    The quadratic form is right to `relative_error` for e_i, e_j and their sum scaled to equal size,
+    and twice the entry is the difference of the three: at most (2 + correlation) times that error.
     """
     return 3 * relative_error(nodes)
 
@@ -40,17 +44,19 @@ def entry_error(nodes: int) -> float:
 def inverse(conductance: Floats, ground: Floats) -> Floats:
     """(diag(ground) + Laplacian(conductance))^-1 as a full symmetric matrix.
 
-    Guarantee: diagonal entries are right to `relative_error(n)` and all entries to `entry_error(n)`, whatever the ratio of
-    conductances.
+    Guarantee: diagonal entries are right to `relative_error(n)` and all entries to
+    `entry_error(n)`, whatever the ratio of conductances.
     """
-    from scipy.linalg import lapack  # a tenth of a second to import, which `batched_diagonal` does without
+    # a tenth of a second to import, which `batched_diagonal` does without
+    from scipy.linalg import lapack
 
     n = ground.size
     K = np.array(conductance, dtype=np.float64, order="F")
     g = np.array(ground, dtype=np.float64)
     d = np.empty(n)
     _eliminate(K, g, d, 0, n)
-    # K below the diagonal now holds the factor: Sigma = (I - N) D (I - N)' with N = K / d, so its inverse only adds products.
+    # K below the diagonal now holds the factor: Sigma = (I - N) D (I - N)' with N = K / d, so its
+    # inverse only adds products.
     K /= -d
     np.fill_diagonal(K, 1.0)
     root, _ = lapack.dtrtri(K, lower=1, unitdiag=1, overwrite_c=1)
@@ -66,9 +72,11 @@ def inverse(conductance: Floats, ground: Floats) -> Floats:
 
 
 def _eliminate(K: Floats, g: Floats, d: Floats, start: int, stop: int) -> None:
-    """Eliminates the nodes from start to stop, whose columns below the diagonal are up to date, and sums them in d.
+    """Eliminates the nodes from start to stop, whose columns below the diagonal are up to date, and
+    sums them in d.
 
-    By halves, so that nearly all work is a product of matrices; by strips of columns, so that it stays below the diagonal.
+    By halves, so that nearly all work is a product of matrices; by strips of columns, so that it
+    stays below the diagonal.
     """
     if stop - start <= _LEAF:
         for j in range(start, stop):
@@ -90,13 +98,17 @@ def _eliminate(K: Floats, g: Floats, d: Floats, start: int, stop: int) -> None:
 
 
 def batched_diagonal(conductance: Floats, ground: Floats) -> Floats:
-    """Diagonals of small inverses, of one or of a batch at once: `conductance` is (..., n, n), `ground` (..., n).
+    """Diagonals of small inverses, of one or of a batch at once: `conductance` is (..., n, n),
+    `ground` (..., n).
 
     Guarantee: the same relative error as `inverse`.
     """
     n = ground.shape[-1]
-    # One array [conductance | ground | inverse factor], so that eliminating a node is one addition to all rows below it.
-    A = np.concatenate([conductance, ground[..., None], np.broadcast_to(np.eye(n), conductance.shape)], axis=-1)
+    # One array [conductance | ground | inverse factor], so that eliminating a node is one addition
+    # to all rows below it.
+    A = np.concatenate(
+        [conductance, ground[..., None], np.broadcast_to(np.eye(n), conductance.shape)], axis=-1
+    )
     d = np.empty(ground.shape)
     for j in range(n):
         row, below = A[..., j : j + 1, j + 1 :], A[..., j + 1 :, j : j + 1]

@@ -1,4 +1,6 @@
-"""What a budget asks of the noise: how exposed every user may be, and so the smallest sigma_cdp at every ratio."""
+"""What a budget asks of the noise: how exposed every user may be, and so the smallest sigma_cdp at
+every ratio.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,20 @@ from .network import UNIT_ROUNDOFF
 from .solve import Noise, rounded_down
 
 _INSIDE = 1 + 2.0**-43
-"""Puts a ratio inside its 40-bit interval, so that scaling a couple does not move it into the next one."""
+"""Puts a ratio inside its 40-bit interval, so that scaling a couple does not move it into the next
+one.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Need:
-    """What the budget asks: user i's leverage (Sigma^-1)_ii against the adversary may be at most allowed[i].
+    """What the budget asks: user i's leverage (Sigma^-1)_ii against the adversary may be at most
+    allowed[i].
 
-    `budget` is what noise is found for: of delta, what `calibrate` does not keep for the noise's tables. With `rates` (example
-    level) `allowed` begins as what the highest sampling rate allows, which is safe for everybody, and is raised to a user's own
-    allowance by `sharpen`, where it decides: a search of some 0.1 s for each rate, of which few decide.
+    `budget` is what noise is found for: of delta, what `calibrate` does not keep for the noise's
+    tables. With `rates` (example level) `allowed` begins as what the highest sampling rate allows,
+    which is safe for everybody, and is raised to a user's own allowance by `sharpen`, where it
+    decides: a search of some 0.1 s for each rate, of which few decide.
     """
 
     topology: Topology
@@ -45,8 +51,20 @@ class Need:
     _known: set[float] = field(default_factory=set)
 
     @classmethod
-    def of(cls, topology: Topology, exposure: Exposure, adversary: Adversary, budget: Budget, method: Method = "exact") -> Need:
-        for given, kind in ((topology, Topology), (exposure, Exposure), (adversary, Adversary), (budget, Budget)):
+    def of(
+        cls,
+        topology: Topology,
+        exposure: Exposure,
+        adversary: Adversary,
+        budget: Budget,
+        method: Method = "exact",
+    ) -> Need:
+        for given, kind in (
+            (topology, Topology),
+            (exposure, Exposure),
+            (adversary, Adversary),
+            (budget, Budget),
+        ):
             if not isinstance(given, kind):
                 raise InputError(f"a {kind.__name__} is needed, not {given!r}")
         if method not in ("exact", "paper"):
@@ -56,18 +74,26 @@ class Need:
         if method == "exact":
             budget = budget.accounted
         if exposure.unit == "user" or min(exposure.rates(topology)) == 1:
-            mu = (gaussian.mu if method == "exact" else gaussian.paper_mu)(budget.epsilon, budget.delta)
-            allowed = np.full(topology.users, (mu / exposure.shift) ** 2 / exposure.steps * (1 - 1e-9))
+            mu = (gaussian.mu if method == "exact" else gaussian.paper_mu)(
+                budget.epsilon, budget.delta
+            )
+            allowed = np.full(
+                topology.users, (mu / exposure.shift) ** 2 / exposure.steps * (1 - 1e-9)
+            )
             return cls(topology, adversary, exposure, budget, allowed)
         if method == "paper":
-            raise BudgetError('method "paper" is for unit "user"; the paper has no accountant for examples that composes')
+            raise BudgetError(
+                'method "paper" is for unit "user"; the paper has no accountant for '
+                "examples that composes"
+            )
         rates = np.array(exposure.rates(topology))
         need = cls(topology, adversary, exposure, budget, np.zeros(topology.users), rates)
         need.sharpen([int(rates.argmax())])
         return need
 
     def sharpen(self, users: Iterable[int]) -> bool:
-        """Raises what these users are allowed to what their own rates allow; False where that was done before.
+        """Raises what these users are allowed to what their own rates allow; False where that was
+        done before.
 
         Who samples at a lower rate is allowed at least as much.
         """
@@ -77,7 +103,9 @@ class Need:
         for rate in new:
             progress.report("noise for every sampling rate")
             lower = self.rates <= rate
-            self.allowed[lower] = np.maximum(self.allowed[lower], _allowed(self.exposure, self.budget, rate))
+            self.allowed[lower] = np.maximum(
+                self.allowed[lower], _allowed(self.exposure, self.budget, rate)
+            )
         self._known.update(new)
         return bool(new)
 
@@ -89,7 +117,11 @@ class Need:
 
     def sigma_cdp(self, ratios: Floats) -> Floats:
         """The smallest sigma_cdp at every ratio, certified."""
-        curve = curve_of(self) if self.adversary.colluders == 0 and not self.adversary.average_only else None
+        curve = (
+            curve_of(self)
+            if self.adversary.colluders == 0 and not self.adversary.average_only
+            else None
+        )
         if curve is not None:
             return np.asarray(np.sqrt(curve(ratios)))
         return np.array([self.sigma_at(float(x)) for x in ratios])
@@ -132,13 +164,17 @@ class Need:
 
 def _allowed(exposure: Exposure, budget: Budget, rate: float) -> float:
     """The leverage that a user who samples at this rate may have."""
-    z = _multiplier(budget, rate, exposure.steps, exposure.sampling or "poisson", exposure.relation or "replace")
+    z = _multiplier(
+        budget, rate, exposure.steps, exposure.sampling or "poisson", exposure.relation or "replace"
+    )
     assert exposure.batch_size is not None
     return (exposure.batch_size / (exposure.clip * z)) ** 2 * (1 - 1e-9)
 
 
 @lru_cache(maxsize=4096)
-def _multiplier(budget: Budget, rate: float, steps: int, sampling: Sampling, relation: Relation) -> float:
+def _multiplier(
+    budget: Budget, rate: float, steps: int, sampling: Sampling, relation: Relation
+) -> float:
     """Remembered, because a plan, its baselines and its couples ask for the same one."""
     from decor.privacy.loss.noise_multiplier import noise_multiplier
 
@@ -146,10 +182,12 @@ def _multiplier(budget: Budget, rate: float, steps: int, sampling: Sampling, rel
 
 
 def curve_of(need: Need) -> Callable[[Floats], Floats] | None:
-    """max_i f_i(x) / allowed_i for many x at once, from the eigenvectors of L; None where that could not be certified.
+    """max_i f_i(x) / allowed_i for many x at once, from the eigenvectors of L; None where that
+    could not be certified.
 
-    An eigendecomposition is right for a matrix within n u |L| of L, which moves f by a relative n u |L| / lambda_2 at most;
-    the null space is known exactly. The result is raised by (generously) that much.
+    An eigendecomposition is right for a matrix within n u |L| of L, which moves f by a relative n u
+    |L| / lambda_2 at most; the null space is known exactly. The result is raised by (generously)
+    that much.
     """
     topology = need.topology
     spectrum = laplacian_spectrum(topology)
@@ -158,7 +196,9 @@ def curve_of(need: Need) -> Callable[[Floats], Floats] | None:
 
         def closed(x: Floats) -> Floats:
             parts = np.array_split(x, 1 + x.size * spectrum.size // 4_000_000)
-            means = [(1.0 / (1.0 + np.multiply.outer(part, spectrum))).mean(axis=-1) for part in parts]
+            means = [
+                (1.0 / (1.0 + np.multiply.outer(part, spectrum))).mean(axis=-1) for part in parts
+            ]
             return np.asarray(np.concatenate(means) * (1 + 1e-13) / least)
 
         return closed

@@ -1,7 +1,9 @@
-"""Certified upper bounds for graphs too large to solve: every user is looked at within a piece of the graph around it.
+"""Certified upper bounds for graphs too large to solve: every user is looked at within a piece of
+the graph around it.
 
-Deleting users and edges only raises a resistance to ground (Rayleigh), whoever colludes. So a user's leverage in any subgraph
-that contains it, against colluders chosen within that subgraph, is never below its leverage in the whole graph.
+Deleting users and edges only raises a resistance to ground (Rayleigh), whoever colludes. So a
+user's leverage in any subgraph that contains it, against colluders chosen within that subgraph, is
+never below its leverage in the whole graph.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from .deletion import bounds_within
 from .network import Network
 
 _CORE, _PIECE = 60, 400
-"""Users that a piece answers for (at most), and users that it holds: those and as many around them as fit."""
+"""Users that a piece answers for (at most), and users that it holds: those and as many around them
+as fit.
+"""
 
 
 def upper_bounds(network: Network, colluders: int) -> Floats:

@@ -1,4 +1,6 @@
-"""The electrical network that is the noise: Sigma = diag(ground) + Laplacian(conductance); (Sigma^-1)_ii is a resistance."""
+"""The electrical network that is the noise: Sigma = diag(ground) + Laplacian(conductance);
+(Sigma^-1)_ii is a resistance.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,11 @@ UNIT_ROUNDOFF = 2.0**-53
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """Every node has a conductance to ground (its independent variance), every edge one between its ends.
+    """Every node has a conductance to ground (its independent variance), every edge one between its
+    ends.
 
-    `edges` is an (m, 2) array of node numbers, lower first, without repeats; all numbers are positive
-    (an edge of conductance zero is left out by whoever builds the network).
+    `edges` is an (m, 2) array of node numbers, lower first, without repeats; all numbers are
+    positive (an edge of conductance zero is left out by whoever builds the network).
     """
 
     ground: Floats
@@ -29,7 +32,9 @@ class Network:
         return int(self.ground.size)
 
     def without(self, removed: Iterable[int]) -> tuple[Network, Ints]:
-        """The network left when nodes are removed with their edges, and the old numbers of the nodes kept."""
+        """The network left when nodes are removed with their edges, and the old numbers of the
+        nodes kept.
+        """
         keep = np.ones(self.nodes, dtype=bool)
         keep[list(removed)] = False
         number = np.cumsum(keep) - 1

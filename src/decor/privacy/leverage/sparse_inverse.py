@@ -1,9 +1,11 @@
-"""Diagonal of Sigma^-1 for large sparse networks: star-mesh elimination block by block, and back along the same blocks.
+"""Diagonal of Sigma^-1 for large sparse networks: star-mesh elimination block by block, and back
+along the same blocks.
 
-Nodes go in order of least degree. Those that share all neighbours form a block, so the work is on small dense matrices
-(the multifrontal method of Duff and Reid), and the inverse is found only where the factor is not zero, which includes
-the diagonal (Takahashi). Once the nodes left are mostly joined to one another they are the core, inverted densely. As in
-`elimination`, ground and edges are kept apart and positive numbers are added, multiplied and divided, never subtracted.
+Nodes go in order of least degree. Those that share all neighbours form a block, so the work is on
+small dense matrices (the multifrontal method of Duff and Reid), and the inverse is found only where
+the factor is not zero, which includes the diagonal (Takahashi). Once the nodes left are mostly
+joined to one another they are the core, inverted densely. As in `elimination`, ground and edges are
+kept apart and positive numbers are added, multiplied and divided, never subtracted.
 """
 
 from __future__ import annotations
@@ -26,14 +28,17 @@ _ANY_ORDER = {"reassoc", "contract"}
 def diagonal(network: Network, analysis: Analysis | None = None) -> tuple[Floats, float]:
     """Every (Sigma^-1)_ii, and a bound on its relative error: true <= value * (1 + bound).
 
-    `analysis` is `analyse(network.nodes, network.edges)`; keep it while only ground and conductances change.
+    `analysis` is `analyse(network.nodes, network.edges)`; keep it while only ground and
+    conductances change.
     """
     if analysis is None:
         analysis = analyse(network.nodes, network.edges)
     elif analysis.order.size != network.nodes or not np.array_equal(analysis.edges, network.edges):
         raise InputError(
-            f"the analysis is of another graph ({analysis.order.size} nodes, {len(analysis.edges)} edges) than the "
-            f"network ({network.nodes} nodes, {len(network.edges)} edges). Give analyse(network.nodes, network.edges)."
+            f"the analysis is of another graph ({analysis.order.size} nodes, "
+            f"{len(analysis.edges)} edges) than the "
+            f"network ({network.nodes} nodes, {len(network.edges)} edges). Give "
+            "analyse(network.nodes, network.edges)."
         )
     ground = network.ground[analysis.order]
     conductance = network.conductance[analysis.edge_order]
@@ -52,14 +57,16 @@ def diagonal(network: Network, analysis: Analysis | None = None) -> tuple[Floats
 
 
 def relative_error(analysis: Analysis) -> float:
-    """Bound on the relative error of every entry of `diagonal`; let node j have s_j neighbours when it goes.
+    """Bound on the relative error of every entry of `diagonal`; let node j have s_j neighbours when
+    it goes.
 
-    What j leaves is the exact star-mesh image of what it found but for the s_j additions in its sum d_j and at most 4
-    roundings elsewhere. For x >= 0, x' Sigma^-1 x is monotone in the conductances and homogeneous of degree -1, so errors
-    of conductances reach it, and with x a unit vector a resistance, unamplified, and add up over nodes. The shares c/d_j
-    by which j hands x on to its neighbours add one rounding, and the error of d_j again but opposite to its effect on the
-    mesh: x' Sigma^-1 x is off by 2 s_j + 6 in all. The way back sums s_j products twice, 2 s_j + 1. The dense inverse of
-    the core costs no more. A factor 1.01 covers terms of second order.
+    What j leaves is the exact star-mesh image of what it found but for the s_j additions in its sum
+    d_j and at most 4 roundings elsewhere. For x >= 0, x' Sigma^-1 x is monotone in the conductances
+    and homogeneous of degree -1, so errors of conductances reach it, and with x a unit vector a
+    resistance, unamplified, and add up over nodes. The shares c/d_j by which j hands x on to its
+    neighbours add one rounding, and the error of d_j again but opposite to its effect on the mesh:
+    x' Sigma^-1 x is off by 2 s_j + 6 in all. The way back sums s_j products twice, 2 s_j + 1. The
+    dense inverse of the core costs no more. A factor 1.01 covers terms of second order.
     """
     k, r = np.diff(analysis.first), np.diff(analysis.row_first)
     entries = float(np.sum(k * r + k * (k - 1) / 2)) + analysis.core * (analysis.core - 1) / 2
@@ -68,7 +75,9 @@ def relative_error(analysis: Analysis) -> float:
 
 @njit(cache=True, fastmath=_ANY_ORDER)
 def _eliminate(analysis: Analysis, conductance: Floats, ground: Floats, core: Floats) -> Floats:
-    """The factor; `ground` and `core` become those of the network left in the core, the latter above its diagonal."""
+    """The factor; `ground` and `core` become those of the network left in the core, the latter
+    above its diagonal.
+    """
     first, row_first, low, stack = analysis.first, analysis.row_first, analysis.low, analysis.stack
     blocks = low.size
     factor = np.empty(analysis.factor[blocks])
@@ -106,7 +115,9 @@ def _eliminate(analysis: Analysis, conductance: Floats, ground: Floats, core: Fl
 
 @njit(cache=True, fastmath=_ANY_ORDER)
 def _way_back(analysis: Analysis, factor: Floats, core: Floats) -> Floats:
-    """Diagonal of the inverse, by place in the order, from the factor and the inverse of the core."""
+    """Diagonal of the inverse, by place in the order, from the factor and the inverse of
+    the core.
+    """
     first, row_first, low, stack = analysis.first, analysis.row_first, analysis.low, analysis.stack
     blocks = low.size
     waiting = np.empty(stack[blocks])
@@ -136,7 +147,9 @@ def _way_back(analysis: Analysis, factor: Floats, core: Floats) -> Floats:
 
 @njit(cache=True)
 def _locate(first: int, k: int, rows: Ints, local: Ints) -> None:
-    """Notes the place of each node in the front of a block that eliminates k nodes from the first on."""
+    """Notes the place of each node in the front of a block that eliminates k nodes from the first
+    on.
+    """
     for i in range(k):
         local[first + i] = i
     for i in range(rows.size):
@@ -180,7 +193,9 @@ def _width(k: int, f: int) -> int:
 
 @njit(cache=True, fastmath=_ANY_ORDER)
 def _star_mesh(front: Floats, ground: Floats, k: int) -> None:
-    """Eliminates the first k nodes of a front, above its diagonal; their rows stay as found, with the sum d on the diagonal."""
+    """Eliminates the first k nodes of a front, above its diagonal; their rows stay as found, with
+    the sum d on the diagonal.
+    """
     f = len(front)
     width = _width(k, f)
     for start in range(0, k, width):
@@ -210,16 +225,21 @@ def _star_mesh(front: Floats, ground: Floats, k: int) -> None:
 
 @njit(cache=True, fastmath=_ANY_ORDER)
 def _extend(inverse: Floats, panel: Floats) -> None:
-    """Extends the inverse Z of a front from its rows to the nodes a eliminated there, the last first, with S all after a.
+    """Extends the inverse Z of a front from its rows to the nodes a eliminated there, the last
+    first, with S all after a.
 
-    Z_aS = n_a Z_SS and Z_aa = 1/d_a + Z_aS n_a', where n_a are the shares and d_a the diagonal of the panel.
+    Z_aS = n_a Z_SS and Z_aa = 1/d_a + Z_aS n_a', where n_a are the shares and d_a the diagonal of
+    the panel.
     """
     k, f = panel.shape
     width = _width(k, f)
     for start in range((k - 1) // width * width, -1, -width):
         stop = min(start + width, k)
         if width > 1:
-            _copy(inverse[start:stop, stop:], np.dot(panel[start:stop, stop:].copy(), inverse[stop:, stop:].copy()))
+            _copy(
+                inverse[start:stop, stop:],
+                np.dot(panel[start:stop, stop:].copy(), inverse[stop:, stop:].copy()),
+            )
         else:
             for j in range(stop, f):
                 inverse[start, j] = 0.0

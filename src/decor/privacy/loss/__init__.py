@@ -1,1 +1,3 @@
-"""From leverages to (epsilon, delta): Gaussian and subsampled Gaussian privacy loss, composed over a run."""
+"""From leverages to (epsilon, delta): Gaussian and subsampled Gaussian privacy loss, composed over
+a run.
+"""

@@ -1,7 +1,9 @@
-"""A Gaussian run is mu-GDP: exact conversions between mu, epsilon and delta, and the paper's looser one.
+"""A Gaussian run is mu-GDP: exact conversions between mu, epsilon and delta, and the paper's looser
+one.
 
-delta(eps) = Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2). Both terms share the normal density at x = eps/mu - mu/2, so
-with Mills' ratio R(x) = Phi(-x) / phi(x) this is phi(x) (R(x) - R(x + mu)), which neither overflows nor underflows.
+delta(eps) = Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2). Both terms share the normal density at
+x = eps/mu - mu/2, so with Mills' ratio R(x) = Phi(-x) / phi(x) this is phi(x) (R(x) - R(x + mu)),
+which neither overflows nor underflows.
 """
 
 from __future__ import annotations
@@ -20,14 +22,17 @@ _ROOT_HALF = math.sqrt(0.5)
 _SLACK = 4e-12
 _LEAST_SLACK = 1e-13
 _MOST_MU = 1e6
-"""Above, epsilon/mu - mu/2 has no digits left, and the RDP conversion is as good to a part in a hundred thousand."""
+"""Above, epsilon/mu - mu/2 has no digits left, and the RDP conversion is as good to a part in a
+hundred thousand.
+"""
 
 _LEAST_MU = 1e-7
 """A smaller mu is counted as this one: the difference of Mills' ratios would lose its digits."""
 
 
 def log_delta(epsilon: Any, mu: Any) -> Any:
-    """log of the exact delta of a mu-GDP mechanism (floats or arrays), for epsilon/mu - mu/2 > -8 and mu > 0.
+    """log of the exact delta of a mu-GDP mechanism (floats or arrays), for epsilon/mu - mu/2 > -8
+    and mu > 0.
 
     A plain formula on purpose: on floats it costs microseconds.
     """
@@ -36,10 +41,12 @@ def log_delta(epsilon: Any, mu: Any) -> Any:
 
 
 def epsilon(mu: ArrayLike, delta: float) -> Floats:
-    """The smallest epsilon of mu-GDP at delta (elementwise; 0 where mu is 0 or delta covers everything).
+    """The smallest epsilon of mu-GDP at delta (elementwise; 0 where mu is 0 or delta covers
+    everything).
 
-    Guarantee: never below the true value; above it by a relative 1e-11 plus an absolute 1e-12 at most (2e-6 for mu
-    below 1e-7, which matters for delta below 4e-8 only; a relative 1e-5 for mu above a million).
+    Guarantee: never below the true value; above it by a relative 1e-11 plus an absolute 1e-12 at
+    most (2e-6 for mu below 1e-7, which matters for delta below 4e-8 only; a relative 1e-5 for mu
+    above a million).
     """
     mus = np.asarray(mu, dtype=np.float64)
     if not (mus >= 0).all():
@@ -73,13 +80,16 @@ def _free(delta: float) -> float:
 
 
 def _newton(mu: Any, delta: float) -> Any:
-    """log delta is concave in epsilon, so Newton's steps from above come down to the root and stay above it."""
+    """log delta is concave in epsilon, so Newton's steps from above come down to the root and stay
+    above it.
+    """
     target = math.log(min(delta, 1 - 1e-12))
     value = mu * mu / 2 + mu * math.sqrt(-2 * target)  # the RDP conversion again
     for _ in range(100):
         excess = log_delta(value, mu) - target
         x = value / mu + mu / 2
-        slope = np.exp(target + excess + (x - mu) ** 2 / 2) * 2 / erfcx(x * _ROOT_HALF)  # delta / (e^eps Phi(-x))
+        # delta / (e^eps Phi(-x))
+        slope = np.exp(target + excess + (x - mu) ** 2 / 2) * 2 / erfcx(x * _ROOT_HALF)
         step = excess * slope
         value = value + step
         settled = step > -1e-13 * value
@@ -91,8 +101,8 @@ def _newton(mu: Any, delta: float) -> Any:
 def mu(epsilon: float, delta: float) -> float:
     """The largest mu whose epsilon at delta is at most the given one.
 
-    Guarantee: the `epsilon` of what is returned is not above the one given; mu is within a relative 1e-8 of the largest
-    (for epsilon of 1e-4 and more).
+    Guarantee: the `epsilon` of what is returned is not above the one given; mu is within a relative
+    1e-8 of the largest (for epsilon of 1e-4 and more).
     """
     target = math.log(min(delta, 1 - 1e-12))
     low, high = 0.0, 8.0 + math.sqrt(64.0 + 2 * epsilon)  # where x reaches -8
@@ -109,12 +119,17 @@ def mu(epsilon: float, delta: float) -> float:
         low *= 1 - cut
         cut *= 2
     if low <= min(_LEAST_MU, _free(delta)):
-        raise BudgetError(f"epsilon {epsilon!r} at delta {delta!r} is beyond what can be computed; raise one of them")
+        raise BudgetError(
+            f"epsilon {epsilon!r} at delta {delta!r} is beyond what can be "
+            "computed; raise one of them"
+        )
     return low
 
 
 def paper_epsilon(mu: ArrayLike, delta: float) -> Floats:
-    """The paper's conversion: Renyi divergence of T steps, then its Lemma rdp-dp at the best order; never below exact."""
+    """The paper's conversion: Renyi divergence of T steps, then its Lemma rdp-dp at the best order;
+    never below exact.
+    """
     rho = np.square(np.asarray(mu, dtype=np.float64)) / 2
     return np.asarray(rho + 2 * np.sqrt(rho * math.log(1 / delta)))
 
@@ -122,4 +137,5 @@ def paper_epsilon(mu: ArrayLike, delta: float) -> Floats:
 def paper_mu(epsilon: float, delta: float) -> float:
     """The mu at which the paper's conversion gives epsilon."""
     log = math.log(1 / delta)
-    return math.sqrt(2) * epsilon / (math.sqrt(epsilon + log) + math.sqrt(log))  # no cancelling difference of roots
+    # no cancelling difference of roots
+    return math.sqrt(2) * epsilon / (math.sqrt(epsilon + log) + math.sqrt(log))

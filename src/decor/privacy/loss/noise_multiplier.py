@@ -1,4 +1,6 @@
-"""The least noise of a subsampled Gaussian for a budget: a search over multipliers, each of them accounted."""
+"""The least noise of a subsampled Gaussian for a budget: a search over multipliers, each of them
+accounted.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,15 @@ _UNSPENT = 8e-4  # of epsilon, at most; epsilon may fall five times as fast as t
 _CLOSEST = 1e-7  # two multipliers between which the accounted epsilon jumps
 
 
-def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int, sampling: Sampling, relation: Relation) -> float:
-    """The smallest noise multiplier found whose epsilon, accounted on the fine grid, is at most the given one.
+def noise_multiplier(
+    epsilon: float, delta: float, rate: float, steps: int, sampling: Sampling, relation: Relation
+) -> float:
+    """The smallest noise multiplier found whose epsilon, accounted on the fine grid, is at most the
+    given one.
 
-    Guarantee: accounted again, the result is within the budget, and spends at least 1 - 8e-4 of its epsilon unless the accounted
-    epsilon itself jumps there. Never below 0.01, which is the answer when less would do.
+    Guarantee: accounted again, the result is within the budget, and spends at least 1 - 8e-4 of its
+    epsilon unless the accounted epsilon itself jumps there. Never below 0.01, which is the answer
+    when less would do.
     """
     check(delta)
     if not 0 < epsilon < math.inf:
@@ -30,9 +36,18 @@ def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int, samp
     SubsampledStep(1.0, rate, sampling, relation, steps)  # refuses what is none
 
     def accounted(fine: bool) -> Callable[[float], float]:
-        return lambda z: subsampled.epsilon([SubsampledStep(z, rate, sampling, relation, steps)], delta, fine=fine)[0]
+        return lambda z: subsampled.epsilon(
+            [SubsampledStep(z, rate, sampling, relation, steps)], delta, fine=fine
+        )[0]
 
-    near, slope = _least(accounted(False), epsilon, _guess(epsilon, delta, rate, steps, relation), -1.0, 0.05, math.inf)[1:]
+    near, slope = _least(
+        accounted(False),
+        epsilon,
+        _guess(epsilon, delta, rate, steps, relation),
+        -1.0,
+        0.05,
+        math.inf,
+    )[1:]
     return _least(accounted(True), epsilon, near, slope, 0.0005, _UNSPENT)[0]
 
 
@@ -47,12 +62,19 @@ def _guess(epsilon: float, delta: float, rate: float, steps: int, relation: Rela
 
 
 def _least(
-    accounted: Callable[[float], float], epsilon: float, guess: float, slope: float, precision: float, unspent: float
+    accounted: Callable[[float], float],
+    epsilon: float,
+    guess: float,
+    slope: float,
+    precision: float,
+    unspent: float,
 ) -> tuple[float, float, float]:
-    """The least multiplier seen to hold, a relative precision above one seen not to; the likely least, and the slope there.
+    """The least multiplier seen to hold, a relative precision above one seen not to; the likely
+    least, and the slope there.
 
-    It leaves at most the share `unspent` of epsilon. Logarithms of epsilon over those of multipliers are nearly a line. Next is
-    tried where that line meets the budget, and a little farther on the side about which less is known: so that both close in.
+    It leaves at most the share `unspent` of epsilon. Logarithms of epsilon over those of
+    multipliers are nearly a line. Next is tried where that line meets the budget, and a little
+    farther on the side about which less is known: so that both close in.
     """
     goal, beyond, low, high = math.log(epsilon), precision / 3, -math.inf, math.inf
     below = above = goal
@@ -67,7 +89,8 @@ def _least(
         else:
             low, below = x, y
         if math.isfinite(high - low):
-            slope = min((above - below) / (high - low), -0.1)  # rough grids may order two neighbours falsely
+            # rough grids may order two neighbours falsely
+            slope = min((above - below) / (high - low), -0.1)
             x = min(max(low + (goal - below) / slope, low), high)
             close = high - low <= precision
             if close and (goal - above <= unspent or high - low <= _CLOSEST):
@@ -80,7 +103,10 @@ def _least(
             break
         else:
             if not holds and z == _MOST_MULTIPLIER:
-                raise CannotBound(f"no noise multiplier up to {_MOST_MULTIPLIER:g} is enough: allow a larger epsilon or delta")
+                raise CannotBound(
+                    f"no noise multiplier up to {_MOST_MULTIPLIER:g} is enough: "
+                    "allow a larger epsilon or delta"
+                )
             further = beyond * 2.0 ** (tried - 1)
             x += min(max((goal - y) / slope, -_STRIDE), _STRIDE) + (-further if holds else further)
         z = math.exp(x)

@@ -1,19 +1,23 @@
-"""Epsilon of the subsampled Gaussian, composed over a run: privacy loss distributions on a grid, never below the truth.
+"""Epsilon of the subsampled Gaussian, composed over a run: privacy loss distributions on a grid,
+never below the truth.
 
-One step is a pair of laws on a line, in units of the noise: P = (1-q) N(0) + q N(up) against Q = (1-q) N(0) + q N(-down). With
-mu = 1/z, these pairs dominate every two neighbouring datasets, hence (Zhu, Dong and Wang 2022) every adaptive composition:
+One step is a pair of laws on a line, in units of the noise: P = (1-q) N(0) + q N(up) against Q =
+(1-q) N(0) + q N(-down). With mu = 1/z, these pairs dominate every two neighbouring datasets, hence
+(Zhu, Dong and Wang 2022) every adaptive composition:
 
-- Poisson, add-remove: (mu, 0) when the record is removed, (0, mu) when it is added. A record keeps its direction through the
-  run, so each direction is composed on its own and the worse one counts.
-- Poisson, replace: (mu, mu). For records u and v the divergence is E F(a e^X + b e^Y) with F(s) = (1 - s)_+ convex and X, Y
-  normal of variances |u|^2, |u - v|^2 and covariance <u, u - v>; by Kahane's inequality it grows with all three: u = -v is worst.
-- Fixed size, replace: the rest of the batch may lie where it hurts most, so the shift is 2 mu, and the profile is the larger of
-  both directions: removal where the loss is positive, addition where it is negative, an atom at zero between. One direction
-  composed alone is too little.
+- Poisson, add-remove: (mu, 0) when the record is removed, (0, mu) when it is added. A record keeps
+  its direction through the run, so each direction is composed on its own and the worse one counts.
+- Poisson, replace: (mu, mu). For records u and v the divergence is E F(a e^X + b e^Y) with F(s) =
+  (1 - s)_+ convex and X, Y normal of variances |u|^2, |u - v|^2 and covariance <u, u - v>; by
+  Kahane's inequality it grows with all three: u = -v is worst.
+- Fixed size, replace: the rest of the batch may lie where it hurts most, so the shift is 2 mu, and
+  the profile is the larger of both directions: removal where the loss is positive, addition where
+  it is negative, an atom at zero between. One direction composed alone is too little.
 
-Why not dp-accounting's composition: its rounding errors are absolute. A plain Gaussian at T = 1e4, delta = 1e-12 comes out at
-7.213 where the truth is 7.238, and at T = 1e6 its grid can invent 70 % of mass. Here bin masses keep their relative accuracy, the
-loss is tilted exponentially so that epsilon lies amid what is transformed, and every rounding has a computed bound.
+Why not dp-accounting's composition: its rounding errors are absolute. A plain Gaussian at T = 1e4,
+delta = 1e-12 comes out at 7.213 where the truth is 7.238, and at T = 1e6 its grid can invent 70 %
+of mass. Here bin masses keep their relative accuracy, the loss is tilted exponentially so that
+epsilon lies amid what is transformed, and every rounding has a computed bound.
 """
 
 from __future__ import annotations
@@ -40,10 +44,12 @@ _LEAST_DELTA = 1e-250  # below, tails underflow
 
 @dataclass(frozen=True)
 class SubsampledStep:
-    """`steps` noisy sums of clipped vectors, each over a fresh sample; the noise is noise_multiplier (b sigma / C) clips.
+    """`steps` noisy sums of clipped vectors, each over a fresh sample; the noise is
+    noise_multiplier (b sigma / C) clips.
 
-    rate is the expected share of the records in a sample; sampling is "poisson" or "fixed" (a batch of fixed size, without
-    replacement); relation, what a neighbour may do to one record, is "add-remove" or "replace".
+    rate is the expected share of the records in a sample; sampling is "poisson" or "fixed" (a batch
+    of fixed size, without replacement); relation, what a neighbour may do to one record, is
+    "add-remove" or "replace".
     """
 
     noise_multiplier: float
@@ -54,29 +60,49 @@ class SubsampledStep:
 
     def __post_init__(self) -> None:
         if not 0 < self.noise_multiplier < math.inf:
-            raise BudgetError(f"the noise multiplier must be a positive number, not {self.noise_multiplier!r}")
+            raise BudgetError(
+                f"the noise multiplier must be a positive number, not {self.noise_multiplier!r}"
+            )
         if not 1e-100 <= self.rate <= 1:
-            raise BudgetError(f"the sampling rate must be from 1e-100 to 1, not {self.rate!r}: give batch size / records")
+            raise BudgetError(
+                f"the sampling rate must be from 1e-100 to 1, not {self.rate!r}: "
+                "give batch size / records"
+            )
         if self.steps < 1:
-            raise BudgetError(f"a phase has at least one step, not {self.steps!r}: leave it out instead")
-        if self.sampling not in ("poisson", "fixed") or self.relation not in ("add-remove", "replace"):
-            raise BudgetError(f'sampling is "poisson" or "fixed", relation "add-remove" or "replace", not {self!r}')
+            raise BudgetError(
+                f"a phase has at least one step, not {self.steps!r}: leave it out instead"
+            )
+        if self.sampling not in ("poisson", "fixed") or self.relation not in (
+            "add-remove",
+            "replace",
+        ):
+            raise BudgetError(
+                'sampling is "poisson" or "fixed", relation "add-remove" or '
+                f'"replace", not {self!r}'
+            )
         if (self.sampling, self.relation) == ("fixed", "add-remove"):
             raise BudgetError(
-                "batches of fixed size are not accounted for neighbours that add or remove a record, since the rate itself would "
+                "batches of fixed size are not accounted for neighbours that add or remove a "
+                "record, since the rate itself would "
                 'change. Use relation="replace", or sampling="poisson".'
             )
 
 
-def epsilon(phases: Sequence[SubsampledStep], delta: float, *, fine: bool = True) -> tuple[float, bool]:
+def epsilon(
+    phases: Sequence[SubsampledStep], delta: float, *, fine: bool = True
+) -> tuple[float, bool]:
     """Epsilon of the adaptive composition of all phases at delta, and whether it is tight.
 
-    Guarantee: never below the epsilon of the dominating pairs (see the module), on any grid. Tight: above it by 0.1 % or 1e-4 at
-    most. fine=False, for searches, is several times faster and often within 1 %. Raises CannotBound rather than guess.
+    Guarantee: never below the epsilon of the dominating pairs (see the module), on any grid. Tight:
+    above it by 0.1 % or 1e-4 at most. fine=False, for searches, is several times faster and often
+    within 1 %. Raises CannotBound rather than guess.
     """
     check(delta)
     if len({phase.relation for phase in phases}) > 1:
-        raise BudgetError('phases mix the relations "add-remove" and "replace": account all of them for the same one')
+        raise BudgetError(
+            'phases mix the relations "add-remove" and "replace": account all of '
+            "them for the same one"
+        )
     return _epsilon(phases, delta, fine)
 
 
@@ -84,7 +110,9 @@ def check(delta: float) -> None:
     if not 0 < delta < 1:
         raise BudgetError(f"delta must be in (0, 1), not {delta!r}")
     if delta < _LEAST_DELTA:
-        raise CannotBound(f"delta = {delta!r} is beyond double precision here: ask for {_LEAST_DELTA:g} or more")
+        raise CannotBound(
+            f"delta = {delta!r} is beyond double precision here: ask for {_LEAST_DELTA:g} or more"
+        )
 
 
 def _log_moments(laws: Sequence[Law], orders: Floats) -> Floats:
@@ -96,11 +124,13 @@ def _log_moments(laws: Sequence[Law], orders: Floats) -> Floats:
 def _chernoff(laws: Sequence[Law], delta: float, orders: Floats) -> tuple[float, float]:
     """The least bound on epsilon from the moments of these orders, and an order that serves it.
 
-    Delta is at most the moment times the largest (1 - e^(epsilon - loss)) e^(-order loss), plus what is beyond the grids.
+    Delta is at most the moment times the largest (1 - e^(epsilon - loss)) e^(-order loss), plus
+    what is beyond the grids.
     """
     goal = math.log(delta) + math.log1p(-2 * _SHARE)
     bounds = (_log_moments(laws, orders) - goal - np.log1p(orders)) / orders - np.log1p(1 / orders)
-    # where losses are bounded the best order is infinite; the least that loses one nat is as good, and tame
+    # where losses are bounded the best order is infinite; the least that loses one nat is as good,
+    # and tame
     order = float(orders[np.argmax(orders * (bounds - bounds.min()) <= 1)])
     return float(bounds.min()) + sum(law.phase.steps * law.misplacement() for law in laws), order
 
@@ -108,7 +138,9 @@ def _chernoff(laws: Sequence[Law], delta: float, orders: Floats) -> tuple[float,
 def _directions(phases: Sequence[SubsampledStep]) -> list[list[Repeated]]:
     """The compositions of which the worst counts."""
 
-    def phase(step: SubsampledStep, negative: tuple[int, int], positive: tuple[int, int]) -> Repeated:
+    def phase(
+        step: SubsampledStep, negative: tuple[int, int], positive: tuple[int, int]
+    ) -> Repeated:
         mu = 1 / step.noise_multiplier
         below, above = (Pair(step.rate, up * mu, down * mu) for up, down in (negative, positive))
         return Repeated(below, above, step.steps)
@@ -136,15 +168,22 @@ class _Window:
         steps = sum(phase.steps for phase in phases)
         laws = [phase.law(phase.sketch(_SHARE * delta / steps)) for phase in phases]
         # a loss that hardly varies would ask for orders that overflow
-        scale = math.sqrt(sum(law.phase.steps * (law.variance() + (1e-9 * law.farthest()) ** 2) for law in laws))
+        scale = math.sqrt(
+            sum(law.phase.steps * (law.variance() + (1e-9 * law.farthest()) ** 2) for law in laws)
+        )
         orders = np.geomspace(1e-4, 1e4, 100) / scale
         chernoff, tilt = _chernoff(laws, delta, orders)
         chernoff, tilt = _chernoff(laws, delta, tilt * np.geomspace(0.8, 1.6, 50))
         here = _log_moments(laws, np.array([tilt]))
         above = (_log_moments(laws, tilt + orders) - here + _OUTSIDE) / orders
         below = (_log_moments(laws, tilt - orders) - here + _OUTSIDE) / orders
-        up, down, width = orders[np.argmin(above)], orders[np.argmin(below)], above.min() + below.min()
-        # losses so low that nothing brings the sum back to the window may as well be a little higher
+        up, down, width = (
+            orders[np.argmin(above)],
+            orders[np.argmin(below)],
+            above.min() + below.min(),
+        )
+        # losses so low that nothing brings the sum back to the window may as well be a little
+        # higher
         floor = -below.min() - width - sum(law.phase.steps * law.grid[-1] for law in laws)
         reaches = [(max(float(law.grid[0]), float(floor)), float(law.grid[-1])) for law in laws]
         span = max(float(width), *(high - low for low, high in reaches))
@@ -153,8 +192,9 @@ class _Window:
     def coarse(self) -> float:
         """The spacing h of a first grid.
 
-        Moving a loss to the ends of its bin keeps the mean of e^-loss and adds a variance of at most h^2/4. Over the steps that
-        raises log E e^(tilt loss) by tilt (tilt + 1) h^2/8 each, and epsilon by a tilt-th of it.
+        Moving a loss to the ends of its bin keeps the mean of e^-loss and adds a variance of at
+        most h^2/4. Over the steps that raises log E e^(tilt loss) by tilt (tilt + 1) h^2/8 each,
+        and epsilon by a tilt-th of it.
         """
         error = max(_COARSE_ERROR[0] * self.chernoff, _COARSE_ERROR[1])
         return max(math.sqrt(8 * error / self.steps / (1 + self.tilt)), self.span / _COARSE_POINTS)
@@ -174,40 +214,61 @@ def _epsilon(phases: Sequence[SubsampledStep], delta: float, fine: bool) -> tupl
         if found > value:
             value, tight = found, settled
     if not math.isfinite(value):
-        raise CannotBound(f"no finite epsilon found at delta = {delta!r} for {list(phases)!r}: allow a larger delta")
+        raise CannotBound(
+            f"no finite epsilon found at delta = {delta!r} for {list(phases)!r}: "
+            "allow a larger delta"
+        )
     return value, tight
 
 
-def _refined(phases: Sequence[Repeated], delta: float, window: _Window, spacing: float, found: float) -> tuple[float, bool]:
-    """Epsilon on finer grids until it settles, roundings outweigh the grid or memory ends; and whether it is tight."""
+def _refined(
+    phases: Sequence[Repeated], delta: float, window: _Window, spacing: float, found: float
+) -> tuple[float, bool]:
+    """Epsilon on finer grids until it settles, roundings outweigh the grid or memory ends; and
+    whether it is tight.
+    """
     doubt = math.inf
     while spacing * _MOST_POINTS >= 4 * window.span and doubt > max(3e-4 * found, 3e-5):
         spacing /= 4
         finer, rounding = _composed(phases, delta, window, spacing)
-        grid = max(found - finer, 0.0) / 3  # or less: the error falls at least as fast as the spacing
+        # or less: the error falls at least as fast as the spacing
+        grid = max(found - finer, 0.0) / 3
         found, doubt = min(found, finer), rounding + grid
         if rounding > grid:
             break
     return found, doubt <= max(1e-3 * found, 1e-4)
 
 
-def _composed(phases: Sequence[Repeated], delta: float, window: _Window, spacing: float) -> tuple[float, float]:
-    """Epsilon of the composition on a grid of that spacing, and how much of it is owed to bounds on roundings.
+def _composed(
+    phases: Sequence[Repeated], delta: float, window: _Window, spacing: float
+) -> tuple[float, float]:
+    """Epsilon of the composition on a grid of that spacing, and how much of it is owed to bounds on
+    roundings.
 
-    Guarantee: never below the truth. Losses that wrap around add to the mass in the window; those above it are given e^-24 of
-    delta, which by Chernoff is more than they have; every rounding is bounded, and the bound added.
+    Guarantee: never below the truth. Losses that wrap around add to the mass in the window; those
+    above it are given e^-24 of delta, which by Chernoff is more than they have; every rounding is
+    bounded, and the bound added.
     """
     laws = []
     for phase, (low, high) in zip(phases, window.reaches, strict=True):
-        points = np.arange(math.floor(low / spacing) - 1, math.ceil(high / spacing) + 2, dtype=np.float64)
+        points = np.arange(
+            math.floor(low / spacing) - 1, math.ceil(high / spacing) + 2, dtype=np.float64
+        )
         laws.append(phase.law(spacing * points))
-    here, above, below = _log_moments(laws, window.tilt + np.array([0.0, window.upwards, -window.downwards]))
+    here, above, below = _log_moments(
+        laws, window.tilt + np.array([0.0, window.upwards, -window.downwards])
+    )
     goal = math.log(delta)
-    highest = max((above - here + _OUTSIDE) / window.upwards, (above - goal + _OUTSIDE) / (window.tilt + window.upwards))
+    highest = max(
+        (above - here + _OUTSIDE) / window.upwards,
+        (above - goal + _OUTSIDE) / (window.tilt + window.upwards),
+    )
     first = math.floor(-(below - here + _OUTSIDE) / window.downwards / spacing)
     size = next_fast_len(math.ceil(highest / spacing) - first + 1, real=True)
     tilted, error = _convolved(laws, window.tilt, spacing, first, size)
-    rounding = ROUNDING * (size + sum(law.phase.steps * (4 + window.tilt * law.farthest()) for law in laws))
+    rounding = ROUNDING * (
+        size + sum(law.phase.steps * (4 + window.tilt * law.farthest()) for law in laws)
+    )
     exponents = here - goal + rounding - window.tilt * spacing * (first + np.arange(size))
     untilt = np.exp(np.minimum(exponents, 700.0))
     budget = 1 - math.exp(-_OUTSIDE) - sum(law.phase.steps * law.beyond for law in laws) / delta
@@ -219,18 +280,24 @@ def _composed(phases: Sequence[Repeated], delta: float, window: _Window, spacing
     return found, found - bare if bare > spacing * first else found
 
 
-def _convolved(laws: Sequence[Law], tilt: float, spacing: float, first: int, size: int) -> tuple[Floats, float]:
-    """The tilted law of the sum of all losses on `size` points from `first` on, and a bound on the rounding error of each.
+def _convolved(
+    laws: Sequence[Law], tilt: float, spacing: float, first: int, size: int
+) -> tuple[Floats, float]:
+    """The tilted law of the sum of all losses on `size` points from `first` on, and a bound on the
+    rounding error of each.
 
-    A transform errs by a few roundings per level, times the mass, which is 1: call that gamma. Its powers err by no more than
-    they grow when every magnitude is raised by gamma, and a point by no more than the mean of that growth over the frequencies.
+    A transform errs by a few roundings per level, times the mass, which is 1: call that gamma. Its
+    powers err by no more than they grow when every magnitude is raised by gamma, and a point by no
+    more than the mean of that growth over the frequencies.
     """
     gamma = 0.5 * ROUNDING * math.log2(size)
     product = np.ones(size // 2 + 1, dtype=np.complex128)
     log_bound = np.zeros(product.size)
     start = 0
     for law in laws:
-        weight = law.probability * np.exp(np.minimum(tilt * law.grid - law.log_moments(np.array([tilt])), 700.0))
+        weight = law.probability * np.exp(
+            np.minimum(tilt * law.grid - law.log_moments(np.array([tilt])), 700.0)
+        )
         folded = np.pad(weight, (0, -weight.size % size)).reshape(-1, size).sum(axis=0)
         transform = rfft(folded)
         product *= transform**law.phase.steps
@@ -242,7 +309,9 @@ def _convolved(laws: Sequence[Law], tilt: float, spacing: float, first: int, siz
 
 
 def _solve(mass: Floats, spacing: float, first: int, budget: float) -> float:
-    """The least epsilon from zero and the first loss on with sum of mass (1 - e^(epsilon - loss))_+ at most the budget."""
+    """The least epsilon from zero and the first loss on with sum of mass (1 - e^(epsilon - loss))_+
+    at most the budget.
+    """
     gain = -np.expm1(-spacing * np.arange(mass.size))
 
     def divergence(index: int) -> float:

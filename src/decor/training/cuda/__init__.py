@@ -1,1 +1,3 @@
-"""On an NVIDIA card: the kernels of noise and gossip, the channel that calls them, and steps replayed as one graph."""
+"""On an NVIDIA card: the kernels of noise and gossip, the channel that calls them, and steps
+replayed as one graph.
+"""

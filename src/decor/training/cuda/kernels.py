@@ -1,8 +1,11 @@
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
-"""Triton kernels for noise and gossip on the card. The Gaussians are those of `decor.noise.gaussians`, to their last bits or so.
+"""Triton kernels for noise and gossip on the card.
 
-All of them work on some columns of everybody's models: noise goes into a workspace that stays in the card's cache, the rounds of
-gossip from there back to where the models were. So models are read once and written once, and need no second copy.
+The Gaussians are those of `decor.noise.gaussians`, to their last bits or so.
+
+All of them work on some columns of everybody's models: noise goes into a workspace that stays in
+the card's cache, the rounds of gossip from there back to where the models were. So models are read
+once and written once, and need no second copy.
 """
 
 import triton
@@ -37,9 +40,11 @@ def noised(
     out_setting,
     LANES: tl.constexpr,
 ):
-    """out = x + alpha (own * Z of the user + cor * sum of +-Z of its edges), for four users and some settings of one seed.
+    """out = x + alpha (own * Z of the user + cor * sum of +-Z of its edges), for four users and
+    some settings of one seed.
 
-    An edge within the four is drawn once for both its ends: `plus` and `minus` say at which of them it is added and subtracted.
+    An edge within the four is drawn once for both its ends: `plus` and `minus` say at which of them
+    it is added and subtracted.
     """
     parts = tl.cdiv(settings, some)
     four, seed = tl.program_id(0).to(tl.int64), (tl.program_id(2) // parts).to(tl.int64)
@@ -79,7 +84,9 @@ def noised(
             e0, e1, e2, e3 = c0, c1, c2, c3
         else:
             e0, e1, e2, e3 = d0, d1, d2, d3
-        z0, z1, z2, z3 = _gaussians(key, tl.load(places + user, inside, 0) * groups + group, lane, stream, now)
+        z0, z1, z2, z3 = _gaussians(
+            key, tl.load(places + user, inside, 0) * groups + group, lane, stream, now
+        )
         for setting in range(first, tl.minimum(first + some, settings)):
             row = seed * settings + setting
             rate = tl.load(alpha + row)
@@ -114,7 +121,8 @@ def mixed(
     BACK: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One round: out = x + a sum of w (neighbour's x - x) + b (old - x), for one of the members, a seed and a setting.
+    """One round: out = x + a sum of w (neighbour's x - x) + b (old - x), for one of the members, a
+    seed and a setting.
 
     As differences: what all agree about stays exactly, and rounded weights do not move it.
     """
@@ -125,7 +133,9 @@ def mixed(
     own = tl.load(x + user * x_user + row * x_setting + place, inside)
     total = own
     if BACK:
-        total += (tl.load(b)).to(kind) * (tl.load(old + user * old_user + row * old_setting + place, inside) - own)
+        total += (tl.load(b)).to(kind) * (
+            tl.load(old + user * old_user + row * old_setting + place, inside) - own
+        )
     for p in range(tl.load(start + user), tl.load(start + user + 1)):
         other = tl.load(x + tl.load(neighbours + p) * x_user + row * x_setting + place, inside)
         total += (tl.load(a) * tl.load(weights + p)).to(kind) * (other - own)
@@ -138,7 +148,9 @@ def _gaussians(key, group, lane, stream, step):
     start = group * 32
     low = (start & 0xFFFFFFFF).to(tl.uint32) + lane
     high = (start >> 32).to(tl.uint32)
-    b, c, d, e = tl.philox(key, low, low * 0 + stream.to(tl.uint32), low * 0 + step.to(tl.uint32), high, 10)
+    b, c, d, e = tl.philox(
+        key, low, low * 0 + stream.to(tl.uint32), low * 0 + step.to(tl.uint32), high, 10
+    )
     z0, z1 = _polar(b, c)
     z2, z3 = _polar(d, e)
     return z0, z1, z2, z3
@@ -159,12 +171,20 @@ def _polar(radius_bits, angle_bits):
     p = p * f + 2.0000714e-1
     p = p * f - 2.4999994e-1
     p = p * f + 3.3333331e-1
-    radius = tl.sqrt(-2.0 * (f * f * f * p - 0.5 * f * f + f + exponent.to(tl.float32) * 0.69314718))
+    radius = tl.sqrt(
+        -2.0 * (f * f * f * p - 0.5 * f * f + f + exponent.to(tl.float32) * 0.69314718)
+    )
     quarter = (angle_bits >> 30).to(tl.int32)
     angle = (((angle_bits << 2) >> 1).to(tl.int32).to(tl.float32) - 1073741824.0) * 7.3145898e-10
     square = angle * angle
-    sine = angle + angle * square * (-1.6666655e-1 + square * (8.3321609e-3 - 1.9515296e-4 * square))
-    cosine = 1.0 - 0.5 * square + square * square * (4.1666646e-2 + square * (-1.3887316e-3 + 2.4433157e-5 * square))
+    sine = angle + angle * square * (
+        -1.6666655e-1 + square * (8.3321609e-3 - 1.9515296e-4 * square)
+    )
+    cosine = (
+        1.0
+        - 0.5 * square
+        + square * square * (4.1666646e-2 + square * (-1.3887316e-3 + 2.4433157e-5 * square))
+    )
     odd = (quarter & 1) != 0
     x = tl.where(odd, sine, cosine)
     y = tl.where(odd, cosine, sine)

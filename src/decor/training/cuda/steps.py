@@ -1,4 +1,6 @@
-"""Steps on a card: the kernels of a step are recorded once, and replayed; records are drawn while the card is at work."""
+"""Steps on a card: the kernels of a step are recorded once, and replayed; records are drawn while
+the card is at work.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,20 @@ UNIT = 16
 class Steps:
     """Takes steps of a run one after the other; every step needs `count` batches.
 
-    The first step of every shape is run as it is, which compiles what has to be compiled; the next is recorded as a CUDA graph,
-    and from then on a step is one call, however many kernels it has.
+    The first step of every shape is run as it is, which compiles what has to be compiled; the next
+    is recorded as a CUDA graph, and from then on a step is one call, however many kernels it has.
     """
 
-    def __init__(self, step: Step, batches: Batches, count: int, rates: Tensor, record: bool) -> None:
-        self.step, self.batches, self.count, self.rates, self.record = step, batches, count, rates, record
+    def __init__(
+        self, step: Step, batches: Batches, count: int, rates: Tensor, record: bool
+    ) -> None:
+        self.step, self.batches, self.count, self.rates, self.record = (
+            step,
+            batches,
+            count,
+            rates,
+            record,
+        )
         self.number = torch.zeros((), dtype=torch.int64, device=rates.device)
         self.rate = torch.zeros_like(rates[0])
         self.held: dict[tuple[int, ...], list[Batch]] = {}
@@ -36,7 +46,9 @@ class Steps:
 
     def take(self, k: int, last: int) -> None:
         """Step k; the batches of the next are drawn meanwhile, unless this is the last."""
-        drawn = self.next[1].result() if self.next is not None and self.next[0] == k else self._drawn(k)
+        drawn = (
+            self.next[1].result() if self.next is not None and self.next[0] == k else self._drawn(k)
+        )
         self.next = (k + 1, self.drawing.submit(self._drawn, k + 1)) if k < last else None
         key = tuple(batch.rows.shape[1] for batch in drawn)
         is_new = key not in self.held
@@ -54,7 +66,8 @@ class Steps:
             return
         if key not in self.graphs:
             self.graphs[key] = torch.cuda.CUDAGraph()
-            # batches are drawn in another thread meanwhile, which is none of the recording's business
+            # batches are drawn in another thread meanwhile, which is none of the recording's
+            # business
             with torch.cuda.graph(self.graphs[key], capture_error_mode="thread_local"):
                 self.step(self.number, self.rate, self.held[key])
         self.graphs[key].replay()
@@ -66,7 +79,9 @@ class Steps:
         return [self._copied(self.batches.draw(k * self.count + j)) for j in range(self.count)]
 
     def _copied(self, batch: Batch) -> Batch:
-        """In memory that the card fetches from by itself, and that nobody writes to before it has."""
+        """In memory that the card fetches from by itself, and that nobody writes to before
+        it has.
+        """
         if self.batches.size is None:
             return batch
         weights = batch.weights if isinstance(batch.weights, float) else batch.weights.pin_memory()
@@ -75,7 +90,9 @@ class Steps:
 
 @contextmanager
 def products(tf32: bool) -> Iterator[None]:
-    """Within this block products of float32 are exact to their rounding, or take their operands to eleven bits."""
+    """Within this block products of float32 are exact to their rounding, or take their operands to
+    eleven bits.
+    """
     kinds: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]  # type: ignore[attr-defined]
     before = [each.fp32_precision for each in kinds]
     try:

@@ -177,3 +177,18 @@ def test_no_environment_variable_is_read_elsewhere():
 def test_nothing_is_ever_unpickled():
     for path in SOURCE.rglob("*.py"):
         assert "pickle" not in path.read_text().lower(), path
+
+
+TESTED_ELSEWHERE: dict[str, str] = {}
+"""Modules without a test file of their own name, and where they are tested."""
+
+
+def without_test_file():
+    """Modules that have no tests/<package>/test_<module>.py and are not listed."""
+    tests = Path(__file__).parent
+    missing = []
+    for module in MODULES:
+        *packages, name = module.split(".")
+        if name != "__init__" and not (tests.joinpath(*packages) / f"test_{name}.py").exists():
+            missing.append(module)
+    return [module for module in missing if module not in TESTED_ELSEWHERE]

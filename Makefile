@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo demo-peers test check mutations docs bench reproduce clean
+.PHONY: demo demo-peers test check mutations stats docs bench reproduce clean
 
 demo: $(STAMP)
 	$(BIN)/decor compare --task breast-cancer --users 16 --epsilon 1,3,10,30 --topology ring,torus \
@@ -28,6 +28,10 @@ check: $(STAMP)-test
 # puts faults into copies of the source, and writes docs/mutations.md: who noticed them; ten minutes on two cores
 mutations: $(STAMP)-test
 	$(BIN)/python tests/mutations/run.py
+
+# figures about the code base: size, comments, undocumented arguments, names; --list names them
+stats: $(STAMP)-test
+	$(BIN)/python tools/stats.py
 
 # the site: pictures from real runs, then every page; a minute on two cores after installation
 docs: $(STAMP)-docs
@@ -55,19 +59,19 @@ reproduce: $(STAMP)
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis demo demo-peers site build
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("DECOR needs Python 3.11 or newer; say make PYTHON=python3.11 (or newer)" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing DECOR and its libraries (torch is the largest) into $(VENV): a few minutes the first time"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]'
 	touch $@
 
 $(STAMP)-test: $(STAMP)
 	@echo "installing what the tests need"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	touch $@
 
 $(STAMP)-docs: $(STAMP)
 	@echo "installing what the documentation needs"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@

@@ -36,10 +36,10 @@ def plan(topology, colluders=0, ratio=100.0, sigma=60.0):
 
 def everybody(topology, colluders=0, ratio=100.0):
     """The epsilon of every user, as a fresh question: caches are for people who ask twice."""
-    from decor.privacy.leverage.coalition import exposed
+    from decor.privacy.leverage.coalition import worst_leverages
 
     def ask():
-        exposed.cache_clear()
+        worst_leverages.cache_clear()
         guarantee = plan(topology, colluders, ratio).guarantee(DELTA)
         assert guarantee.exact and guarantee.per_user.shape == (topology.users,)
         return {"epsilon": guarantee.epsilon, "exact": guarantee.exact}

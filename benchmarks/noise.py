@@ -56,12 +56,12 @@ def row(what: str, gaussians: int, reach_ms: float | None, work) -> None:
     print(json.dumps(value), flush=True)
 
 
-def shared():
-    row(f"noise of an edge, {MANY:,} values", MANY, None, lambda: stream.shared(KEYS[0], MANY))
+def edge_noise():
+    row(f"noise of an edge, {MANY:,} values", MANY, None, lambda: stream.edge_noise(KEYS[0], MANY))
 
 
-def own():
-    row(f"a user's own noise, {MANY:,} values", MANY, None, lambda: stream.own(KEYS[0], MANY))
+def own_noise():
+    row(f"a user's own noise, {MANY:,} values", MANY, None, lambda: stream.own_noise(KEYS[0], MANY))
 
 
 def message():
@@ -73,11 +73,11 @@ def message():
         f"a step's message with two edges and their tags, {PARAMETERS:,} coordinates",
         3 * PARAMETERS,
         2.0,
-        lambda: grid.noised(gradient, KEYS[0], ends),
+        lambda: grid.add_noise(gradient, KEYS[0], ends),
     )
 
 
-ROWS = {"shared": shared, "own": own, "message": message}
+ROWS = {"shared": edge_noise, "own": own_noise, "message": message}
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ import torch
 import decor
 from decor.federation import local_federation
 from decor.federation.federation import Federation, Member, Model, Network, Privacy, Training
-from decor.federation.local_gradient import Local
+from decor.federation.local_gradient import LocalGradient
 from decor.federation.node import Node
 from decor.federation.peers import Peers
 from decor.learning.recipe import Recipe
@@ -135,16 +135,16 @@ def alone(steps: int) -> float:
     terms = Peers().terms(
         given, Setting(made, 0.01, 0), Recipe(), [Identity.new() for _ in range(USERS)], 1e-5
     )
-    terms.grid.noised(np.zeros(1), bytes(32), [])
+    terms.grid.add_noise(np.zeros(1), bytes(32), [])
 
     def work(i: int) -> None:
         torch.set_num_threads(1)
-        local = Local(one, made.exposure, Recipe(), "float32", os.urandom)
+        local = LocalGradient(one, made.exposure, Recipe(), "float32", os.urandom)
         start = local.start()
         for _ in range(steps):
             edges = [(os.urandom(32), m) for m in terms.multiples(i).values()]
             gradient, factor = local.gradient(start, 0.01)
-            terms.grid.noised(gradient, os.urandom(32), edges, factor, over=True)
+            terms.grid.add_noise(gradient, os.urandom(32), edges, factor, over=True)
 
     return _spent(work)
 
@@ -195,10 +195,10 @@ def wire() -> dict[str, object]:
             nodes.append(
                 Node(terms, i, identity, one, ledger, lambda event, **facts: None, listen=listen)
             )
-        await asyncio.gather(*(node.trained() for node in nodes))
+        await asyncio.gather(*(node.train() for node in nodes))
 
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(local_federation(folder))
+        asyncio.run(together(folder))
     models = 4 * steps * 4 * given.parameters  # two edges, two directions
     return {
         "what": "bytes on the wire over the bytes of the models",
@@ -277,11 +277,11 @@ def memory() -> dict[str, object]:
     MB.
     """
     given = task(hidden=5000, users=3)
-    usual, found = local_federation.attended, Path(tempfile.mkstemp()[1])
+    usual, found = local_federation.run_node, Path(tempfile.mkstemp()[1])
 
     async def watched(node: Node, *rest: object) -> Run:
         # loads what libraries still have to
-        node.terms.grid.noised(node.local.gradient(node.model, 0.01)[0], bytes(32), [])
+        node.terms.grid.add_noise(node.local.gradient(node.model, 0.01)[0], bytes(32), [])
         Path("/proc/self/clear_refs").write_text("5")  # the most so far is now
         before = _memory("VmRSS")
         try:
@@ -291,11 +291,11 @@ def memory() -> dict[str, object]:
                 # its first model was there
                 file.write(f"{_memory('VmHWM') - before + 4 * node.local.parameters}\n")
 
-    local_federation.attended = watched
+    local_federation.run_node = watched
     try:
         Peers(timeout=60.0).run(given, [Setting(plan(10, 3), 0.01, 0)], Recipe())
     finally:
-        local_federation.attended = usual
+        local_federation.run_node = usual
     most = max(map(int, found.read_text().split()))
     found.unlink()
     model = 4 * given.parameters

@@ -67,7 +67,7 @@ def worker(what: str) -> None:
     for _ in range(3):
         short = train(engine, 256, FEW)
         found.append(1e3 * (train(engine, 256, MANY) - short) / (MANY - FEW))
-    if World.joined().is_first:
+    if World.current().is_first:
         print(json.dumps(found))
 
 
@@ -98,13 +98,13 @@ def count(name: str, users: int) -> None:
     from decor.distributed import communicator
     from decor.distributed.world import World
 
-    sent, real = [0], communicator.Team.exchanged
+    sent, real = [0], communicator.Communicator.start_exchange
 
-    def counted(self: communicator.Team, out: list, come: list) -> list:
+    def counted(self: communicator.Communicator, out: list, come: list) -> list:
         sent[0] += sum(numbers.numel() * numbers.element_size() for _, numbers in out)
         return real(self, out, come)
 
-    communicator.Team.exchanged = counted  # type: ignore[method-assign]
+    communicator.Communicator.start_exchange = counted  # type: ignore[method-assign]
     topology = decor.ring(users) if name == "ring" else decor.torus(8, users // 8)
     shards = [(torch.zeros(2, 784), torch.zeros(2, dtype=torch.long))] * users
     task = decor.Task(decor.models.mlp(784, 128, 10), decor.losses.cross_entropy, shards)
@@ -114,7 +114,7 @@ def count(name: str, users: int) -> None:
     decor.train(task, plan, learning_rate=0.1, engine=decor.ProcessGroup(), evaluate_every=10**6)
     most = torch.tensor(sent[0] / 4)
     torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
-    if World.joined().is_first:
+    if World.current().is_first:
         print(json.dumps(float(most)))
 
 

@@ -121,7 +121,7 @@ def row(
 ) -> None:
     topology = decor.ring(task.users)
     ms = measured(kind, task, topology, batch)
-    if World.joined().is_first:
+    if World.current().is_first:
         facts = {
             "users": task.users,
             "parameters": task.parameters,

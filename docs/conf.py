@@ -37,7 +37,7 @@ NAVIGATION = {
         "theory": "Theory",
         "noise": "Noise on a grid",
     },
-    "Run it": {"training": "Training", "deploy": "Deploying", "distributed": "Processes and cards"},
+    "Run it": {"training": "Training", "deploy": "Deploying", "distributed": "Processes and GPUs"},
     "Look it up": {
         "commands": "Commands",
         "api": "API",
@@ -45,12 +45,17 @@ NAVIGATION = {
         "protocol": "Protocol",
     },
     "Evidence": {"reproduction": "Reproduction", "benchmarks": "Benchmarks", "scale": "Scale"},
-    "About": {"design": "Design decisions", "changelog": "Changelog"},
+    "About": {
+        "architecture": "Architecture",
+        "design": "Design decisions",
+        "changelog": "Changelog",
+    },
 }
 """Every page, by what it is for."""
 
 project, author, version = "DECOR", "the DECOR authors", decor.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+napoleon_use_ivar = True  # fields of dataclasses are documented in the class
 myst_heading_anchors = 4
 suppress_warnings = ["config.cache"]  # none of the code below is a setting
 default_role = "code"  # docstrings write `names` as Markdown does
@@ -94,26 +99,21 @@ def navigation() -> str:
     return "\n".join(trees)
 
 
-def commands(
-    parser: argparse.ArgumentParser, about: str = ""
-) -> Iterator[tuple[argparse.ArgumentParser, str]]:
-    """Every command and what it is for, in the order of `decor --help`."""
+def commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Every command, in the order of `decor --help`."""
     below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     if not below:
-        yield parser, about
+        yield parser
     for action in below:
-        said = {each.dest: each.help or "" for each in action._choices_actions}
-        for name, one in action.choices.items():
-            yield from commands(one, said.get(name, ""))
+        for one in action.choices.values():
+            yield from commands(one)
 
 
 def help_of_commands() -> str:
     from decor.cli.main import parser as top
 
     return "\n".join(
-        "## "
-        f"{one.prog}\n\n{about[:1].upper()}{about[1:]}.\n\n```text\n{one.format_help().strip()}\n```\n"
-        for one, about in commands(top())
+        f"## {one.prog}\n\n```text\n{one.format_help().strip()}\n```\n" for one in commands(top())
     )
 
 

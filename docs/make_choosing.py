@@ -20,7 +20,8 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 import decor
 from decor import Adversary, Budget, Exposure, theory
 from decor.graph.gossip import Gossip
-from decor.results import plots
+from decor.results import axes
+from decor.results.graph_layout import places
 
 EXPOSURE, BUDGET = Exposure(clip=1.0, steps=1000), Budget(3.0, 1e-5)
 EAVESDROPPER = Adversary.eavesdropper()
@@ -34,11 +35,11 @@ GRAPHS = {
     "complete": decor.complete(16),
 }
 LINES = {
-    "star": (plots.GREY, ":"),
-    "ring": (plots.BLUE, "-"),
+    "star": (axes.GREY, ":"),
+    "ring": (axes.BLUE, "-"),
     "torus": (GREEN, "-"),
     "random regular, degree 6": ("#8a5cc2", "--"),
-    "complete": (plots.INK, "-"),
+    "complete": (axes.INK, "-"),
 }
 
 
@@ -63,28 +64,28 @@ def topologies(folder: Path) -> None:
                 plan = decor.calibrate(topology, EXPOSURE, EAVESDROPPER, BUDGET, **how)
             central = theory.average_error(decor.baselines.central(topology, EXPOSURE, BUDGET))
             errors[rounds] = theory.predicted_error(plan, Gossip(rounds, "designed")) / central
-        at = plots.places(topology)
+        at = places(topology)
         at = (at - at.mean(0)) / np.abs(at - at.mean(0)).max()
         axis.add_collection(
-            LineCollection(list(at[topology.edges]), colors=plots.GREY, linewidths=0.9, zorder=1)
+            LineCollection(list(at[topology.edges]), colors=axes.GREY, linewidths=0.9, zorder=1)
         )
-        axis.scatter(*at.T, s=52, color=plots.BLUE, edgecolors="white", linewidths=1, zorder=2)
+        axis.scatter(*at.T, s=52, color=axes.BLUE, edgecolors="white", linewidths=1, zorder=2)
         axis.set(xlim=(-1.2, 1.2), ylim=(-1.9, 1.2), aspect="equal")
         axis.set_axis_off()
-        axis.set_title(name.replace(", ", "\n"), color=plots.INK, fontsize=11, weight="bold")
+        axis.set_title(name.replace(", ", "\n"), color=axes.INK, fontsize=11, weight="bold")
         isolating = int(topology.degrees.min())
         alone = f"{isolating} leave{'s' if isolating == 1 else ''} one alone"
         lines = [f"{errors[1]:.2f} with one round", f"{errors[4]:.2f} with four", alone]
         for k, line in enumerate(lines):
-            colour = plots.INK if k < 2 else (plots.ORANGE if isolating < 3 else GREEN)
+            colour = axes.INK if k < 2 else (axes.ORANGE if isolating < 3 else GREEN)
             axis.text(0, -1.25 - 0.27 * k, line, ha="center", va="top", fontsize=9.5, color=colour)
     figure.suptitle(
         "Sixteen users: predicted error over central DP's, by rounds of gossip; and how many "
         "colluding users leave one alone",
         fontsize=11,
-        color=plots.INK,
+        color=axes.INK,
     )
-    plots.save(figure, folder / "choosing-topology.svg")
+    axes.save_figure(figure, folder / "choosing-topology.svg")
 
 
 def adversaries(folder: Path) -> None:
@@ -116,7 +117,7 @@ def adversaries(folder: Path) -> None:
         need.plot(many, [plan.sigma_cdp / central for plan in made], **style)
         left.plot(many, epsilons, **style)
     for level, name in ((1.0, "central DP"), (4.0, "local DP")):
-        need.axhline(level, color=plots.GREY, linewidth=1, linestyle="--")
+        need.axhline(level, color=axes.GREY, linewidth=1, linestyle="--")
         need.annotate(
             name,
             (6, level),
@@ -124,25 +125,25 @@ def adversaries(folder: Path) -> None:
             va="bottom",
             xytext=(0, 2),
             textcoords="offset points",
-            color=plots.GREY,
+            color=axes.GREY,
         )
     need.set_ylim(0.85, 4.4)
     left.set_yscale("log")
     left.set_yticks([3, 4, 5, 7, 10, 14])
     left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     left.yaxis.set_minor_locator(NullLocator())
-    plots.dress(
+    axes.style_axes(
         need, "Planned for: everybody's own noise, central DP's is 1", "colluding users", ""
     )
-    plots.dress(
+    axes.style_axes(
         left,
         "Not planned for: epsilon of a plan for an eavesdropper, epsilon 3",
         "colluding users",
         "",
     )
     need.legend(frameon=False, loc="center right")
-    figure.suptitle("Sixteen users, 1,000 steps, epsilon 3", weight="bold", color=plots.INK)
-    plots.save(figure, folder / "choosing-adversary.svg")
+    figure.suptitle("Sixteen users, 1,000 steps, epsilon 3", weight="bold", color=axes.INK)
+    axes.save_figure(figure, folder / "choosing-adversary.svg")
 
 
 def steps_and_clip(folder: Path) -> None:
@@ -174,18 +175,18 @@ def steps_and_clip(folder: Path) -> None:
             f"{accuracy[i, j]:.1f}",
             ha="center",
             va="center",
-            color="white" if accuracy[i, j] > 90 else plots.INK,
+            color="white" if accuracy[i, j] > 90 else axes.INK,
         )
     axis.set_xticks(range(len(clips)), [f"{clip:g}" for clip in clips])
     axis.set_yticks(range(len(steps)), [str(T) for T in steps])
-    plots.dress(axis, "Test accuracy at epsilon 3, 16 hospitals on a torus, %", "clip", "steps")
+    axes.style_axes(axis, "Test accuracy at epsilon 3, 16 hospitals on a torus, %", "clip", "steps")
     axis.grid(False)
     axis.spines[:].set_visible(False)
     axis.tick_params(length=0)
-    plots.save(figure, folder / "choosing-steps.svg")
+    axes.save_figure(figure, folder / "choosing-steps.svg")
 
 
-ARROW = {"arrowstyle": "-|>", "color": plots.INK, "shrinkA": 0, "shrinkB": 0}
+ARROW = {"arrowstyle": "-|>", "color": axes.INK, "shrinkA": 0, "shrinkB": 0}
 QUESTIONS = (
     (
         "Does one place hold all the data?",
@@ -225,7 +226,7 @@ def engines(folder: Path) -> None:
                 (x, y), w, 7, boxstyle="round,pad=0.3,rounding_size=1", fc=face, ec=colour, lw=1.6
             )
         )
-        style = {"ha": "center", "va": "center", "color": plots.INK}
+        style = {"ha": "center", "va": "center", "color": axes.INK}
         axis.text(
             x + w / 2,
             y + (5.4 if below else 3.5),
@@ -238,24 +239,24 @@ def engines(folder: Path) -> None:
 
     heights = (36, 25, 14, 3)
     for (question, answer, engine, about), y in zip(QUESTIONS, heights, strict=False):
-        box(3, y, 44, question, "", plots.INK, filled=False)
-        box(62, y, 45, engine, about, plots.BLUE, filled=True)
+        box(3, y, 44, question, "", axes.INK, filled=False)
+        box(62, y, 45, engine, about, axes.BLUE, filled=True)
         axis.annotate("", (61.6, y + 3.5), (47.4, y + 3.5), arrowprops=ARROW)
-        axis.text(54.5, y + 4.4, answer, ha="center", fontsize=10, color=plots.INK)
+        axis.text(54.5, y + 4.4, answer, ha="center", fontsize=10, color=axes.INK)
     box(
         3,
         heights[3],
         44,
         "Vectorised()",
         "all users in one process: nearly always",
-        plots.BLUE,
+        axes.BLUE,
         filled=True,
     )
     for above, below in pairwise(heights):
         axis.annotate("", (25, below + 7.4), (25, above - 0.4), arrowprops=ARROW)
     for (_, answer, *_), y in zip(QUESTIONS, heights, strict=False):
         axis.text(
-            26, y - 2, "yes" if answer == "no" else "no", va="center", fontsize=10, color=plots.INK
+            26, y - 2, "yes" if answer == "no" else "no", va="center", fontsize=10, color=axes.INK
         )
     axis.text(
         62,
@@ -265,7 +266,7 @@ def engines(folder: Path) -> None:
         fontsize=9.5,
         color=SLATE,
     )
-    plots.save(figure, folder / "choosing-engine.svg")
+    axes.save_figure(figure, folder / "choosing-engine.svg")
 
 
 def messages(folder: Path) -> None:
@@ -297,7 +298,7 @@ def messages(folder: Path) -> None:
         wire.plot(
             steps,
             sent[:, user],
-            color=plots.GREY,
+            color=axes.GREY,
             alpha=0.6,
             linewidth=0.9,
             marker=".",
@@ -308,7 +309,7 @@ def messages(folder: Path) -> None:
         axis.plot(
             steps,
             without,
-            color=plots.ORANGE,
+            color=axes.ORANGE,
             linewidth=2,
             linestyle="--",
             label="the average, had nobody added noise",
@@ -316,16 +317,16 @@ def messages(folder: Path) -> None:
         axis.plot(
             steps,
             sent.mean(1),
-            color=plots.BLUE,
+            color=axes.BLUE,
             linewidth=2.6,
             label="the average of what they send",
         )
     low, high = model.get_ylim()
     wire.add_patch(
-        Rectangle((0, low), 51, high - low, fill=False, edgecolor=plots.BLUE, linewidth=1)
+        Rectangle((0, low), 51, high - low, fill=False, edgecolor=axes.BLUE, linewidth=1)
     )
-    plots.dress(wire, "One weight of the model, in every message", "step", "")
-    plots.dress(
+    axes.style_axes(wire, "One weight of the model, in every message", "step", "")
+    axes.style_axes(
         model,
         f"The frame, {np.diff(wire.get_ylim())[0] / (high - low):.0f} times larger",
         "step",
@@ -333,7 +334,7 @@ def messages(folder: Path) -> None:
     )
     handles, names = wire.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False)
-    plots.save(figure, folder / "messages.svg")
+    axes.save_figure(figure, folder / "messages.svg")
 
 
 WEIGHT = 7

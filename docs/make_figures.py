@@ -18,7 +18,11 @@ from matplotlib.ticker import NullLocator
 
 import decor
 from decor import Adversary, Exposure, NoisePlan, theory
-from decor.results import plots
+from decor.privacy.answer import PlanAnswer
+from decor.results import axes
+from decor.results.graph_layout import places
+from decor.results.plots import plan_figure
+from decor.results.report_data import Report
 from decor.results.tables import spreads
 
 FIGURES = Path(__file__).parent / "figures"
@@ -29,9 +33,9 @@ def tightness() -> None:
     """Exact epsilon against the paper's conversion and the paper's theorem, on the same noise."""
     figure = Figure(figsize=(12.5, 4.6), layout="constrained")
     graphs = [decor.ring(16), decor.torus(4, 4), decor.complete(16)]
-    axes = figure.subplots(1, 3, sharey=True)
+    panels = figure.subplots(1, 3, sharey=True)
     sigma_cor = np.geomspace(5, 2000, 60)
-    for axis, topology in zip(axes, graphs, strict=True):
+    for axis, topology in zip(panels, graphs, strict=True):
         made = [
             NoisePlan(topology, EXPOSURE, Adversary.eavesdropper(), 30.0, float(c))
             for c in sigma_cor
@@ -42,7 +46,7 @@ def tightness() -> None:
         axis.plot(
             sigma_cor,
             theorem,
-            color=plots.GREY,
+            color=axes.GREY,
             linewidth=2,
             linestyle=":",
             label="theorem of the paper",
@@ -50,23 +54,23 @@ def tightness() -> None:
         axis.plot(
             sigma_cor,
             paper,
-            color=plots.ORANGE,
+            color=axes.ORANGE,
             linewidth=2,
             linestyle="--",
             label="accountant of the paper",
         )
-        axis.plot(sigma_cor, exact, color=plots.BLUE, linewidth=2.4, label="exact (DECOR)")
-        plots.logarithmic(axis)
-        plots.dress(
-            axis, repr(topology), "sigma_cor", "epsilon, delta 1e-5" if axis is axes[0] else ""
+        axis.plot(sigma_cor, exact, color=axes.BLUE, linewidth=2.4, label="exact (DECOR)")
+        axes.set_logarithmic(axis)
+        axes.style_axes(
+            axis, repr(topology), "sigma_cor", "epsilon, delta 1e-5" if axis is panels[0] else ""
         )
-    axes[0].legend(frameon=False)
+    panels[0].legend(frameon=False)
     figure.suptitle(
         "The same noise, three accounts (sigma_cdp 30, 1,000 steps, clip 1, eavesdropper)",
         weight="bold",
-        color=plots.INK,
+        color=axes.INK,
     )
-    plots.save(figure, FIGURES / "tightness.svg")
+    axes.save_figure(figure, FIGURES / "tightness.svg")
 
 
 def plan() -> None:
@@ -79,11 +83,9 @@ def plan() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", decor.FragileGraphWarning)
             made = decor.calibrate(topology, EXPOSURE, Adversary.eavesdropper(), budget)
-        against = [
-            (str(a), made.guarantee(DELTA, a))
-            for a in map(Adversary.parse, ("eavesdropper", "curious", "everyone"))
-        ]
-        plots.plan_figure(made, made.guarantee(DELTA), against, FIGURES / f"{name}.svg")
+        answer = PlanAnswer(made, made.guarantee(DELTA))
+        rows = answer.adversary_rows(map(Adversary.parse, ("eavesdropper", "curious", "everyone")))
+        plan_figure(answer, rows, FIGURES / f"{name}.svg")
 
 
 def demo(seeds: int = 24) -> None:
@@ -109,16 +111,15 @@ def demo(seeds: int = 24) -> None:
     between(data)
 
 
-def between(data: dict[str, Any]) -> None:
+def between(data: Report) -> None:
     """The picture of the README: DECOR, which trusts nobody with the data, between local DP and a
     trusted server.
     """
     found: dict[str, list[tuple[float, float, float]]] = {}
-    metric = next(m for m in data["metrics"] if m["name"] == "accuracy")
-    for outcome, spread in zip(data["outcomes"], spreads(data, metric), strict=True):
-        if outcome["epsilon"] is not None and spread is not None:
-            found.setdefault(outcome["method"].split(" ring")[0], []).append(
-                (outcome["epsilon"], spread.mean, spread.error or 0.0)
+    for outcome, spread in zip(data.outcomes, spreads(data, data.metric("accuracy")), strict=True):
+        if outcome.epsilon is not None and spread is not None:
+            found.setdefault(outcome.method.split(" ring")[0], []).append(
+                (outcome.epsilon, spread.mean, spread.error or 0.0)
             )
     curves = {name: np.array(points).T for name, points in found.items()}
     (x, central, _), (_, local, _), (_, ours, error), (_, torus, _) = (
@@ -128,14 +129,14 @@ def between(data: dict[str, Any]) -> None:
     _neighbours(figure.add_axes((0.0, 0.05, 0.31, 0.84)))
     axis = figure.add_axes((0.375, 0.13, 0.61, 0.70))
     axis.fill_between(x, local, central, color="#dfe9f7", linewidth=0)
-    axis.plot(x, central, color=plots.INK, linewidth=2.2)
-    axis.plot(x, local, color=plots.ORANGE, linewidth=2.2)
+    axis.plot(x, central, color=axes.INK, linewidth=2.2)
+    axis.plot(x, local, color=axes.ORANGE, linewidth=2.2)
     axis.plot(x, torus, color="#129a6a", linewidth=2, marker="s", markersize=6)
     axis.errorbar(
         x,
         ours,
         yerr=error,
-        color=plots.BLUE,
+        color=axes.BLUE,
         linewidth=3,
         marker="o",
         markersize=8,
@@ -146,25 +147,25 @@ def between(data: dict[str, Any]) -> None:
     axis.set(xlim=(0.93, 32.5), ylim=(60, 100))
     axis.set_xticks(x, [f"{epsilon:g}" for epsilon in x])
     axis.xaxis.set_minor_locator(NullLocator())
-    plots.dress(
+    axes.style_axes(
         axis,
         "",
         "epsilon: what anybody who records every message can learn (smaller is more private)",
         "",
     )
     style: dict[str, Any] = {"fontsize": 10.5, "linespacing": 1.35}
-    axis.text(1.16, 94.6, "central DP: everybody trusts one server", color=plots.INK, **style)
+    axis.text(1.16, 94.6, "central DP: everybody trusts one server", color=axes.INK, **style)
     axis.annotate(
         "",
         (2.05, 88.3),
         (1.85, 94.0),
-        arrowprops={"arrowstyle": "-", "color": plots.INK, "linewidth": 0.8},
+        arrowprops={"arrowstyle": "-", "color": axes.INK, "linewidth": 0.8},
     )
     axis.text(
         1.16,
         79.4,
         "DECOR: no server,\ndata stay at home",
-        color=plots.BLUE,
+        color=axes.BLUE,
         weight="bold",
         va="top",
         **style,
@@ -173,14 +174,14 @@ def between(data: dict[str, Any]) -> None:
         3.55,
         75,
         "local DP: everybody hides alone,\nand the model pays for it",
-        color=plots.ORANGE,
+        color=axes.ORANGE,
         va="top",
         **style,
     )
     axis.set_title(
         "Test accuracy of a cancer classifier, %  (circles: on a ring, squares: on a torus)",
         loc="left",
-        color=plots.INK,
+        color=axes.INK,
         fontsize=11,
     )
     figure.text(
@@ -189,30 +190,28 @@ def between(data: dict[str, Any]) -> None:
         "16 hospitals train one model, share no data, and have no server",
         fontsize=14.5,
         weight="bold",
-        color=plots.INK,
+        color=axes.INK,
     )
-    plots.save(figure, FIGURES / "between.svg")
+    axes.save_figure(figure, FIGURES / "between.svg")
 
 
 def _neighbours(axis: Any) -> None:
     """A ring whose edges carry noise that one end adds and the other takes away."""
-    at = plots.places(decor.ring(16))
+    at = places(decor.ring(16))
     axis.set(xlim=(-1.32, 1.32), ylim=(-1.32, 1.32), aspect="equal")
     axis.set_axis_off()
     for a, b in zip(at, np.roll(at, -1, 0), strict=True):
-        axis.plot(*zip(a, b, strict=True), color=plots.GREY, linewidth=1.4, zorder=1)
-        for end, other, sign, colour in ((a, b, "+", plots.BLUE), (b, a, "−", plots.ORANGE)):
+        axis.plot(*zip(a, b, strict=True), color=axes.GREY, linewidth=1.4, zorder=1)
+        for end, other, sign, colour in ((a, b, "+", axes.BLUE), (b, a, "−", axes.ORANGE)):
             x, y = 1.14 * (0.72 * end + 0.28 * other)
             axis.text(
                 x, y, sign, ha="center", va="center", fontsize=11, weight="bold", color=colour
             )
-    axis.scatter(*at.T, s=150, color=plots.BLUE, edgecolors="white", linewidths=1.5, zorder=2)
+    axis.scatter(*at.T, s=150, color=axes.BLUE, edgecolors="white", linewidths=1.5, zorder=2)
     words = (
         "noise that one\nneighbour adds,\nthe other takes away:\nmessages hide,\nthe average stays"
     )
-    axis.text(
-        0, 0, words, ha="center", va="center", fontsize=10.5, color=plots.INK, linespacing=1.5
-    )
+    axis.text(0, 0, words, ha="center", va="center", fontsize=10.5, color=axes.INK, linespacing=1.5)
 
 
 def protocol() -> None:
@@ -230,9 +229,9 @@ def scale() -> None:
     ]
     figure = Figure(figsize=(12.5, 4.6), layout="constrained")
     styles = {
-        "cpu": ("one process, one core", plots.GREY, "-"),
-        "processes": ("two processes, two cores", plots.ORANGE, "--"),
-        "cuda": ("one H200", plots.BLUE, "-"),
+        "cpu": ("one process, one core", axes.GREY, "-"),
+        "processes": ("two processes, two cores", axes.ORANGE, "--"),
+        "cuda": ("one H200", axes.BLUE, "-"),
     }
     titles = {
         "users": "logistic regression, 124 parameters, 16 records a user",
@@ -252,21 +251,23 @@ def scale() -> None:
                 markersize=4,
                 label=label,
             )
-        plots.logarithmic(axis)
-        plots.dress(
+        axes.set_logarithmic(axis)
+        axes.style_axes(
             axis, title, what if what == "users" else "parameters of a model", "milliseconds a step"
         )
     figure.axes[0].legend(frameon=False)
-    figure.suptitle("What a step costs on a ring, user level", weight="bold", color=plots.INK)
-    plots.save(figure, FIGURES / "scale.svg")
+    figure.suptitle("What a step costs on a ring, user level", weight="bold", color=axes.INK)
+    axes.save_figure(figure, FIGURES / "scale.svg")
 
 
 def audit() -> None:
     """What `decor audit` proves of a right run."""
-    from decor.auditing.figure import drawn
+    from decor.auditing.figure import draw
+    from decor.results.audit_summary import AuditSummary
 
     made = decor.calibrate(decor.ring(8), EXPOSURE, Adversary.curious(), decor.Budget(3.0, DELTA))
-    drawn(decor.audit(made, canaries=30_000).to_json(), FIGURES / "audit.svg")
+    measured = decor.audit(made, canaries=30_000).to_json()
+    draw(AuditSummary.from_json(measured), FIGURES / "audit.svg")
 
 
 def choosing() -> None:

@@ -24,11 +24,11 @@ from decor.net.messages import (
     Message,
     Model,
     NoiseTag,
-    encoded,
+    encode,
     limits,
 )
-from decor.net.session import MOVES, Ends, Session, State
-from decor.results import plots
+from decor.net.session import MOVES, Session, SessionConfig, State
+from decor.results import axes
 
 PAGE, PICTURE = Path(__file__).parent / "protocol.md", "protocol.svg"
 BEGIN, END = "<!-- made by make_protocol.py from decor.net.session.MOVES -->\n", "<!-- end -->\n"
@@ -66,7 +66,7 @@ def _played(state: State, kind: type[Message]) -> Move:
         waiting.extend(_messages(two))
         if one.state is state:
             break
-        one.receive(encoded(waiting.popleft()))
+        one.receive(encode(waiting.popleft()))
     ready: dict[type[Message], Message] = {
         Bye: Bye("done"),
         Model: Model(0, 0, bytes(SIZE)),
@@ -74,7 +74,7 @@ def _played(state: State, kind: type[Message]) -> Move:
         Alive: Alive(),
         Done: Done(),
     }
-    told = one.receive(encoded(ready.get(kind) or waiting.popleft()))
+    told = one.receive(encode(ready.get(kind) or waiting.popleft()))
     says = tuple(type(message).__name__ for message in _messages(one))
     return Move(
         state, kind.__name__, says, one.state, ", ".join(type(event).__name__ for event in told)
@@ -90,7 +90,9 @@ def _pair() -> tuple[Session, Session]:
     keys = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     public = [key.public_key().public_bytes_raw() for key in keys]
     ends = [
-        Ends(keys[k], "neighbour", public[1 - k], k == 0, bytes(32), (("all", bytes(8)),), SIZE)
+        SessionConfig(
+            keys[k], "neighbour", public[1 - k], k == 0, bytes(32), (("all", bytes(8)),), SIZE
+        )
         for k in (0, 1)
     ]
     return Session(ends[0], 1, 0), Session(ends[1], 1, 0)
@@ -127,7 +129,7 @@ def picture() -> str:
         f'<rect width="{wide}" height="{rail + 46}" fill="white"/>',
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
         'markerHeight="7" orient="auto">'
-        f'<path d="M0 0L8 4L0 8z" fill="{plots.INK}"/></marker></defs>',
+        f'<path d="M0 0L8 4L0 8z" fill="{axes.INK}"/></marker></defs>',
         _text(
             LEFT,
             22,
@@ -143,9 +145,7 @@ def picture() -> str:
         ),
     ]
     for state in states:
-        colour = (
-            plots.BLUE if state is State.OPEN else SLATE if state is State.CLOSED else plots.INK
-        )
+        colour = axes.BLUE if state is State.OPEN else SLATE if state is State.CLOSED else axes.INK
         parts.append(
             f'<rect x="{x[state]}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}" rx="{ROUND}" '
             f'fill="white" stroke="{colour}" '
@@ -178,7 +178,7 @@ def picture() -> str:
                     ", ".join(move.says),
                     middle=True,
                     size=11,
-                    colour=plots.BLUE,
+                    colour=axes.BLUE,
                 )
             )
     for state in states:
@@ -194,7 +194,7 @@ def picture() -> str:
     for move in leaving:
         at = x[move.state] + WIDTH / 2
         parts.append(
-            f'<path d="M{at} {TOP + HEIGHT}V{rail}" fill="none" stroke="{plots.INK}" '
+            f'<path d="M{at} {TOP + HEIGHT}V{rail}" fill="none" stroke="{axes.INK}" '
             'stroke-width="1.3"/>'
         )
     first = min(x[m.state] for m in leaving) + WIDTH / 2
@@ -222,7 +222,7 @@ def _broken(words: str, most: int = 27) -> list[str]:
 
 def _arrow(path: str) -> str:
     return (
-        f'<path d="{path}" fill="none" stroke="{plots.INK}" stroke-width="1.3" '
+        f'<path d="{path}" fill="none" stroke="{axes.INK}" stroke-width="1.3" '
         'marker-end="url(#tip)"/>'
     )
 
@@ -234,7 +234,7 @@ def _text(
     middle: bool = False,
     bold: bool = False,
     size: float = 12,
-    colour: str = plots.INK,
+    colour: str = axes.INK,
 ) -> str:
     more = (' text-anchor="middle"' if middle else "") + (' font-weight="bold"' if bold else "")
     return (

@@ -16,7 +16,7 @@ from pathlib import Path
 from committed import RESULTS, rows
 
 from decor.reproductions import catalogue, running, writing
-from decor.results.plots import save
+from decor.results.axes import save_figure
 
 PAGE = RESULTS.parent.parent / "docs" / "reproduction.md"
 FIGURES = PAGE.parent / "figures"
@@ -53,7 +53,7 @@ def main() -> None:
                 "publish whole ones"
             )
         shutil.copy(folder / "results.csv", RESULTS / f"{folder.name}.csv")
-        save(
+        save_figure(
             writing.draw(catalogue.study(folder.name), rows(folder.name)),
             FIGURES / f"reproduction-{folder.name}.svg",
         )

@@ -101,7 +101,7 @@ LONGEST = (
         "test_process_group.py",
         "test_processes.py",
     ),
-    *("test_audit.py", "test_figure_one.py", "test_together.py"),
+    *("test_audit.py", "test_figure_one.py", "test_local_federation.py"),
 )
 """Files of half a minute and more: where several are run at a time, none of these may come last."""
 

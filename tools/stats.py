@@ -1,4 +1,4 @@
-"""Figures about the code base, printed by `make stats`: size, comments, documentation, names, tests.
+"""Figures about the code base, for `make stats`: size, comments, documentation, names, tests.
 
 Everything is counted from the source; only the public objects are imported.
 """
@@ -32,6 +32,19 @@ NOT_PARTICIPLES = set(
 """Words that are verbs or nouns as they stand: commands may have them."""
 
 
+PROPERTIES = {
+    "rounded_up",
+    "rounded_up_range",
+    "rounded_down",
+    "scaled",
+    "squared",
+    "predicted_error",
+    "listed_adversaries",
+    "noised",
+}
+"""Adjectives and pure copies may be participles: public names, and numbers as text."""
+
+
 def modules() -> list[Path]:
     return sorted(SOURCE.rglob("*.py"))
 
@@ -56,7 +69,7 @@ def documentation_lines(tree: ast.Module) -> int:
 def is_participle(name: str) -> bool:
     """Whether a function is named by a participle: `told`, `gathered_models`, `as_sent` is not."""
     first = name.strip("_").split("_")[0]
-    if first in NOT_PARTICIPLES:
+    if first in NOT_PARTICIPLES or name in PROPERTIES:
         return False
     return first in IRREGULAR or (len(first) > 4 and first.endswith("ed"))
 
@@ -65,14 +78,16 @@ def participles() -> Iterator[str]:
     """Functions named by a participle that are no properties."""
     for path in modules():
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_participle(node.name):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_participle(
+                node.name
+            ):
                 names = {ast.unparse(each).split(".")[-1] for each in node.decorator_list}
                 if not names & {"property", "cached_property"}:
                     yield f"{path.relative_to(SOURCE)}:{node.lineno} {node.name}"
 
 
 def public_objects() -> Iterator[tuple[str, object]]:
-    """Every name of `decor.__all__`, the functions of its modules, and the methods of its classes."""
+    """Every name of `decor.__all__`, functions of its modules, and methods of its classes."""
     import decor
 
     for name in decor.__all__:
@@ -80,7 +95,11 @@ def public_objects() -> Iterator[tuple[str, object]]:
         if inspect.ismodule(thing):
             for inner, member in vars(thing).items():
                 own = getattr(member, "__module__", "") == thing.__name__
-                if own and not inner.startswith("_") and (inspect.isfunction(member) or inspect.isclass(member)):
+                if (
+                    own
+                    and not inner.startswith("_")
+                    and (inspect.isfunction(member) or inspect.isclass(member))
+                ):
                     yield f"{name}.{inner}", member
                     if inspect.isclass(member):
                         yield from methods(f"{name}.{inner}", member)
@@ -106,7 +125,9 @@ def undocumented(thing: object) -> list[str]:
         signature = inspect.signature(thing)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return []
-    if inspect.isclass(thing) and issubclass(thing, Exception):
+    if inspect.isclass(thing) and (
+        issubclass(thing, Exception) or getattr(thing, "_is_protocol", False)
+    ):
         return []
     named = {name for name in signature.parameters if name not in ("self", "cls")}
     return sorted(name for name in named if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text))
@@ -127,7 +148,9 @@ def main() -> None:
     blank = sum(not line.strip() for text in texts.values() for line in text.splitlines())
     documentation = sum(documentation_lines(tree) for tree in trees.values())
     comments = sum(comment_count(text) for text in texts.values())
-    alone = sum(line.strip().startswith("#") for text in texts.values() for line in text.splitlines())
+    alone = sum(
+        line.strip().startswith("#") for text in texts.values() for line in text.splitlines()
+    )
     code = lines - blank - documentation - alone
     statements = sum(isinstance(n, ast.stmt) for tree in trees.values() for n in ast.walk(tree))
     long = sum(len(line) > COLUMNS for text in texts.values() for line in text.splitlines())
@@ -136,12 +159,18 @@ def main() -> None:
     named = list(participles())
     rows = [
         ("lines of Python in src/decor", f"{lines:,}"),
-        ("  of them code, documentation, comments, blank", f"{code:,}, {documentation:,}, {alone:,}, {blank:,}"),
+        (
+            "  of them code, documentation, comments, blank",
+            f"{code:,}, {documentation:,}, {alone:,}, {blank:,}",
+        ),
         ("statements", f"{statements:,}"),
         ("modules", f"{len(texts):,}"),
         ("comments per line of code", f"{comments / code:.3f}"),
         (f"lines over {COLUMNS} columns", f"{long:,}"),
-        ("public objects with all arguments documented", f"{len(objects) - len(missing)} of {len(objects)}"),
+        (
+            "public objects with all arguments documented",
+            f"{len(objects) - len(missing)} of {len(objects)}",
+        ),
         ("functions named by a participle", f"{len(named)}"),
         ("modules without a test file, and not listed", f"{len(untested())}"),
     ]

@@ -1,7 +1,7 @@
-"""Attacks on the last bits of messages: which of two data sets can have made exactly these numbers?
+"""Attacks on the last bits of messages: which of two data sets can have given exactly these bits?
 
-Each takes messages as arrays, and what they would be without noise under a hypothesis, and counts
-the numbers that floating-point noise could have made of it. The hypothesis with more of them is the
+Each attack takes messages, and what they would be without noise under a hypothesis. It counts the
+values that floating-point noise can have made of that. The hypothesis with more of them is the
 guess.
 """
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from decor.noise import root
-from decor.noise.secret import WORDS_PER_KEY
+from decor.noise.private_noise import WORDS_PER_KEY
 from decor.training.release_grid import grid_of
 
 NEAR = 3

@@ -1,4 +1,4 @@
-"""The last bits: on simulations they say which data were used, nearly always; on private runs no
+"""The last bits: in simulations they nearly always show which data were used, in private runs no
 more often than a coin.
 """
 
@@ -9,15 +9,15 @@ import torch
 
 import decor
 from decor.auditing.attackers import incidence
-from decor.auditing.low_bits import Support, integers
+from decor.auditing.low_bits import LowBits, grid_integers
 from decor.learning.recipe import Recipe
 from decor.noise import root
-from decor.training.channel import Private, Sparse
+from decor.training.channel import GridChannel, SparseChannel
 from decor.training.engine import Setting
-from decor.training.mixer import mixer
-from decor.training.share import Alone
+from decor.training.mixer import choose_mixer
+from decor.training.share import SingleProcess
 from decor.training.simulation import Simulation
-from decor.training.vectorised import check_private
+from decor.training.vectorised import draw_secret
 
 TRIES, WIDE, RATE = 40, 120, 0.5
 NEARLY, COIN = 38, 34
@@ -58,7 +58,7 @@ def silent(plan):
 
 
 def trained(task, plan, **engine):
-    """(messages of the step, average model), as everybody hears and keeps them."""
+    """(messages of the step, average model), as users receive and keep them."""
     heard = []
     engine = decor.Vectorised(
         **engine, on_messages=lambda step, messages: heard.append(messages[:, 0, 0].numpy().copy())
@@ -72,8 +72,8 @@ def of_edges(bare, plan, seed):
     """The simulator's edges' noise on what is sent: what all others together know."""
     blocks = [torch.from_numpy(bare.copy()).view(len(bare), 1, 1, -1)]
     known = decor.NoisePlan(plan.topology, plan.exposure, plan.adversary, 0.0, plan.sigma_cor)
-    channel = Sparse(
-        mixer(plan.topology, False, torch.float32), [known], [seed], root.by_edges, len(bare)
+    channel = SparseChannel(
+        choose_mixer(plan.topology, False, torch.float32), [known], [seed], root.by_edges, len(bare)
     )
     channel.noise(blocks, torch.full((1, 1), -RATE), 0)
     return blocks[0].view(len(bare), -1).numpy()
@@ -88,10 +88,10 @@ def privately(task, plan, dtype):
         seed=None, dtype=dtype, on_messages=lambda _, m: heard.append(m[:, 0, 0].numpy().copy())
     )
     simulation = Simulation(
-        engine, Alone(task, None, (), check_private(settings)), settings, Recipe(), None
+        engine, SingleProcess(task, None, (), draw_secret(settings)), settings, Recipe(), None
     )
-    assert isinstance(simulation.descent.channel, Private)
-    (run,), noise = simulation.finished(), simulation.descent.channel.source
+    assert isinstance(simulation.descent.channel, GridChannel)
+    (run,), noise = simulation.run(), simulation.descent.channel.source
     edges = noise.grid.unit * noise.edge_integers(0, heard[0].shape[1])
     average = torch.cat([run.average_model[name].flatten() for name in run.models]).numpy()
     return heard[0], average, incidence(task.users, plan.topology.edges) @ edges
@@ -147,9 +147,9 @@ def test_messages_on_the_grid_are_possible_and_give_their_integers_back(dtype):
     rng = np.random.default_rng(0)
     k, before = np.rint(rng.normal(size=(4, 5000)) * 6e5), rng.normal(size=(4, 5000)).astype(dtype)
     messages = on_grid(k, dtype, before)
-    found = integers(before, messages, UNIT, lambda steps: on_grid(steps, dtype, before))
-    assert found.told.mean() > 0.2 and found.possible[found.told].all()
-    assert (found.steps[found.told] == k[found.told]).all()
+    found = grid_integers(before, messages, UNIT, lambda steps: on_grid(steps, dtype, before))
+    assert found.known.mean() > 0.2 and found.possible[found.known].all()
+    assert (found.steps[found.known] == k[found.known]).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -161,8 +161,8 @@ def test_messages_off_the_grid_are_not_possible(dtype, wrong):
         messages = (UNIT * 6e5 * rng.normal(size=k.shape)).astype(dtype)
     else:
         messages = (on_grid(k, dtype, before) - dtype_of(dtype)(0.3 * UNIT)).astype(dtype)
-    found = integers(before, messages, UNIT, lambda steps: on_grid(steps, dtype, before))
-    assert found.possible[found.told].mean() < 0.4
+    found = grid_integers(before, messages, UNIT, lambda steps: on_grid(steps, dtype, before))
+    assert found.possible[found.known].mean() < 0.4
 
 
 def dtype_of(name):
@@ -170,16 +170,16 @@ def dtype_of(name):
 
 
 @pytest.mark.parametrize("low", ["uniform", "even", "of the sign"])
-def test_low_bits_that_are_not_uniform_or_tell_the_sign_are_noticed(low):
+def test_low_bits_that_are_not_uniform_or_tell_the_sign_are_detected(low):
     rng = np.random.default_rng(1)
     signs = rng.random((4, 20_000)) < 0.5
     k = np.rint(rng.normal(size=signs.shape) * 6e5).astype(np.int64)
     k = {"uniform": k, "even": 2 * k, "of the sign": 2 * k + signs}[low]
     before = np.zeros(k.shape)
-    found = integers(
+    found = grid_integers(
         before, on_grid(k, "float64", before), UNIT, lambda steps: on_grid(steps, "float64", before)
     )
-    support = Support()
-    support.see(found, signs)
-    possible, bits = support.checks(1e-6)
+    low_bits_law = LowBits()
+    low_bits_law.add(found, signs)
+    possible, bits = low_bits_law.checks(1e-6)
     assert possible.passed and bits.passed == (low == "uniform")

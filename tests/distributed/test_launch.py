@@ -17,24 +17,13 @@ import torch
 
 import decor
 
-TRAIN = [
-    "train",
-    "--task",
-    "least-squares",
-    "--users",
-    "8",
-    "--topology",
-    "ring",
-    "--epsilon",
-    "10",
-    "--learning-rate",
-    "0.001",
-]
-TEAM = ["--momentum", "0.5", "--engine", "process-group", "--processes", "2"]
+TRAIN = "train --task least-squares --users 8 --topology ring --epsilon 10".split()
+TRAIN += ["--learning-rate", "0.001"]
+GROUP = "--momentum 0.5 --engine process-group --processes 2".split()
 STEPS = 150
-RUN = [*TRAIN, *TEAM, "--steps", str(STEPS), "--evaluate-every", "2"]
-ENDLESS = [*TRAIN, *TEAM, "--steps", "10000000", "--evaluate-every", "10000000"]
-"""Measures, and saves, before its first step and never again."""
+RUN = [*TRAIN, *GROUP, "--steps", str(STEPS), "--evaluate-every", "2"]
+ENDLESS = [*TRAIN, *GROUP, "--steps", "10000000", "--evaluate-every", "10000000"]
+"""Measures and saves before its first step, and never again."""
 
 
 def is_alive(process):
@@ -45,7 +34,7 @@ def is_alive(process):
 
 
 def holds_ctrl_c(process):
-    """Whether it keeps SIGINT for later, as it does while it imports."""
+    """Whether SIGINT is blocked, as it is during the imports."""
     blocked = re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{process}/status").read_text())[1]
     return bool(int(blocked, 16) >> (signal.SIGINT - 1) & 1)
 
@@ -61,7 +50,7 @@ def has_connected(process):
 
 
 def children(parent):
-    """Its processes of the team; it starts others, which soon end, too."""
+    """Its ranks; it also starts other processes, which soon end."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -82,21 +71,13 @@ def soon(holds, what):
 
 
 class Started:
-    """A command in a process group of its own, as a terminal starts it."""
+    """A command in a process group of its own, as a shell starts it."""
 
-    def __init__(self, folder, *words, ignored=None):
+    def __init__(self, folder, *arguments, ignored=None):
         self.folder, self.err = folder, folder.with_name(folder.name + "-err")
         with self.err.open("wb") as err:
-            command = [
-                sys.executable,
-                "-m",
-                "decor",
-                *words,
-                "--output",
-                folder,
-                "--checkpoint-every",
-                "0",
-            ]
+            to = ["--output", folder, "--checkpoint-every", "0"]
+            command = [sys.executable, "-m", "decor", *arguments, *to]
             before = ignored and signal.signal(ignored, signal.SIG_IGN)
             self.scratch = folder.with_name(folder.name + "-tmp")
             self.scratch.mkdir()
@@ -106,7 +87,7 @@ class Started:
             )
             if ignored:
                 signal.signal(ignored, before)
-        self.team = soon(
+        self.ranks = soon(
             lambda: (
                 (found := self.running(children(self.process.pid))) and len(found) == 2 and found
             ),
@@ -127,14 +108,14 @@ class Started:
 
     def wait_until_they_hold_ctrl_c(self, hold):
         soon(
-            lambda: self.running(all(holds_ctrl_c(each) == hold for each in self.team)),
+            lambda: self.running(all(holds_ctrl_c(each) == hold for each in self.ranks)),
             "they do not begin",
         )
 
     def ended(self):
         """The exit code, when the last of its processes is gone."""
         code = self.process.wait(timeout=120)
-        soon(lambda: not any(map(is_alive, self.team)), "processes are left")
+        soon(lambda: not any(map(is_alive, self.ranks)), "processes are left")
         assert not [
             left for left in self.scratch.iterdir() if left.name.startswith("torchelastic")
         ], "folders are left"
@@ -145,13 +126,13 @@ class Started:
 def start(tmp_path):
     begun = []
 
-    def start(*words, **how):
-        begun.append(Started(tmp_path / str(len(begun)), *words, **how))
+    def start(*arguments, **how):
+        begun.append(Started(tmp_path / str(len(begun)), *arguments, **how))
         return begun[-1]
 
     yield start
     for each in begun:
-        for process in (each.process.pid, *each.team):
+        for process in (each.process.pid, *each.ranks):
             if is_alive(process):
                 os.kill(process, signal.SIGKILL)
         each.process.wait()
@@ -198,7 +179,7 @@ def test_a_second_ctrl_c_ends_it_at_once_and_what_nohup_ignores_does_not(start):
 def test_ctrl_c_before_the_processes_have_met_ends_them_without_a_word_of_theirs(start):
     begun = start(*RUN)
     begun.wait_until_they_hold_ctrl_c(True)
-    late, other = begun.team
+    late, other = begun.ranks
     os.kill(late, signal.SIGSTOP)  # amid its imports; the other one comes to the meeting, and waits
     soon(lambda: begun.running(has_connected(other)), "it does not come")
     begun.process.send_signal(signal.SIGINT)
@@ -207,7 +188,7 @@ def test_ctrl_c_before_the_processes_have_met_ends_them_without_a_word_of_theirs
 
 
 def test_a_run_that_finishes_or_fails_leaves_no_folder_in_tmp(start):
-    finished, failed = start(*TRAIN, *TEAM, "--steps", "4"), start(*RUN)
+    finished, failed = start(*TRAIN, *GROUP, "--steps", "4"), start(*RUN)
     assert finished.ended() == 0 and list(finished.scratch.iterdir()) == []
     soon(failed.is_training, "it does not train")
     while failed.process.poll() is None:  # each time it begins again, up to three times
@@ -228,14 +209,8 @@ def test_a_command_that_is_ended_or_killed_takes_its_processes_along(start, numb
 
 
 def test_a_process_that_begins_after_its_starter_has_gone_ends(tmp_path):
-    started = {
-        **os.environ,
-        "RANK": "0",
-        "WORLD_SIZE": "2",
-        "TORCHELASTIC_RUN_ID": "run",
-        "DECOR_STARTED_BY": "1",
-    }
-    started |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    started = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "DECOR_STARTED_BY": "1"}
+    started |= {"TORCHELASTIC_RUN_ID": "run", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     command = [sys.executable, "-m", "decor", *RUN, "--output", tmp_path / "run"]
     ended = subprocess.run(command, env=started, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2 and ended.stderr == (

@@ -1,6 +1,4 @@
-"""One run on several processes, started by torchrun as users do: the numbers of one process, and a
-killed one comes back.
-"""
+"""One run on several processes, by torchrun: the results of one process, also after a kill."""
 
 import json
 import os
@@ -10,14 +8,12 @@ import sys
 import time
 from pathlib import Path
 
+import group_cases
 import numpy as np
 import pytest
-import team_of
 import torch
 
 import decor
-from decor.distributed.border_exchange import Part
-from decor.distributed.partition import cut, partition
 from decor.results.run import Run
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -26,14 +22,20 @@ SIZES = (2, 3)
 
 
 @pytest.fixture(scope="module")
-def teams(tmp_path_factory):
-    """Runs all cases once for a number of processes; gives the folder."""
+def groups(tmp_path_factory):
+    """Runs all cases once for each number of processes; gives the folder."""
     done = {}
 
     def of(size):
         if size not in done:
-            done[size] = tmp_path_factory.mktemp(f"team-{size}")
-            command = [*TORCHRUN, "--nproc-per-node", str(size), team_of.__file__, str(done[size])]
+            done[size] = tmp_path_factory.mktemp(f"group-{size}")
+            command = [
+                *TORCHRUN,
+                "--nproc-per-node",
+                str(size),
+                group_cases.__file__,
+                str(done[size]),
+            ]
             ended = subprocess.run(command, env=QUIET, capture_output=True, text=True, timeout=300)
             assert ended.returncode == 0, ended.stderr[-3000:]
         return done[size]
@@ -43,12 +45,13 @@ def teams(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone():
-    """The same by Vectorised with the same source of noise, computed when asked for."""
+    """The same runs by Vectorised with the same noise."""
     engine = decor.Vectorised(dtype="float64", seed=3, noise="edges")
-    return {name: team_of.trained(engine, *case) for name, case in team_of.cases().items()}
+    return {name: group_cases.train(engine, *case) for name, case in group_cases.cases().items()}
 
 
-def apart(one, other):
+def difference(one, other):
+    """The largest difference of two runs' models, relative to the largest parameter."""
     both = [(one.models[name].double(), other.models[name].double()) for name in one.models]
     return max(float((a - b).abs().max()) for a, b in both) / max(
         float(a.abs().max()) for a, _ in both
@@ -56,14 +59,14 @@ def apart(one, other):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_every_number_of_processes_gives_the_numbers_of_one(teams, alone, size):
+def test_every_number_of_processes_gives_the_numbers_of_one(groups, alone, size):
     for name, expected in alone.items():
-        found = Run.load(teams(size) / name.replace(" ", "-"))
+        found = Run.load(groups(size) / name.replace(" ", "-"))
         assert (
             found.manifest["engine"]["name"] == "process-group"
             and found.manifest["task"] == expected.manifest["task"]
         )
-        assert apart(expected, found) < 1e-13, name
+        assert difference(expected, found) < 1e-13, name
         for metric, values in expected.history.items():
             assert found.history[metric] == pytest.approx(values, rel=1e-10, abs=1e-13), (
                 name,
@@ -72,17 +75,17 @@ def test_every_number_of_processes_gives_the_numbers_of_one(teams, alone, size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_callbacks_resuming_and_grids_work_in_a_team(teams, alone, size):
-    assert apart(alone["several rounds, momentum"], Run.load(teams(size) / "resumed")) < 1e-13
-    given, made, _ = team_of.cases()["several rounds, momentum"]
-    plans = [made, team_of.plan(made.topology, c=0.3)]
+def test_callbacks_resuming_and_grids_work_in_a_group(groups, alone, size):
+    assert difference(alone["several rounds, momentum"], Run.load(groups(size) / "resumed")) < 1e-13
+    given, made, _ = group_cases.cases()["several rounds, momentum"]
+    plans = [made, group_cases.plan(made.topology, c=0.3)]
     engine = decor.Vectorised(dtype="float64", noise="edges")
     grid = decor.sweep(
         given, plans, learning_rates=(0.1, 0.2), seeds=(3, 5), engine=engine, keep_models=True
     )
     for k, run in enumerate(grid.runs):
-        assert apart(run, Run.load(teams(size) / f"grid-{k}")) < 1e-13
-    secret = Run.load(teams(size) / "secret")
+        assert difference(run, Run.load(groups(size) / f"grid-{k}")) < 1e-13
+    secret = Run.load(groups(size) / "secret")
     assert (
         not secret.simulated
         and secret.manifest["seed"] == "secret"
@@ -92,8 +95,8 @@ def test_callbacks_resuming_and_grids_work_in_a_team(teams, alone, size):
 
 HEAD = f"""
 import os, sys
-sys.path.insert(0, {os.path.dirname(team_of.__file__)!r})
-import decor, team_of
+sys.path.insert(0, {os.path.dirname(group_cases.__file__)!r})
+import decor, group_cases
 FIRST = os.environ["RANK"] == "0"
 def say(line):  # in one piece: both write into one pipe
     os.write(1, f"{{name}}\\t{{line}}\\n".encode())
@@ -101,11 +104,9 @@ def say(line):  # in one piece: both write into one pipe
 
 
 @pytest.fixture(scope="module")
-def team(tmp_path_factory):
-    """Two processes run all SCRIPTS below, one after the other; gives what they say in one of them,
-    and their folder.
-    """
-    folder = tmp_path_factory.mktemp("team")
+def scripts(tmp_path_factory):
+    """Two processes run all SCRIPTS below in order; gives what they print in each, and a folder."""
+    folder = tmp_path_factory.mktemp("group")
     runs = [
         f"name = {name!r}\nexec({script!r}, globals() | {{'name': name}})\n"
         for name, script in SCRIPTS.items()
@@ -122,38 +123,38 @@ def team(tmp_path_factory):
 
 DIFFERENT = """
 engine = decor.ProcessGroup(seed=3)
-given, made, options = team_of.cases()["several rounds, momentum"]
+given, made, options = group_cases.cases()["several rounds, momentum"]
 other = given if FIRST else decor.tasks.breast_cancer(users=12)
 for what in (
-    (given, team_of.plan(made.topology, s=0.02 if FIRST else 0.002), options),
+    (given, group_cases.plan(made.topology, s=0.02 if FIRST else 0.002), options),
     (other, made, options),
     (given, made, {"momentum": 0.5 * FIRST}),
 ):
     try:
-        team_of.trained(engine, *what)
+        group_cases.train(engine, *what)
     except decor.InputError as problem:
         say(problem)
-team_of.trained(engine, given, made, options)
+group_cases.train(engine, given, made, options)
 """
 
 
-def test_processes_that_do_not_have_the_same_are_refused_by_name(team):
-    """Otherwise the guarantee would be of the first one's plan, and the noise of another's."""
-    lines, _ = team
+def test_processes_that_do_not_have_the_same_are_refused_by_name(scripts):
+    """Otherwise the guarantee would be of rank 0's plan, and the noise of another."""
+    lines, _ = scripts
     for what in ("plans", "data and model", "recipe"):
-        # everywhere alike
+        # on both ranks
         assert sum(f"do not have the same {what};" in line for line in lines("different")) == 2
 
 
 CALLBACKS = """
-given, made, options = team_of.cases()["several rounds, momentum"]
+given, made, options = group_cases.cases()["several rounds, momentum"]
 engine, seen = decor.ProcessGroup(seed=3), []
 def once(moment):
     seen.append(moment)
 def broken(moment):
     raise ValueError("on purpose")
-run = team_of.trained(engine, given, made, options | {"callbacks": [once] if FIRST else []})
-again = team_of.trained(engine, given, made, options | {"resume": run if FIRST else None})  # it is finished, and stays so
+run = group_cases.train(engine, given, made, options | {"callbacks": [once] if FIRST else []})
+again = group_cases.train(engine, given, made, options | {"resume": run if FIRST else None})  # it is finished, and stays so
 run.save("run")
 if FIRST:
     try:
@@ -161,26 +162,26 @@ if FIRST:
     except decor.InputError as problem:
         say(f"too late: {problem}")
 try:
-    team_of.trained(engine, given, made, options | {"callbacks": [broken] if FIRST else []})
+    group_cases.train(engine, given, made, options | {"callbacks": [broken] if FIRST else []})
 except (ValueError, decor.DecorError) as problem:
     say(f"ended: {problem}")
 try:
-    team_of.trained(engine, given, made, options | {"batch_size": 1000})
+    group_cases.train(engine, given, made, options | {"batch_size": 1000})
 except decor.InputError as problem:
     say(f"refused: {problem}")
 secret = decor.ProcessGroup(seed=None)
 for resume, restarts in ((run if FIRST else None, "0"), (None, "0" if FIRST else "1")):
     os.environ["TORCHELASTIC_RESTART_COUNT"] = restarts
     try:
-        team_of.trained(secret, given, made, options | {"resume": resume})
+        group_cases.train(secret, given, made, options | {"resume": resume})
     except decor.InputError as problem:
         say(f"refused: {problem}")
 os.environ["TORCHELASTIC_RESTART_COUNT"] = "0"
 """
 
 
-def test_callbacks_of_the_first_process_are_asked_and_its_failure_ends_all(team):
-    lines, folder = team
+def test_callbacks_of_the_first_process_are_asked_and_its_failure_ends_all(scripts):
+    lines, folder = scripts
     said = "\n".join(lines("callbacks"))
     assert "too late: a run can be asked for while" in said
     assert (
@@ -196,10 +197,10 @@ def test_callbacks_of_the_first_process_are_asked_and_its_failure_ends_all(team)
 LISTENING = """
 import hashlib, json
 import numpy as np, torch, torch.distributed as dist
-from decor.distributed.communicator import Team
-from decor.noise import secret, stream
+from decor.distributed.communicator import Communicator
+from decor.noise import private_noise, stream
 
-team, heard, originals = Team.of_environment("cpu"), [], {}
+comm, heard, originals = Communicator.from_environment("cpu"), [], {}
 def tap(name, which):
     original = originals[name] = getattr(dist, name)
     def tapped(*arguments, **options):
@@ -226,11 +227,11 @@ def listened(engine, scale, **options):
     return list(heard)
 
 def known(self, random=None):
-    self._value = hashlib.sha256(b"of rank %d" % team.rank).digest() if random in (None, os.urandom) else random(32)
+    self._value = hashlib.sha256(b"of rank %d" % comm.rank).digest() if random in (None, os.urandom) else random(32)
 
-kept, secret.Secret.__init__ = secret.Secret.__init__, known
+kept, private_noise.Secret.__init__ = private_noise.Secret.__init__, known
 private = [listened(decor.ProcessGroup(seed=None), scale) for scale in (1.0, 4.0)]
-secret.Secret.__init__ = kept
+private_noise.Secret.__init__ = kept
 fresh = listened(decor.ProcessGroup(seed=None), 1.0)
 simulated = [listened(decor.ProcessGroup(seed=3), scale) for scale in (1.0, 4.0)]
 say(json.dumps([len(private[0]), private[0] == private[1], private[0] == fresh, simulated[0] == simulated[1]]))
@@ -239,14 +240,12 @@ for name, original in originals.items():
 """
 
 
-def test_of_a_private_run_nothing_travels_but_what_follows_from_the_integers_on_the_grid(team):
-    """The same secrets twice, for data whose clipped gradients are equal to the last bit and whose
-    loss and hash are not.
+def test_of_a_private_run_nothing_travels_but_what_follows_from_the_integers_on_the_grid(scripts):
+    """The same secrets twice, on data with equal clipped gradients but another loss and hash.
 
-    A simulation sends a hash of the data and its loss, so that there the same look sees a
-    difference.
+    A simulation sends a hash of the data and its loss, so there the same test sees a difference.
     """
-    lines, _ = team
+    lines, _ = scripts
     heard = [json.loads(line) for line in lines("listening")]
     assert len(heard) == 2
     for count, same, fresh, simulated in heard:
@@ -270,8 +269,8 @@ if FIRST:
 """
 
 
-def test_edges_between_processes_cancel_in_a_private_run_and_every_rank_draws_its_own(team):
-    lines, _ = team
+def test_edges_between_processes_cancel_in_a_private_run_and_every_rank_draws_its_own(scripts):
+    lines, _ = scripts
     figures, covariance = (json.loads(line) for line in lines("crossing"))
     noise, own, memory = figures
     assert abs(own / 0.02 - 1) < 0.05, (
@@ -288,12 +287,12 @@ AUDIT = """
 from decor.distributed.world import World
 plan = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 2), decor.Adversary.curious(), 1.0, 1.0)
 audit = decor.audit(plan, engine=decor.ProcessGroup(), canaries=3000, steps=2)
-say(f"{World.joined().rank} {audit.passed} {str(audit)[:60]}")
+say(f"{World.current().rank} {audit.passed} {str(audit)[:60]}")
 """
 
 
-def test_the_first_process_has_the_audit_and_the_others_say_that_they_measured_nothing(team):
-    lines, _ = team
+def test_the_first_process_has_the_audit_and_the_others_say_that_they_measured_nothing(scripts):
+    lines, _ = scripts
     first, second = sorted(lines("audit"))
     assert (
         first.startswith("0 True PASS")
@@ -312,9 +311,7 @@ SCRIPTS = {
 
 
 def test_a_private_run_is_not_begun_again_by_processes_that_replace_others(tmp_path):
-    """torchrun starts all again when a machine joins, counts no restart, and keeps its store:
-    messages were sent before.
-    """
+    """When a machine joins, torchrun restarts all, counts no restart and keeps its store."""
     script = tmp_path / "script.py"
     script.write_text(
         "import decor, numpy as np\n"
@@ -339,24 +336,13 @@ def test_a_private_run_is_not_begun_again_by_processes_that_replace_others(tmp_p
     assert second.returncode == 1 and "a private run cannot be" in second.stderr
 
 
-COMMAND = [
-    "-m",
-    "decor",
-    "train",
-    "--task",
-    "breast-cancer",
-    "--users",
-    "8",
-    "--topology",
-    "torus",
-    "--epsilon",
-    "10",
-]
-COMMAND += ["--learning-rate", "0.01", "--momentum", "0.5", "--evaluate-every", "20"]
+COMMAND = "-m decor train --task breast-cancer --users 8 --topology torus --epsilon 10".split()
+COMMAND += "--learning-rate 0.01 --momentum 0.5 --evaluate-every 20".split()
+GROUP = "--engine process-group --processes 2".split()
 
 
 def worker(parent, rank):
-    """The process of a rank among torchrun's children."""
+    """The process of a rank among the children of torchrun."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) != parent:
@@ -369,7 +355,7 @@ def worker(parent, rank):
 
 
 def taken(folder):
-    """Steps of the run there, which may be written anew at any time."""
+    """Steps of the run in a folder; the file may be replaced at any time."""
     manifest = folder / "manifest.json"
     return json.loads(manifest.read_text())["steps_taken"] if manifest.exists() else 0
 
@@ -393,49 +379,20 @@ def test_a_killed_rank_is_started_again_and_the_end_is_that_of_an_uninterrupted_
         assert taken(tmp_path / "run") < steps  # it was in the middle
         assert team.wait(timeout=200) == 0, (tmp_path / "err").read_text()
     killed = Run.load(tmp_path / "run")
-    alone = [
-        sys.executable,
-        *command,
-        "--engine",
-        "process-group",
-        "--processes",
-        "2",
-        "--output",
-        tmp_path / "whole",
-    ]
+    alone = [sys.executable, *command, *GROUP, "--output", tmp_path / "whole"]
     subprocess.run(alone, env=QUIET, check=True, capture_output=True, timeout=200)
     whole = Run.load(tmp_path / "whole")
     assert killed.stopped is None and killed.steps_taken == steps
-    assert apart(whole, killed) == 0.0 and killed.history == whole.history
+    assert difference(whole, killed) == 0.0 and killed.history == whole.history
 
 
 def test_the_command_refuses_in_one_sentence_what_would_lose_a_run(here, tmp_path):
-    given, made, options = team_of.cases()["user level"]
-    team_of.trained(decor.Vectorised(), given, made, options).save(tmp_path / "a")
-    team = [
-        "--steps",
-        "2",
-        "--engine",
-        "process-group",
-        "--processes",
-        "2",
-        "--output",
-        tmp_path / "a",
-    ]
-    short = [*COMMAND[2:], *team]
+    given, made, options = group_cases.cases()["user level"]
+    group_cases.train(decor.Vectorised(), given, made, options).save(tmp_path / "a")
+    to = ["--steps", "2", "--output", tmp_path / "a"]
+    short = [*COMMAND[2:], *GROUP, *to]
     assert "holds a run" in here(*short, check=2).stderr
-    torchrun = [
-        *TORCHRUN,
-        "--nproc-per-node",
-        "2",
-        "--max-restarts",
-        "1",
-        *COMMAND,
-        "--steps",
-        "2",
-        "--output",
-        tmp_path / "a",
-    ]
+    torchrun = [*TORCHRUN, "--nproc-per-node", "2", "--max-restarts", "1", *COMMAND, *to]
     refused = subprocess.run(torchrun, env=QUIET, capture_output=True, text=True, timeout=120)
     # once, and once more where torchrun tries again
     assert refused.returncode != 0 and refused.stderr.count("decor: ") == 2
@@ -447,45 +404,9 @@ def test_the_command_refuses_in_one_sentence_what_would_lose_a_run(here, tmp_pat
         assert said in here(*short, "--overwrite", *words, check=2).stderr
 
 
-@pytest.mark.parametrize(
-    ("topology", "parts", "most"),
-    [
-        (decor.ring(256), 7, 7),
-        (decor.torus(16, 16), 4, 64),
-        (decor.torus(8, 16), 4, 32),
-        (decor.grid(8, 16), 4, 24),
-        (decor.path(10), 3, 2),
-        (decor.random_regular(400, 4, seed=0), 2, 200),
-        (decor.from_edges(8, [(k, (k + 2) % 8) for k in range(8)]), 2, 0),
-    ],
-    ids=repr,
-)
-def test_users_are_dealt_out_evenly_and_few_edges_are_cut(topology, parts, most):
-    part = partition(topology, parts)
-    sizes = np.bincount(part, minlength=parts)
-    assert sizes.max() - sizes.min() <= 1 and cut(topology, part) <= most
-
-
-def test_everybody_gets_the_guests_it_needs_and_nothing_else():
-    topology, size = decor.erdos_renyi(60, 0.1, seed=2), 5
-    part = partition(topology, size)
-    shares = [Part.of(topology, part, rank) for rank in range(size)]
-    W = topology.mixing.toarray()
-    for rank, share in enumerate(shares):
-        neighbours = {int(j) for i in share.users for j in np.flatnonzero(W[i])} - set(
-            share.users.tolist()
-        )
-        assert set(share.guests.tolist()) == neighbours
-        assert sorted([*share.inner, *share.outer]) == list(range(len(share.users)))
-        for other, which in share.received.items():
-            theirs = shares[other]
-            sent = theirs.users[theirs.sent[rank].numpy()]
-            assert sent.tolist() == share.guests[which].tolist()
-
-
 def test_alone_it_is_one_process_and_says_so():
-    given, made, options = team_of.cases()["user level"]
-    run = team_of.trained(decor.ProcessGroup(dtype="float64", seed=3), given, made, options)
+    given, made, options = group_cases.cases()["user level"]
+    run = group_cases.train(decor.ProcessGroup(dtype="float64", seed=3), given, made, options)
     assert run.manifest["engine"]["name"] == "process-group"
     with pytest.raises(decor.InputError, match="dtype must be"):
         decor.ProcessGroup(dtype="half")

@@ -1,8 +1,7 @@
-"""No environment variable decides what is saved, printed or attacked: only a process group that was
-joined knows a rank.
+"""No environment variable decides what is saved, printed or attacked.
 
-RANK is set in every pod of a Kubernetes job but one, around whatever torchrun starts, and by many a
-prologue of Slurm.
+RANK is also set in processes that belong to no group: in all but one pod of a Kubernetes job, in
+everything that torchrun starts, by some Slurm prologues.
 """
 
 import json
@@ -12,7 +11,7 @@ import subprocess
 import sys
 
 import decor
-from decor.auditing.findings import Audit, Wired
+from decor.auditing.findings import Audit, SourceFindings
 
 TORCHRUNS = (
     "RANK",
@@ -40,33 +39,32 @@ EVERYTHING = """
 import contextlib, io, tempfile
 from pathlib import Path
 from decor.cli.main import main
-from decor.training.channel import Dense
+from decor.training.channel import DenseChannel
 
-def told(*words):
+def run(*arguments):
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main(list(words))
+        code = main(list(arguments))
     return [code, out.getvalue(), err.getvalue()]
 
 def answer():
     os.chdir(tempfile.mkdtemp())
     graph = ["--users", "3", "--topology", "ring", "--epsilon", "3"]
     train = ["train", "--task", "breast-cancer", *graph, "--steps", "2", "--learning-rate", "0.1", "--output", "cli"]
-    found = {"plan": told("plan", *graph), "refused": told("plan", "--epsilon", "-3")}
-    found |= {"warned": told("plan", *graph[:2], *graph[4:]), "train": told(*train), "again": told(*train)}
-    found["audit"] = told("audit", *graph, "--canaries", "3000", "--audit-steps", "2")
+    results = {"plan": run("plan", *graph), "refused": run("plan", "--epsilon", "-3")}
+    results |= {"warned": run("plan", *graph[:2], *graph[4:]), "train": run(*train), "again": run(*train)}
+    results["audit"] = run("audit", *graph, "--canaries", "3000", "--audit-steps", "2")
     plan = decor.NoisePlan(decor.ring(3), decor.Exposure(1.0, 2), decor.Adversary.curious(), 1.0, 1.0)
-    run = decor.train(decor.tasks.breast_cancer(users=3), plan, learning_rate=0.1)
-    run.save("saved")
+    decor.train(decor.tasks.breast_cancer(users=3), plan, learning_rate=0.1).save("saved")
     (swept,) = decor.sweep(decor.tasks.breast_cancer(users=3), [plan], learning_rates=0.1).runs
     swept.save("swept")
-    found["files"] = sorted(str(path) for path in Path(".").rglob("*"))
+    results["files"] = sorted(str(path) for path in Path(".").rglob("*"))
     audits = decor.audit(plan, canaries=3000, steps=2)
-    right, Dense.noise = Dense.noise, lambda *_: None
+    right, DenseChannel.noise = DenseChannel.noise, lambda *_: None
     broken = decor.audit(plan, canaries=3000, steps=2)
-    Dense.noise = right
-    found["audited"] = [[audit.passed, len(audit.rows), str(audit)[:4]] for audit in (audits, broken)]
-    return found
+    DenseChannel.noise = right
+    results["audited"] = [[audit.passed, len(audit.rows), str(audit)[:4]] for audit in (audits, broken)]
+    return results
 """
 GROUP = """
 def answer():
@@ -89,13 +87,11 @@ for case in json.loads(sys.argv[1]):
         os._exit(0)
     assert os.wait()[1] == 0
 """
-"""Libraries are imported once for all cases: that is what takes most of the time."""
+"""Libraries are imported once for all cases, as that takes most of the time."""
 
 
 def answers(folder, script, cases):
-    """What `answer` of the script gives in a plain process, and with each of these environments;
-    seconds are left out.
-    """
+    """Results of `answer` without and with each environment; seconds are left out."""
     command = [sys.executable, "-c", FORKED.replace("{answer}", script), json.dumps(cases)]
     environment = PLAIN | {"TMPDIR": str(folder)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
@@ -128,20 +124,7 @@ def test_what_is_saved_printed_and_attacked_does_not_depend_on_the_environment(t
 
 def test_a_node_with_a_rank_keeps_its_model(tmp_path):
     """The budget was spent, the ledger closed and the model lost, with exit code 0."""
-    new = [
-        "federation",
-        "new",
-        "--task",
-        "breast-cancer",
-        "--users",
-        "2",
-        "--epsilon",
-        "10",
-        "--steps",
-        "2",
-        "--output",
-        "t",
-    ]
+    new = "federation new --task breast-cancer --users 2 --epsilon 10 --steps 2 --output t".split()
     subprocess.run(
         [sys.executable, "-m", "decor", *new], cwd=tmp_path, check=True, capture_output=True
     )
@@ -186,7 +169,7 @@ def test_an_audit_that_measured_nothing_has_not_passed_and_says_so():
     plan = decor.NoisePlan(
         decor.ring(3), decor.Exposure(1.0, 2), decor.Adversary.curious(), 1.0, 1.0
     )
-    for wires in ((), (Wired("vectorised", (), ()),)):
+    for wires in ((), (SourceFindings("vectorised", (), ()),)):
         audit = Audit(plan, 1e-5, 2, 3000, 0.9999, wires, 0.0)
         assert (
             not audit.passed

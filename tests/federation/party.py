@@ -1,6 +1,4 @@
-"""Users of a federation in one process, with real TLS between them: what tests need to look
-inside.
-"""
+"""Users of a federation in one process, with real TLS between them, for tests that look inside."""
 
 import asyncio
 import copy
@@ -14,7 +12,7 @@ from decor.net.ledger import Ledger
 from decor.net.transport import free_ports
 
 
-def agreed(
+def make_terms(
     task,
     plan,
     recipe,
@@ -25,7 +23,7 @@ def agreed(
     quorum=0.5,
     patience=20.0,
 ):
-    """Terms of users who listen at ports of this machine."""
+    """Terms of users that listen at ports of this machine."""
     from decor.federation.federation import Member
 
     members = tuple(
@@ -55,7 +53,7 @@ def agreed(
     )
 
 
-def alone(task, user):
+def task_of_user(task, user):
     """The task as one user has it."""
     return decor.Task(
         copy.deepcopy(task.model), task.loss, [task.shards[user]], test=task.test, name=task.name
@@ -75,18 +73,18 @@ class Events:
         return [facts for name, facts in self.lines if name == event]
 
 
-def gathered(task, plan, recipe, folder, random=None, **options):
-    """Everybody's node, and its run."""
+def train_together(task, plan, recipe, folder, random=None, **options):
+    """Trains all users; returns their nodes and their runs."""
     identities = [Identity.new() for _ in range(task.users)]
-    terms = agreed(task, plan, recipe, identities, **options)
+    terms = make_terms(task, plan, recipe, identities, **options)
     nodes = []
 
     async def together():
         for i, identity in enumerate(identities):
             more = {} if random is None else {"random": random(i)}
             ledger = Ledger(folder / f"{i}.ledger")
-            nodes.append(Node(terms, i, identity, alone(task, i), ledger, Events(), **more))
-        return await asyncio.gather(*(node.trained() for node in nodes))
+            nodes.append(Node(terms, i, identity, task_of_user(task, i), ledger, Events(), **more))
+        return await asyncio.gather(*(node.train() for node in nodes))
 
     runs = asyncio.run(together())
     for node in nodes:

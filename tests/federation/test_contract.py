@@ -7,11 +7,11 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from party import gathered
+from party import train_together
 
 import decor
 import decor.training.engine
-from decor.learning.batches import Batch, Batches, secretly
+from decor.learning.batches import Batch, Batches, secret_batch
 from decor.learning.recipe import Recipe
 from decor.net import session
 from decor.net.peer import Peer
@@ -43,7 +43,7 @@ class Streams:
         found = np.empty_like(gradients)
         for i, gradient in enumerate(gradients):
             edges = [(self.keys[i, step][j], multiple) for j, multiple in self.multiples[i].items()]
-            found[i], _ = self.grid.noised(gradient, self.own[i][step], edges)
+            found[i], _ = self.grid.add_noise(gradient, self.own[i][step], edges)
         return found
 
 
@@ -54,7 +54,7 @@ def keys(monkeypatch):
 
     def noted(self, step):
         asked = ask(self, step)
-        found[self.agenda.identity.public, step] = asked
+        found[self.config.identity.public, step] = asked
         return asked
 
     monkeypatch.setattr(Peer, "keys", noted)
@@ -113,7 +113,7 @@ def test_peers_train_the_simulators_models_at_user_level(kind, recipe, graph, ke
         ratio=30.0,
     )
     sources = [Bytes(i) for i in range(USERS)]
-    nodes, runs = gathered(task, plan, how, tmp_path, random=sources.__getitem__)
+    nodes, runs = train_together(task, plan, how, tmp_path, random=sources.__getitem__)
     # of 32 bytes are keys; a module's own draws have a seed of 8
     own = [[drawn for drawn in source.drawn if len(drawn) == 32] for source in sources]
     assert all(len(each) == STEPS for each in own), (
@@ -132,7 +132,7 @@ def test_peers_train_the_simulators_models_at_example_level(sampling, keys, tmp_
         decor.ring(USERS), exposure, decor.Adversary.curious(), decor.Budget(5.0, 1e-3), ratio=20.0
     )
     sources = [Bytes(i) for i in range(USERS)]
-    nodes, runs = gathered(task, plan, Recipe(), tmp_path, random=sources.__getitem__)
+    nodes, runs = train_together(task, plan, Recipe(), tmp_path, random=sources.__getitem__)
     # a batch is drawn before a user's own key, in every step
     assert all(
         len(source.drawn) == 2 * STEPS and all(len(key) == 32 for key in source.drawn[1::2])
@@ -142,7 +142,7 @@ def test_peers_train_the_simulators_models_at_example_level(sampling, keys, tmp_
 
     def same(self, step):
         batches = [
-            secretly(m, 3, sampling, lambda _, i=i: drawn[i][step])
+            secret_batch(m, 3, sampling, lambda _, i=i: drawn[i][step])
             for i, m in enumerate(task.records)
         ]
         wide = max(batch.rows.shape[1] for batch in batches)

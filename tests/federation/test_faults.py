@@ -1,5 +1,5 @@
-"""Faults of machines, disks and cables, on real processes: nothing is sent twice, nobody else
-falls, and all come to the end.
+"""Crashes and faults of disks and cables, on real processes: no step has two messages, no other user
+fails, and all users finish.
 """
 
 import json
@@ -14,8 +14,8 @@ import urllib.request
 from functools import partial
 
 import pytest
-from doomed import POINTS
-from institution import EPSILON, Nursery, Trial, until
+from fault_injection import POINTS
+from trial_federation import EPSILON, ForkServer, Trial, until
 
 from decor.net import messages
 from decor.net.transport import free_ports
@@ -31,18 +31,18 @@ def is_whole(one, name):
 
 
 @pytest.fixture(scope="module")
-def nursery():
-    with Nursery() as made:
+def fork_server():
+    with ForkServer() as made:
         yield made
 
 
 @pytest.fixture
-def trial(tmp_path_factory, nursery):
+def trial(tmp_path_factory, fork_server):
     """Makes trials, and ends whatever is left of them."""
     made = []
 
     def make(**settings):
-        one = Trial(tmp_path_factory.mktemp("trial"), nursery, **settings).__enter__()
+        one = Trial(tmp_path_factory.mktemp("trial"), fork_server, **settings).__enter__()
         made.append(one)
         return one
 
@@ -65,7 +65,7 @@ def sent(trial, name, step):
     "point", [point for point in POINTS if POINTS[point][0] in ("record", "sends", "exchange")]
 )
 def test_a_user_killed_anywhere_in_a_step_goes_on_with_the_message_it_had(trial, point):
-    one = trial(rounds=2, steps=10, timeout=30.0)  # so long that everybody waits for it
+    one = trial(rounds=2, steps=10, timeout=30.0)  # so long that all users wait for it
     one.start("bonn", "ulm", "jena")
     one.start("kiel", kill=point, step=STEP)
     assert one.ended("kiel") == -signal.SIGKILL
@@ -82,28 +82,28 @@ def test_a_user_killed_anywhere_in_a_step_goes_on_with_the_message_it_had(trial,
     assert "event=lost neighbour=kiel" in one.log("ulm") and "event=lost neighbour=kiel" in one.log(
         "jena"
     )
-    # nobody went on without it: every step has a message of everybody, and the step of the fault
+    # no user went on without it: every step has a message of each user, and the step of the fault
     # the one that was kept
     assert set(digests) == {(name, step) for name in one.names for step in range(10)}
     assert kept in (None, digests["kiel", STEP]) and left <= sent(one, "kiel", STEP)
     receivers = {r.receiver for r in one.heard() if (r.sender, r.message.step) == ("kiel", STEP)}
     assert receivers == {"ulm", "jena"}
-    # who was killed has lost its secrets, and the others use no older one than it has
+    # the user that was killed has lost its secrets, and the others use no older ones
     assert not any("noise does not cancel" in one.log(name) for name in one.names)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["before record", "between two sends"])
 def test_the_command_itself_killed_and_started_again(trial, point):
-    """No forks here: what an institution starts, twice; the others do not wait for it."""
+    """Without forks: the command as an operator starts it, twice; the others do not wait for it."""
     one = trial(steps=200, timeout=1.0, pace=0.1)
     one.start("ulm", "kiel", "jena")
     arguments = one.arguments("bonn")
     with one.path("bonn", "out").open("ab") as out, one.path("bonn", "err").open("ab") as err:
-        doomed = os.path.join(os.path.dirname(__file__), "doomed.py")
-        fate = json.dumps({"kill": point, "step": STEP})
+        script = os.path.join(os.path.dirname(__file__), "fault_injection.py")
+        fault = json.dumps({"kill": point, "step": STEP})
         killed = subprocess.run(
-            [sys.executable, doomed, fate, *arguments], stdout=out, stderr=err, timeout=120
+            [sys.executable, script, fault, *arguments], stdout=out, stderr=err, timeout=120
         )
     assert killed.returncode == -signal.SIGKILL
     one.killed["bonn"] += 1
@@ -164,7 +164,7 @@ def test_a_user_that_comes_when_the_others_have_left_is_told_where_it_stands(tri
     one.finished("bonn", "ulm", "jena")
     one.start("kiel")
     code = one.ended("kiel")
-    assert code == 2 and "nobody came for the last rounds" in one.errors("kiel")
+    assert code == 2 and "no neighbour came for the last rounds" in one.errors("kiel")
     one.check(codes={"kiel": code})
 
 
@@ -216,7 +216,7 @@ def test_a_neighbour_that_stands_still_is_left_behind_and_catches_up(trial):
     one.hurry()
     one.finished()
     one.check()
-    # who waited for it said so: the one at the other end of the ring has lost nobody
+    # its neighbours said that they wait: the user at the other end of the ring has lost none
     assert "event=lost" not in one.log("bonn") and "going on without" not in one.log("bonn")
     missed = 100 - one.entries("kiel")[0][0].steps
     assert 0 < missed < 95 and Run.load(one.path("kiel", "run")).manifest["steps_missed"] == missed
@@ -247,7 +247,7 @@ def test_an_edge_that_fails_and_is_healed(trial, how):
     one.hurry()
     one.finished()
     one.check()
-    # who comes back may have to catch up
+    # a user that comes back may have to catch up
     assert all(one.entries(name)[0][0].steps > 50 for name in one.names)
     assert "noise does not cancel" not in one.log("bonn") + one.log("ulm")
 
@@ -418,7 +418,9 @@ def decor(*arguments):
     )
 
 
-def test_the_budget_is_counted_over_interruptions_runs_and_federations(trial, tmp_path, nursery):
+def test_the_budget_is_counted_over_interruptions_runs_and_federations(
+    trial, tmp_path, fork_server
+):
     one = trial(users=3, steps=30, pace=0.05)
     one.start()
     one.reached("kiel", STEP)
@@ -448,7 +450,7 @@ def test_the_budget_is_counted_over_interruptions_runs_and_federations(trial, tm
     assert [run["messages"] for run in said["runs"]] == [30] and said["epsilon"] <= EPSILON
 
     with Trial(
-        one.folder, nursery, users=3, steps=10, name="second", identities=one.identities
+        one.folder, fork_server, users=3, steps=10, name="second", identities=one.identities
     ) as two:
         two.places = {(name, "run"): tmp_path for name in two.names}
         two.start("kiel")

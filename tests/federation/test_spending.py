@@ -4,12 +4,12 @@ import math
 import re
 
 import pytest
-from party import agreed
+from party import make_terms
 
 import decor
 from decor.cli.main import main
 from decor.errors import InputError, LedgerError
-from decor.federation.spending import name_of, paid, run_of, total
+from decor.federation.spending import cost, name_of, open_run, total_cost
 from decor.learning.recipe import Recipe
 from decor.net.identity import Identity
 from decor.net.ledger import Ledger
@@ -24,7 +24,7 @@ def terms(epsilon=10.0, steps=20):
         decor.Adversary.eavesdropper(),
         decor.Budget(epsilon, 0.999e-5),
     )
-    return agreed(TASK, plan, Recipe(), [Identity.new() for _ in range(3)])
+    return make_terms(TASK, plan, Recipe(), [Identity.new() for _ in range(3)])
 
 
 @pytest.fixture
@@ -40,51 +40,51 @@ def sent(ledger, run, steps):
 
 def test_a_run_costs_what_its_messages_cost_and_no_more(ledger):
     one = terms()
-    run, new = run_of(ledger, one, None)
+    run, new = open_run(ledger, one, None)
     assert (
-        new and paid(ledger.entries()[0]).epsilon == 0 and name_of(ledger.entries()[0]) == "party"
+        new and cost(ledger.entries()[0]).epsilon == 0 and name_of(ledger.entries()[0]) == "party"
     )
     sent(ledger, run, 5)
-    after = paid(ledger.entries()[0])
-    assert after.epsilon == one.spent(5).epsilon < one.spent(20).epsilon <= 10.0
-    assert run_of(ledger, one, None) == (run, False)
+    after = cost(ledger.entries()[0])
+    assert after.epsilon == one.guarantee_after(5).epsilon < one.guarantee_after(20).epsilon <= 10.0
+    assert open_run(ledger, one, None) == (run, False)
 
 
 def test_a_finished_run_is_not_begun_again(ledger):
     one = terms()
-    run, _ = run_of(ledger, one, None)
+    run, _ = open_run(ledger, one, None)
     sent(ledger, run, 20)
     ledger.end(run, "finished")
     with pytest.raises(InputError, match="its budget is spent"):
-        run_of(ledger, one, 100.0)
+        open_run(ledger, one, 100.0)
 
 
 def test_other_federations_count_also_for_a_run_that_goes_on(ledger):
     first, second = terms(), terms()
-    early, _ = run_of(ledger, first, None)  # begun, nothing sent
-    late, _ = run_of(ledger, second, None)
+    early, _ = open_run(ledger, first, None)  # begun, nothing sent
+    late, _ = open_run(ledger, second, None)
     sent(ledger, late, 20)
     ledger.end(late, "finished")
     with pytest.raises(InputError, match=r"has spent epsilon 10 in other runs.*--allow 20"):
-        run_of(ledger, first, None)
+        open_run(ledger, first, None)
     with pytest.raises(InputError, match="together above 19.9"):
-        run_of(ledger, first, 19.9)
-    assert run_of(ledger, first, 20.0) == (early, False)
+        open_run(ledger, first, 19.9)
+    assert open_run(ledger, first, 20.0) == (early, False)
     sent(ledger, early, 20)
-    epsilon, delta = total(ledger.entries())
+    epsilon, delta = total_cost(ledger.entries())
     assert 19.9 < epsilon <= 20 and delta == pytest.approx(2 * 0.999e-5)
 
 
 @pytest.mark.parametrize("allowance", [math.nan, math.inf, -1.0, 0.0])
 def test_an_allowance_that_is_no_number_lifts_nothing(ledger, allowance):
-    with pytest.raises(InputError, match="--allow is a number above 0"):
-        run_of(ledger, terms(), allowance)
+    with pytest.raises(InputError, match="--allow must be a number above 0"):
+        open_run(ledger, terms(), allowance)
 
 
 def test_terms_that_cannot_be_read_are_no_free_run(ledger):
     ledger.begin(bytes(32), "{}")
     with pytest.raises(LedgerError, match="terms that cannot be read"):
-        paid(ledger.entries()[0])
+        cost(ledger.entries()[0])
 
 
 @pytest.mark.parametrize("steps", range(1, 9))
@@ -92,12 +92,12 @@ def test_no_printed_epsilon_is_below_what_was_spent(tmp_path, capsys, steps):
     path = tmp_path / "bonn.ledger"
     one = terms()
     with Ledger(path) as ledger:
-        run, _ = run_of(ledger, one, None)
+        run, _ = open_run(ledger, one, None)
         sent(ledger, run, steps)
         ledger.end(run, "finished")
         with pytest.raises(InputError) as refused:
-            run_of(ledger, one, None)
-    truth, promised = one.spent(steps).epsilon, one.promise.epsilon
+            open_run(ledger, one, None)
+    truth, promised = one.guarantee_after(steps).epsilon, one.promise.epsilon
     told = [str(refused.value)]
     for command in ("ledger", "status"):
         assert main([command, str(path)]) == 0

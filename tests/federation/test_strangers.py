@@ -1,5 +1,5 @@
-"""Strangers, scanners and neighbours who misbehave, against real nodes: they are refused by name,
-and everybody else goes on.
+"""Strangers, scanners and misbehaving neighbours, against real nodes: they are refused by name, and
+all other users go on.
 """
 
 import datetime
@@ -16,32 +16,32 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
-from institution import Nursery, Trial, until
-from test_federation import BASES, CHANGES, ELSEWHERE, TEXT
+from federation_files import BASES, CHANGES, ELSEWHERE, TEXT
+from trial_federation import ForkServer, Trial, until
 
 from decor.errors import RemoteProtocolError
 from decor.federation.federation import Federation
 from decor.net import transport
 from decor.net.identity import Identity
-from decor.net.messages import HEADER, Hello, Model, encoded
-from decor.net.session import Ends, Session, State
+from decor.net.messages import HEADER, Hello, Model, encode
+from decor.net.session import Session, SessionConfig, State
 
 STEPS = 20_000
 """More than a test takes."""
 
 
 @pytest.fixture(scope="module")
-def nursery():
-    with Nursery() as made:
+def fork_server():
+    with ForkServer() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory, nursery):
-    """bonn and ulm at work, on a ring of three; who is kiel, their third, a test decides."""
+def running(tmp_path_factory, fork_server):
+    """bonn and ulm at work, on a ring of three; a test decides what the third, kiel, does."""
     with Trial(
         tmp_path_factory.mktemp("trial"),
-        nursery,
+        fork_server,
         3,
         steps=STEPS,
         timeout=1.0,
@@ -64,11 +64,11 @@ class Rogue:
     def __init__(self, trial, tls=None):
         self.trial, self.mark = trial, len(trial.log("bonn"))
         keys = trial.identities
-        tls = tls or transport.context(keys["kiel"], [keys["bonn"].public], server=False)
+        tls = tls or transport.tls_context(keys["kiel"], [keys["bonn"].public], server=False)
         plain = socket.create_connection(("127.0.0.1", trial.ports["bonn"]), timeout=60)
         self.line = tls.wrap_socket(plain)
         federation = trial.federation
-        ends = Ends(
+        ends = SessionConfig(
             keys["kiel"].key,
             "bonn",
             keys["bonn"].public,
@@ -99,7 +99,7 @@ class Rogue:
 
     def say(self, *what):
         self.line.sendall(
-            b"".join(each if isinstance(each, bytes) else encoded(each) for each in what)
+            b"".join(each if isinstance(each, bytes) else encode(each) for each in what)
         )
 
     def refused(self, pattern):
@@ -140,7 +140,7 @@ DEEDS = {
     ),
     "a step twice": (
         lambda r: r.say(model(r.step()), model(r.step() - 1)),
-        "an old one, or one twice",
+        "an old or a repeated one",
     ),
     "a step beyond the run": (
         lambda r: r.say(model(STEPS + 1)),
@@ -156,7 +156,7 @@ DEEDS = {
         "said goodbye: tired",
     ),
     "half a message": (
-        lambda r: (r.say(encoded(model(r.step()))[:-7]), r.line.close()),
+        lambda r: (r.say(encode(model(r.step()))[:-7]), r.line.close()),
         "hung up|reset",
     ),
 }
@@ -214,7 +214,7 @@ def certificate(identity, first, last):
 def test_whoever_shows_no_certificate_of_a_neighbour_is_a_stranger(running, who):
     keys, mark = running.identities, len(running.log("bonn"))
     shown = Identity.new() if who == "stranger" else keys["kiel"]
-    tls = transport.context(shown, [keys["bonn"].public], server=False)
+    tls = transport.tls_context(shown, [keys["bonn"].public], server=False)
     if who in ("expired", "own"):
         transport._load(
             tls, certificate(keys["kiel"], *((2000, 2001) if who == "expired" else (2000, 2100)))
@@ -254,7 +254,7 @@ def test_scanners_are_refused_without_a_trace_in_the_others_work(running):
                 while line.recv(1000):
                     pass
     until(lambda: running.log("bonn")[mark:].count("stranger refused") >= 4, "four refusals")
-    assert "no TLS as we speak it (http request)" in running.log("bonn")[mark:]
+    assert "no TLS handshake (http request)" in running.log("bonn")[mark:]
     running.moving("bonn", "ulm")
 
 
@@ -300,17 +300,17 @@ def test_hundreds_of_idle_connections_keep_no_neighbour_out(running):
 
 def test_a_neighbour_that_completes_tls_and_says_nothing_is_hung_up_on(running):
     with Rogue(running) as rogue:
-        running.moving("bonn", "ulm")  # nobody waits for it meanwhile
+        running.moving("bonn", "ulm")  # meanwhile no user waits for it
         rogue.refused("did not agree on a secret within 4 s")
 
 
 # files and keys that differ
 
 
-def test_nodes_with_different_files_name_the_field_to_each_other(tmp_path_factory, nursery):
+def test_nodes_with_different_files_name_the_field_to_each_other(tmp_path_factory, fork_server):
     fields = {"ulm": "training.steps", "kiel": "privacy.epsilon", "jena": "network.timeout"}
     with Trial(
-        tmp_path_factory.mktemp("trial"), nursery, 4, topology="complete", patience=0.0
+        tmp_path_factory.mktemp("trial"), fork_server, 4, topology="complete", patience=0.0
     ) as trial:
         trial.start("bonn")
         for name, (old, new) in {
@@ -342,10 +342,10 @@ def test_nodes_with_different_files_name_the_field_to_each_other(tmp_path_factor
         trial.check(codes=dict.fromkeys(trial.names, 130))
 
 
-def test_a_wrong_key_is_refused_before_anything_is_done(tmp_path_factory, nursery):
+def test_a_wrong_key_is_refused_before_anything_is_done(tmp_path_factory, fork_server):
     with Trial(
         tmp_path_factory.mktemp("trial"),
-        nursery,
+        fork_server,
         3,
         patience=0.0,
         timeout=1.0,
@@ -360,8 +360,7 @@ def test_a_wrong_key_is_refused_before_anything_is_done(tmp_path_factory, nurser
             "this key belongs to no user of 'trial'" in trial.errors("kiel")
             and not trial.path("kiel", "ledger").exists()
         )
-        # whoever takes another's file with its own key in kiel's place: the others know kiel by
-        # another
+        # a file with another key in kiel's place: the other users know kiel by its own
         file = trial.folder / "forged.toml"
         file.write_text(
             trial.file.read_text().replace(trial.identities["kiel"].line, Identity.load(other).line)
@@ -386,7 +385,9 @@ def test_every_field_changed_in_one_place_is_refused_with_its_name_by_both(name)
     keys = Identity.new(), Identity.new()
     sessions = [
         Session(
-            Ends(keys[k].key, f"user-{1 - k}", keys[1 - k].public, k == 0, f.digest, f.digests, 4),
+            SessionConfig(
+                keys[k].key, f"user-{1 - k}", keys[1 - k].public, k == 0, f.digest, f.digests, 4
+            ),
             1,
             0,
         )

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from party import Events, agreed, alone, gathered
+from party import Events, make_terms, task_of_user, train_together
 from proxy import Proxy, second_messages
 
 import decor
@@ -36,14 +36,16 @@ def transcript(tmp_path_factory):
         decor.path(USERS), exposure, decor.Adversary.eavesdropper(), sigma_cdp=1.0, sigma_cor=2.0
     )
     identities, ports = [Identity.new() for _ in range(USERS)], free_ports(USERS)
-    terms = agreed(task, plan, Recipe(), identities, rate=RATE)
+    terms = make_terms(task, plan, Recipe(), identities, rate=RATE)
 
     async def together():
         nodes = []
         for i, identity in enumerate(identities):
             ledger, listen = Ledger(folder / f"{i}.ledger"), f"127.0.0.1:{ports[i]}"
-            nodes.append(Node(terms, i, identity, alone(task, i), ledger, Events(), listen=listen))
-        await asyncio.gather(*(node.trained() for node in nodes))
+            nodes.append(
+                Node(terms, i, identity, task_of_user(task, i), ledger, Events(), listen=listen)
+            )
+        await asyncio.gather(*(node.train() for node in nodes))
         for node in nodes:
             assert not node.log.named("noise does not cancel")
             node.ledger.close()
@@ -79,7 +81,7 @@ def transcript(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def noise(transcript):
-    """[steps, users, parameters]: what everybody added, worked out from the messages alone."""
+    """[steps, users, parameters]: what each user added, computed from the messages alone."""
     seen, terms = transcript
     W = terms.plan.topology.mixing.toarray()
     before = np.concatenate([np.ones((1, USERS, WIDE)), np.einsum("ij,tjk->tik", W, seen[:-1])])
@@ -139,33 +141,41 @@ def test_the_noise_of_an_absent_neighbours_edge_is_added_all_the_same(tmp_path):
         decor.path(3), decor.Exposure(1.0, steps), decor.Adversary.eavesdropper(), 1.0, 2.0
     )
     identities = [Identity.new() for _ in range(3)]
-    terms = agreed(task, plan, Recipe(), identities, rate=RATE, patience=1.0, timeout=3.0)
+    terms = make_terms(task, plan, Recipe(), identities, rate=RATE, patience=1.0, timeout=3.0)
 
     async def together():
         nodes = []
         for i in (0, 1):
             ledger = Ledger(tmp_path / f"{i}.ledger")
             nodes.append(
-                Node(terms, i, identities[i], alone(task, i), ledger, Events(), witness=Ears())
+                Node(
+                    terms,
+                    i,
+                    identities[i],
+                    task_of_user(task, i),
+                    ledger,
+                    Events(),
+                    recorder=Ears(),
+                )
             )
-        await asyncio.gather(*(node.trained() for node in nodes))
+        await asyncio.gather(*(node.train() for node in nodes))
         for node in nodes:
             node.ledger.close()
 
     seen = np.full((steps, 2, WIDE), np.nan)
 
     class Ears:
-        def heard(self, sender, step, round_, values):
+        def record_model(self, sender, step, round_, values):
             if round_ == 0 and step < steps:
                 seen[step, sender] = np.frombuffer(values)
 
-        def began(self, step, model):
+        def record_start(self, step, model):
             pass
 
-        def shared(self, step, keys):
+        def record_keys(self, step, keys):
             pass
 
-        def drawing(self, source, kind):
+        def record_random(self, source, kind):
             return source
 
     asyncio.run(together())
@@ -214,7 +224,7 @@ def test_no_secret_is_on_disk_or_in_a_log(tmp_path, monkeypatch):
 
         return drawn
 
-    nodes, runs = gathered(task, plan, Recipe(), tmp_path, random=noted_random)
+    nodes, runs = train_together(task, plan, Recipe(), tmp_path, random=noted_random)
     for k, run in enumerate(runs):
         run.save(tmp_path / f"run-{k}")
     secrets.update(own)

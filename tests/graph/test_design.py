@@ -38,12 +38,12 @@ def test_as_many_rounds_as_eigenvalues_are_the_average_and_one_less_is_not(topol
 @given(graphs(most=12), st.integers(2, 6))
 def test_designed_rounds_leave_no_more_noise_than_plain_or_chebyshevs(topology, rounds):
     steps = 100_000
-    ours = Gossip(rounds, "designed").left_of(topology, 1.0, steps)
+    ours = Gossip(rounds, "designed").residual(topology, 1.0, steps)
     assert ours >= 0
     for other in (False, True):
         assert (
             ours
-            <= 1.02 * Gossip(rounds, other).left_of(topology, 1.0, steps) + 1e-9 * topology.users
+            <= 1.02 * Gossip(rounds, other).residual(topology, 1.0, steps) + 1e-9 * topology.users
         )
     assert Gossip(rounds, "designed").shrinkage(topology) < 1
 
@@ -59,14 +59,14 @@ def test_no_polynomial_found_by_search_leaves_less(topology, rounds):
     noise = modes.edges + design._OWN_NOISE * modes.users
 
     def left(roots):
-        return min(design._left(design._squared(roots, modes.eigenvalues), noise), 1e6)
+        return min(design._residual(design._squares(roots, modes.eigenvalues), noise), 1e6)
 
     starts = np.random.default_rng(0).uniform(-0.5, 0.95, (20, rounds))
     found = min(
         minimize(left, start, method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-9}).fun
         for start in starts
     )
-    assert left(np.array(design.designed_roots(topology, rounds))) <= 1.01 * found
+    assert left(np.array(design.design_roots(topology, rounds))) <= 1.01 * found
 
 
 LONG = [
@@ -79,24 +79,20 @@ LONG = [
 
 @pytest.mark.parametrize(("topology", "rounds", "reached"), LONG, ids=repr)
 def test_long_graphs_are_designed_for_too(topology, rounds, reached):
-    """Where a whole step of the iteration overshoots, and plain rounds leave five times as much or
-    more.
-    """
+    """Here a whole step of the iteration overshoots; plain rounds leave five times as much."""
     modes = modes_of(topology)
-    left = [Gossip(rounds, how).left_of(topology, 1.0, 10**6) for how in ("designed", False)]
+    left = [Gossip(rounds, how).residual(topology, 1.0, 10**6) for how in ("designed", False)]
     noise = modes.edges + design._OWN_NOISE * modes.users
-    roots = np.array(design.designed_roots(topology, rounds))
+    roots = np.array(design.design_roots(topology, rounds))
     assert (
-        design._left(design._squared(roots, modes.eigenvalues), noise) <= reached
+        design._residual(design._squares(roots, modes.eigenvalues), noise) <= reached
         and left[0] < left[1] / 4
     )
 
 
 @pytest.mark.parametrize("users", [64, 128, 500])
 def test_many_rounds_in_a_row_do_not_lose_digits(users):
-    """Some modes grow on the way; in the order taken, by no more than the rounds can lose in single
-    precision either.
-    """
+    """Some modes grow on the way, but in Leja's order not beyond what float32 can lose."""
     P = Gossip(users // 2, "designed").matrix(decor.ring(users))
     assert np.allclose(P, 1 / users, rtol=0, atol=1e-11)
 

@@ -87,9 +87,7 @@ def test_a_name_that_an_edge_list_cannot_hold_is_refused(tmp_path):
 
 
 def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path):
-    """Found by review: it made one user two, and everybody looked better protected than
-    they were.
-    """
+    """A review found that it made one user two, so that all looked better protected."""
     path = tmp_path / "bom.txt"
     path.write_bytes(b"\xef\xbb\xbf0 1\n1 2\n0 2\n")
     assert decor.read(path) == decor.from_edges(3, [(0, 1), (1, 2), (0, 2)])

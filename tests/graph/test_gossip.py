@@ -12,7 +12,7 @@ import decor
 from decor.errors import InputError
 from decor.graph import gossip as gossip_module
 from decor.graph import mixing, modes
-from decor.graph.design import designed_roots
+from decor.graph.design import design_roots
 from decor.graph.gossip import MAX_ROUNDS, Gossip
 
 gossips = st.builds(Gossip, st.integers(0, 12), st.sampled_from([False, True, "designed"]))
@@ -42,14 +42,12 @@ def modes_of_disagreement(topology):
 
 
 def oracle(gossip, topology):
-    """P(W) through eigenvectors and the definition T_k(cos u) = cos(k u), T_k(cosh u) =
-    cosh(k u).
-    """
+    """P(W) by eigenvectors, with T_k(cos u) = cos(k u) and T_k(cosh u) = cosh(k u)."""
     values, vectors = modes_of_disagreement(topology)
     l = np.abs(values).max(initial=0.0)  # noqa: E741
     k = gossip.rounds
     if gossip.accelerate == "designed" and k > 1:
-        roots = np.array(designed_roots(topology, k))
+        roots = np.array(design_roots(topology, k))
         P = np.prod((values[:, None] - roots) / (1 - roots), axis=1)
     elif gossip.accelerate and l > 1e-6:
         P = np.cos(k * np.arccos(np.clip(values / l, -1, 1))) / math.cosh(k * math.acosh(1 / l))
@@ -110,7 +108,7 @@ def test_one_round_is_the_papers_gossip(topology):
     for gossip in (Gossip(), Gossip(1, accelerate=True)):
         assert np.allclose(gossip.matrix(topology), topology.mixing.toarray(), rtol=0, atol=1e-15)
         assert np.allclose(
-            gossip.left_on_edges(topology),
+            gossip.edge_residuals(topology),
             mixing.edge_heterogeneity(topology),
             rtol=1e-12,
             atol=1e-14,
@@ -139,16 +137,16 @@ def check_what_is_left(topology, gossip, steps):
     powers = [np.linalg.matrix_power(P, k) for k in range(1, steps + 1)]
     i, j = topology.edges.T
     by_edge = sum(((p[i] - p[j]) ** 2).sum(axis=1) for p in powers)
-    assert np.allclose(gossip.left_on_edges(topology, steps), by_edge, rtol=1e-10, atol=1e-12)
+    assert np.allclose(gossip.edge_residuals(topology, steps), by_edge, rtol=1e-10, atol=1e-12)
     together = sum(np.linalg.norm(p - J) ** 2 for p in powers)
     assert gossip.distance_to_average(topology, steps) == pytest.approx(
         together, rel=1e-10, abs=1e-12
     )
     variances = np.linspace(1, 3, topology.edge_count)
-    assert gossip.left_of(topology, variances, steps) == pytest.approx(
+    assert gossip.residual(topology, variances, steps) == pytest.approx(
         variances @ by_edge, rel=1e-10, abs=1e-12
     )
-    assert gossip.left_of(topology, 2.0, steps) == pytest.approx(
+    assert gossip.residual(topology, 2.0, steps) == pytest.approx(
         2 * np.sum(by_edge), rel=1e-10, abs=1e-12
     )
 
@@ -161,10 +159,10 @@ def test_users_without_neighbours_keep_their_models(users):
         assert (
             gossip.shrinkage(alone)
             == gossip.distance_to_average(alone, 9)
-            == gossip.left_of(alone, 1.0)
+            == gossip.residual(alone, 1.0)
             == 0
         )
-        assert gossip.left_on_edges(alone).shape == (0,)
+        assert gossip.edge_residuals(alone).shape == (0,)
 
 
 def test_no_rounds_leave_everything():
@@ -173,7 +171,7 @@ def test_no_rounds_leave_everything():
         assert none.steps(decor.ring(5)) == () and (none.matrix(decor.ring(5)) == np.eye(5)).all()
         assert none.shrinkage(decor.ring(5)) == none.shrinkage(decor.complete(5)) == 1
         assert (
-            np.allclose(none.left_on_edges(decor.path(4), 10), 20)
+            np.allclose(none.edge_residuals(decor.path(4), 10), 20)
             and none.distance_to_average(decor.ring(5), 10) == 40
         )
 
@@ -204,7 +202,9 @@ def test_hundreds_of_rounds_stay_finite_and_right(topology):
             float(mpmath.chebyt(200, mpmath.mpf(v) / l) / mpmath.chebyt(200, 1 / l))
             for v in eigenvalues
         ]
-    assert np.allclose(Gossip(200, True).at(topology, eigenvalues), expected, rtol=0, atol=1e-11)
+    assert np.allclose(
+        Gossip(200, True).value_at(topology, eigenvalues), expected, rtol=0, atol=1e-11
+    )
     P = Gossip(200, True).matrix(topology)
     assert np.isfinite(P).all() and np.allclose(P.sum(axis=1), 1, rtol=0, atol=1e-12)
     most = Gossip(MAX_ROUNDS, True)
@@ -223,7 +223,7 @@ def test_an_l_too_small_still_shrinks_every_mode(monkeypatch):
             "second_eigenvalue",
             lambda t, short=short: np.abs(values).max() * (1 - short),
         )
-        assert np.abs(Gossip(25, True).at(topology, values)).max() < 1
+        assert np.abs(Gossip(25, True).value_at(topology, values)).max() < 1
 
 
 LARGE = [
@@ -263,33 +263,33 @@ def test_large_graphs_are_estimated_to_a_few_percent(topology, gossip, as_if_lar
         return gossip.distance_to_average(topology, steps)
 
     def uniform(steps):
-        return gossip.left_of(topology, 1.0, steps)
+        return gossip.residual(topology, 1.0, steps)
 
     def by_edge(steps):
-        return gossip.left_of(topology, variances, steps)
+        return gossip.residual(topology, variances, steps)
 
     exact, l = totals(), modes.second_eigenvalue(topology)  # noqa: E741
     by_edges, shrinkage = (
-        (gossip.left_on_edges(topology, 1), gossip.left_on_edges(topology, 50)),
+        (gossip.edge_residuals(topology, 1), gossip.edge_residuals(topology, 50)),
         gossip.shrinkage(topology),
     )
     as_if_large()
     assert np.allclose(totals(), exact, rtol=0.08)
     assert l * (1 - 1e-12) <= modes.second_eigenvalue(topology) <= l + 3e-8
     assert gossip.shrinkage(topology) == pytest.approx(shrinkage, rel=1e-5)
-    assert np.allclose(gossip.left_on_edges(topology, 1), by_edges[0], rtol=1e-5, atol=1e-12)
-    assert (gossip.left_on_edges(topology, 50) >= by_edges[1] * (1 - 1e-6)).all(), (
+    assert np.allclose(gossip.edge_residuals(topology, 1), by_edges[0], rtol=1e-5, atol=1e-12)
+    assert (gossip.edge_residuals(topology, 50) >= by_edges[1] * (1 - 1e-6)).all(), (
         "a bound from above"
     )
 
 
 def test_where_p_fills_up_its_rows_are_bounded_from_above(as_if_large, monkeypatch):
     topology = LARGE[0]
-    exact = {g: g.left_on_edges(topology) for g in (Gossip(6), Gossip(6, True))}
+    exact = {g: g.edge_residuals(topology) for g in (Gossip(6), Gossip(6, True))}
     as_if_large()
     monkeypatch.setattr(gossip_module, "_FILL", 10)
     for gossip, value in exact.items():
-        assert (gossip.left_on_edges(topology) >= value).all()
+        assert (gossip.edge_residuals(topology) >= value).all()
     with pytest.raises(InputError, match="900 users would be dense"):
         Gossip().matrix(topology)
 
@@ -299,8 +299,8 @@ def test_a_million_users_on_a_ring_cost_less_than_a_second():
     gossip = Gossip(8)
     small = decor.ring(1000)  # a thousand users do not see the far side in a hundred steps of eight
     for million, thousand in (
-        (gossip.left_of(topology, 1.0, 100) / 1e6, gossip.left_of(small, 1.0, 100) / 1e3),
-        (gossip.left_on_edges(topology)[0], gossip.left_on_edges(small)[0]),
+        (gossip.residual(topology, 1.0, 100) / 1e6, gossip.residual(small, 1.0, 100) / 1e3),
+        (gossip.edge_residuals(topology)[0], gossip.edge_residuals(small)[0]),
     ):
         assert million == pytest.approx(thousand, rel=1e-6)
 

@@ -77,7 +77,7 @@ def test_a_topology_cannot_be_changed():
         topology.users = 6
 
 
-def test_nobody_can_claim_a_family_whose_closed_form_would_be_wrong():
+def test_no_caller_can_claim_a_family_whose_closed_form_would_be_wrong():
     with pytest.raises(TypeError):
         decor.Topology(4, np.array([[0, 1]]), None, "ring")
     assert decor.Topology(4, decor.ring(4).edges).family is None

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from decor.errors import DecorError, InputError
-from decor.learning.batches import Batches, choose, sample, secretly
+from decor.learning.batches import Batches, choose, sample, secret_batch
 
 STEPS = 4000
 
@@ -25,7 +25,7 @@ def drawn(records, size, sampling, seeds=(0,), steps=STEPS):
 
 
 def own(taken, records):
-    """Each user's own records alone, after a look that it takes nobody else's."""
+    """Each user's own examples, after a check that it takes no others."""
     starts = np.concatenate([[0], np.cumsum(records)])
     found = []
     for u in range(len(records)):
@@ -50,7 +50,7 @@ def rate_fits(taken, q):
     return (abs(taken.mean(0) - q) < 4.5 * np.sqrt(q * (1 - q) / trials)).all()
 
 
-def test_without_a_size_everybody_takes_everything_with_its_own_weight():
+def test_without_a_size_each_user_takes_everything_with_its_own_weight():
     batch = Batches((3, 1, 4), None, "fixed", [0, 1]).draw(7)
     assert batch.rows.tolist() == [[0, 1, 2, 8], [3, 8, 8, 8], [4, 5, 6, 7]]
     assert batch.weights.tolist() == [[1 / 3] * 3 + [0], [1, 0, 0, 0], [0.25] * 4]
@@ -238,9 +238,7 @@ def test_a_batch_is_a_function_of_seed_step_and_user(sampling):
 
 
 def test_a_batch_that_does_not_fit_is_drawn_again_with_room():
-    """Rarer than once in 10^30 steps, so it is made to happen: leaving a record out would change
-    the law.
-    """
+    """Rarer than 1 in 10^30 steps, so it is forced. Dropping examples would change the law."""
     tight, wide = (Batches((30, 50), 10, "poisson", [1, 2]) for _ in range(2))
     tight._rows = np.empty((4, 1), dtype=np.int64)
     for step in range(20):
@@ -258,7 +256,7 @@ def test_room_for_a_poisson_batch_does_not_grow_with_the_shard():
 def test_a_batch_larger_than_a_shard_names_the_user_and_the_way_out(sampling):
     with pytest.raises(
         InputError,
-        match=r"batch_size 6 is larger than the shard of user 1, 5 records; lower it, "
+        match=r"batch_size 6 is larger than the shard of user 1, 5 examples; lower it, "
         r"or leave it out",
     ):
         Batches((8, 5, 4), 6, sampling, [0])
@@ -266,15 +264,13 @@ def test_a_batch_larger_than_a_shard_names_the_user_and_the_way_out(sampling):
 
 
 def secret_batches(records, size, sampling, draws=STEPS):
-    """[draws, records]: what a real user takes, by bytes of its own; every weight is looked at on
-    the way.
-    """
+    """[draws, examples]: what a real user takes with its own bytes; checks every weight."""
     random = np.random.default_rng(7).bytes
     taken = np.zeros((draws, records), dtype=np.int64)
     for k in range(draws):
-        batch = secretly(records, size, sampling, random)
+        batch = secret_batch(records, size, sampling, random)
         (rows,) = batch.rows.tolist()
-        if rows == [records]:  # nobody: the row after the last, which weighs nothing
+        if rows == [records]:  # none: the row after the last, which weighs nothing
             assert sampling == "poisson" and float(batch.weights) == 0.0
             continue
         assert batch.weights == 1 / size, "by the expected size, never the realised one"
@@ -306,9 +302,7 @@ def test_a_real_users_fixed_batches_have_their_size_and_every_record_alike():
 
 
 def private(records, size, sampling, steps=STEPS):
-    """[steps, records of all] and the batches: what the users of a private run take, by words of
-    the cipher.
-    """
+    """([steps, examples], batches) of a private run, with words of the cipher."""
 
     def words(step, count):
         return np.random.default_rng([8, step]).integers(0, 2**32, count, np.uint32)
@@ -359,9 +353,7 @@ def test_a_private_runs_fixed_batches_are_every_subset_alike_for_every_user():
 
 
 def test_words_that_would_favour_some_records_are_rejected():
-    """2^64 mod 5 is 1, mod 4 is 0, mod 3 is 1: the word 0 is rejected for the first place and the
-    third alone.
-    """
+    """2^64 mod 5, 4 and 3 is 1, 0 and 1: word 0 is rejected at the first and third place."""
     words = np.array([0, 2**64 - 1, 0, 0, 7], np.uint64).view(np.uint32)
     taken, scratch = np.empty(3, np.int64), np.arange(5)
     choose(words, 5, scratch, taken)

@@ -49,9 +49,7 @@ def test_layers_alternate_with_the_activation_and_end_without():
 
 @pytest.mark.parametrize("layer", [0, 2])
 def test_first_weights_follow_the_law_of_torch(layer):
-    """Uniform within 1/sqrt(inputs): accepted, while 2/3 and 3/2 of it are not; torch's own layers
-    pass the same test.
-    """
+    """Uniform within 1/sqrt(inputs), not within 2/3 or 3/2 of it; torch's own layers pass too."""
     torch.manual_seed(0)
     ours, theirs = (
         models.mlp(40, 900, 900, seed=1)[layer],
@@ -98,7 +96,7 @@ def test_a_default_type_set_elsewhere_changes_nothing():
     ("build", "said"),
     [
         (lambda: models.mlp(4), r"at least two sizes, such as mlp\(784, 128, 10\), not \(4,\)"),
-        (lambda: models.mlp(4, 0, 2), "size of a layer must be a whole number from 1, not 0"),
+        (lambda: models.mlp(4, 0, 2), "size of a layer must be .*not 0"),
         (lambda: models.mlp(4, 2.5), "not 2.5"),
         (lambda: models.mlp(4, 2, activation="gelu"), "relu, tanh, not 'gelu'"),
         (lambda: models.mlp(4, 2, seed=-1), "seed"),

@@ -1,6 +1,4 @@
-"""A user's own data: read as it is, refused where it is not data, and never repeated in an
-error.
-"""
+"""A user's own data is read as it is, or refused, and never repeated in an error."""
 
 import sys
 from types import ModuleType

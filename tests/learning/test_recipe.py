@@ -1,6 +1,4 @@
-"""One recipe for every way to train: the same fields, defaults and checks in library, commands and
-federation file.
-"""
+"""One recipe for library, commands and federation file: fields, defaults and checks."""
 
 from dataclasses import MISSING, fields
 
@@ -61,7 +59,7 @@ def test_fields_by_name_are_short_for_a_recipe():
 def test_the_manifest_says_what_version_0_1_said():
     assert Recipe(
         gossip_rounds=3, accelerate="chebyshev", schedule=decor.schedule.Cosine(0.1)
-    ).described() == {
+    ).to_json() == {
         "schedule": {"name": "Cosine", "final": 0.1},
         "momentum": 0.0,
         "weight_decay": 0.0,

@@ -56,9 +56,7 @@ def test_the_pl_schedule_starts_at_p_over_cl_and_is_capped_by_the_learning_rate(
 
 
 def descent(rates, curvatures):
-    """Losses of gradient descent on sum h x^2 / 2 from ones, without noise and with one model (p =
-    1).
-    """
+    """Losses of noiseless gradient descent on sum h x^2 / 2 from ones, with one model (p = 1)."""
     x, h = np.ones(len(curvatures)), np.asarray(curvatures)
     losses = [float((h * x * x).sum() / 2)]
     for rate in rates:

@@ -59,7 +59,7 @@ def test_shards_follow_their_seed(deal):
     assert (np.random.get_state()[1] == before).all(), "numpy's global random state is left alone"
 
 
-def test_iid_takes_a_number_of_records_and_gives_everybody_every_label():
+def test_iid_takes_a_number_of_records_and_gives_every_user_every_label():
     assert_dealt(shards.iid(10, 3), 3, 10)
     assert [part.tolist() for part in shards.iid(1000, 4, 2)] == [
         part.tolist() for part in shards.iid(LABELS, 4, 2)
@@ -154,7 +154,7 @@ def test_parts_that_fall_short_of_one_by_rounding_lose_no_record(monkeypatch):
 def test_a_users_number_of_records_is_its_part_within_one_record():
     labels = np.zeros(1000, dtype=int)
     sizes = [len(part) for part in shards.dirichlet(labels, 3, 1e12)]
-    assert set(sizes) <= {333, 334}, "alpha without end: everybody the same"
+    assert set(sizes) <= {333, 334}, "infinite alpha: all users the same"
 
 
 def test_redraws_end_with_the_way_out():
@@ -163,7 +163,7 @@ def test_redraws_end_with_the_way_out():
         assert min(len(part) for part in shards.dirichlet(labels, 6, 0.5, seed, least=3)) >= 3
     with pytest.raises(
         InputError,
-        match=r"alpha=0.001\) over 10 users .* 1 of the 40 records.*larger alpha, "
+        match=r"alpha=0.001\) over 10 users .* 1 of the 40 examples.*larger alpha, "
         r"fewer users, or iid",
     ):
         shards.dirichlet(labels, 10, 1e-3)
@@ -197,12 +197,12 @@ def test_many_users_are_dealt_out():
     [
         (
             lambda: shards.iid(3, 4),
-            "3 records cannot give 4 users at least 1 each; take at most 3 users",
+            "3 examples cannot give 4 users at least 1 each; take at most 3 users",
         ),
         (lambda: shards.by_label([0, 1], 3), "take at most 2 users"),
         (lambda: shards.dirichlet([0, 1, 1], 2, 10.0, least=2), "take at most 1 users"),
-        (lambda: shards.iid([], 1), "0 records"),
-        (lambda: shards.iid(3, 0), "users must be a whole number from 1, not 0"),
+        (lambda: shards.iid([], 1), "0 examples"),
+        (lambda: shards.iid(3, 0), "users must be .*not 0"),
         (lambda: shards.iid(3, 1.0), "not 1.0"),
         (lambda: shards.iid(3, True), "not True"),
         (lambda: shards.iid(-3, 1), "not -3"),

@@ -60,13 +60,15 @@ def second(X2, y2):
 BAD = {
     "fewer targets": (
         lambda: made(shards=second(X, Y[:4])),
-        "user 1 has 6 records but 4 targets; give one target",
+        "user 1 has 6 examples but 4 targets; give one target",
     ),
-    "fewer records": (lambda: made(shards=second(X[:2], Y)), "user 1 has 2 records but 6 targets"),
+    "fewer examples": (
+        lambda: made(shards=second(X[:2], Y)),
+        "user 1 has 2 examples but 6 targets",
+    ),
     "other features": (
         lambda: made(shards=second(X[:, :3], Y)),
-        r"user 1 has records of shape "
-        r"\(3,\).*give everybody the same",
+        r"user 1 has examples of shape \(3,\).*same features",
     ),
     "other targets": (
         lambda: made(nn.Linear(4, 1), losses.squared, [(X, REAL), (X, np.hstack([REAL, REAL]))]),
@@ -74,7 +76,7 @@ BAD = {
     ),
     "other type": (
         lambda: made(shards=second(X.astype("float64"), Y)),
-        "user 1 has records of type .*float64.*one type",
+        "user 1 has examples of type .*float64.*one type",
     ),
     "empty shard": (
         lambda: made(shards=second(X[:0], Y[:0])),
@@ -82,44 +84,47 @@ BAD = {
     ),
     "NaN": (
         lambda: made(shards=second(changed(X, (3, 1), np.nan), Y)),
-        "user 1 has a NaN .* records at record 3; fill in or drop",
+        "user 1 has a NaN .* examples at example 3; fill it in, or drop",
     ),
     "infinity": (
         lambda: made(shards=second(changed(X, (0, 0), -np.inf), Y)),
-        "user 1 has a NaN or an infinity in its records at record 0",
+        "user 1 has a NaN or an infinity in its examples at example 0",
     ),
     "NaN in targets": (
         lambda: made(
             nn.Linear(4, 1), losses.squared, [(X, REAL), (X, changed(REAL, (5, 0), np.nan))]
         ),
-        "user 1 has a NaN .* targets at record 5",
+        "user 1 has a NaN .* targets at example 5",
     ),
     "label -1": (
         lambda: made(shards=second(X, 2 * Y - 1)),
-        "user 1 has label -1 at record 0.*classes 0 to 1; number the labels from 0",
+        "user 1 has label -1 at example 0.*classes 0 to 1; number the labels from 0",
     ),
-    "label 2": (lambda: made(shards=second(X, changed(Y, 4, 2))), "user 1 has label 2 at record 4"),
+    "label 2": (
+        lambda: made(shards=second(X, changed(Y, 4, 2))),
+        "user 1 has label 2 at example 4",
+    ),
     "label -1 as a float": (
         lambda: made(shards=[(X, REAL[:, 0]), (X, 2 * REAL[:, 0] - 1)]),
-        "user 1 has label -1 at record 0",
+        "user 1 has label -1 at example 0",
     ),
     "half a label": (
         lambda: made(shards=[(X, REAL[:, 0]), (X, REAL[:, 0] / 2)]),
-        "user 1 has label 0.5 at record 1",
+        "user 1 has label 0.5 at example 1",
     ),
     "class beyond the model": (
         lambda: made(models.mlp(4, 3, 2), losses.cross_entropy, second(X, changed(Y, 2, 7))),
-        "user 1 has label 7 at record 2, but the model knows classes 0 to 1",
+        "user 1 has label 7 at example 2, but the model knows classes 0 to 1",
     ),
     "negative class": (
         lambda: made(models.mlp(4, 3, 2), functional.cross_entropy, second(X, changed(Y, 5, -100))),
-        "user 1 has label -100 at record 5",
+        "user 1 has label -100 at example 5",
     ),
     "class beyond the model, loss object": (
         lambda: trained(
             made(models.mlp(4, 3, 2), nn.CrossEntropyLoss(), second(X, changed(Y, 1, 2)))
         ),
-        "user 1.* label 2 at record 1",
+        "user 1.* label 2 at example 1",
     ),
     "float classes": (
         lambda: trained(made(models.mlp(4, 3, 2), losses.cross_entropy, [(X, REAL[:, 0])] * 3)),
@@ -143,21 +148,20 @@ BAD = {
     ),
     "labels of the test data": (
         lambda: made(test=(X, Y - 1)),
-        "the test data has label -1 at record 0",
+        "the test data has label -1 at example 0",
     ),
     "features of the test data": (
         lambda: made(test=(X[:, :2], Y)),
-        "the test data has records of shape",
+        "the test data has examples of shape",
     ),
     "NaN in the test data": (
         lambda: made(test=(changed(X, (2, 2), np.nan), Y)),
-        "the test data has a NaN .* at record 2",
+        "the test data has a NaN .* at example 2",
     ),
     "empty test data": (lambda: made(test=(X[:0], Y[:0])), "the test data has an empty shard"),
     "no users": (
         lambda: made(shards=[]),
-        r"list of \(X, y\), one for every user, or a mapping .* "
-        r"and not empty",
+        r"list of \(X, y\), .* or a mapping .* and not empty",
     ),
     "one array": (lambda: made(shards=X), "shards must be a list"),
     "one tensor": (lambda: made(shards=torch.zeros(3, 2)), "shards must be a list"),
@@ -171,18 +175,15 @@ BAD = {
     "a name twice": (lambda: made(shards={"1": (X, Y), 1: (X, Y)}), "shards names a user twice"),
     "one named shard None": (
         lambda: made(shards={"bonn": (X, Y), "ulm": None}),
-        r"shard of user ulm "
-        r"must be a pair \(X, y\)",
+        r"shard of user ulm must be a pair \(X, y\)",
     ),
     "unlike by name": (
         lambda: made(shards={"bonn": (X, Y), "ulm": (X[:, :2], Y)}),
-        r"user ulm has .* but "
-        r"user bonn has \(4,\)",
+        r"user ulm has .* but user bonn has \(4,\)",
     ),
     "one shard None": (
         lambda: made(shards=[(X, Y), None]),
-        r"shard of user 1 must be a pair \(X, "
-        r"y\)",
+        r"shard of user 1 must be a pair \(X, y\)",
     ),
     "three parts": (lambda: made(shards=[(X, Y), (X, Y, Y)]), "shard of user 1 must be a pair"),
     "words": (
@@ -195,7 +196,7 @@ BAD = {
     ),
     "numbers without a first axis": (
         lambda: made(shards=[(np.float32(1), np.float32(1))]),
-        "user 0 has 0 records",
+        "user 0 has 0 examples",
     ),
     "complex": (lambda: trained(made(shards=[(X.astype("complex64"), Y)] * 3)), "user 0.*complex"),
     "sparse": (
@@ -240,8 +241,8 @@ UNFIT = {
 
 @pytest.mark.parametrize("path", ["auto", "generic"])
 @pytest.mark.parametrize("name", UNFIT)
-def test_a_model_that_cannot_take_the_records_is_refused_with_their_shape(name, path):
-    with pytest.raises(InputError, match=r"the model cannot take records of shape \((4,|)\)"):
+def test_a_model_that_cannot_take_the_examples_is_refused_with_their_shape(name, path):
+    with pytest.raises(InputError, match=r"the model cannot take examples of shape \((4,|)\)"):
         trained(UNFIT[name](), path)
 
 
@@ -253,7 +254,7 @@ MISFITS = {
     "squared loss of two outputs and one target": lambda: made(
         models.mlp(4, 3, 2), losses.squared, [(X, REAL[:, 0])] * 3
     ),
-    "loss of every record": lambda: made(
+    "loss of every example": lambda: made(
         models.mlp(4, 3, 2), nn.CrossEntropyLoss(reduction="none")
     ),
 }
@@ -277,17 +278,15 @@ def test_targets_that_do_not_fit_the_loss_are_refused_or_mean_the_same_on_both_p
 @pytest.mark.parametrize("path", ["auto", "generic"])
 def test_a_loss_that_sums_is_refused(path, unit):
     task = made(models.mlp(4, 3, 2), nn.CrossEntropyLoss(reduction="sum"))
-    with pytest.raises(InputError, match=r"averages over records \(reduction=.mean.\)"):
+    with pytest.raises(InputError, match=r"averages over examples \(reduction=.mean.\)"):
         trained(task, path, unit)
 
 
 def test_a_loss_weighted_by_class_is_refused_wherever_the_classes_stand():
-    """Torch divides by the sum of the weights in the batch: no mean over records, which the first
-    two alone may not show.
-    """
+    """Torch divides by the batch's sum of weights, which two examples of one class do not show."""
     loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0], dtype=torch.float64))
     for order in ([0, 1, 1, 0, 1, 0], [1, 1, 1, 0, 0, 0]):
-        with pytest.raises(InputError, match="averages over records"):
+        with pytest.raises(InputError, match="averages over examples"):
             trained(
                 made(
                     models.mlp(4, 3, 2).double(), loss, [(X.astype("float64"), np.array(order))] * 3
@@ -321,9 +320,7 @@ class Counting(nn.Module):
 
 
 def test_a_task_leaves_the_model_as_it_was():
-    """A look at what the model says must not run private data through statistics that it keeps, nor
-    draw random numbers.
-    """
+    """Trying the model must not update its buffers with private data, nor draw random numbers."""
     model = Counting()
     random = torch.get_rng_state()
     made(model, losses.cross_entropy)
@@ -332,7 +329,7 @@ def test_a_task_leaves_the_model_as_it_was():
     assert torch.equal(random, torch.get_rng_state())
 
 
-def test_statistics_of_records_kept_by_any_norm_are_refused():
+def test_statistics_of_examples_kept_by_any_norm_are_refused():
     model = nn.Sequential(
         nn.Unflatten(1, (2, 2)),
         nn.InstanceNorm1d(2, track_running_stats=True),
@@ -420,6 +417,12 @@ def test_shards_are_kept_apart_from_what_the_caller_does_next():
     assert not task.shards[0][0].requires_grad
     with pytest.raises(AttributeError):
         task.name = "other"
+
+
+def test_a_task_never_shows_its_records():
+    assert repr(decor.tasks.breast_cancer(users=4)) == (
+        "Task('breast-cancer', 4 users, 456 examples, 31 parameters)"
+    )
 
 
 BLOCK = """

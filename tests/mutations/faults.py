@@ -80,9 +80,9 @@ class Fault:
         return self.edits[0].files.partition("/")[0]
 
 
-CHANNEL, TRAJECTORY, BATCHES = (
+CHANNEL, DESCENT, BATCHES = (
     "training/test_channel.py::test_",
-    "training/test_trajectory.py::test_",
+    "training/test_descent.py::test_",
     "learning/test_batches.py::test_",
 )
 TRANSCRIPTS, CONTRACT, CRASHES = (
@@ -92,10 +92,12 @@ AGREEMENT, GRID, ROOT, STREAM = (
     f"noise/test_{name}.py::test_" for name in ("agreement", "grid", "root", "stream")
 )
 ACCOUNTANT, EXAMPLES, SUBSAMPLED = (
-    f"privacy/test_{name}.py::test_" for name in ("accountant", "examples", "subsampled")
+    f"privacy/{name}.py::test_"
+    for name in ("loss/test_accountant", "test_examples", "loss/test_subsampled")
 )
 
-PRIVATE, SECRET = "training/test_private.py::test_", "noise/test_secret.py::test_"
+PRIVATE, SECRET = "training/test_private.py::test_", "noise/test_private_noise.py::test_"
+RESUMPTION = "training/test_resume_state.py::test_"
 
 CLIP, TILES = "learning/gradients/test_clip.py::test_", "learning/gradients/test_tiles.py::test_"
 
@@ -253,8 +255,8 @@ FAULTS = (
         (
             Edit(
                 "noise/agreement.py",
-                '_keyed(self._chain, b"key" + struct.pack("<Q", step))',
-                '_keyed(self._confirmation, b"key")',
+                '_hmac(self._chain, b"key" + struct.pack("<Q", step))',
+                '_hmac(self._confirmation, b"key")',
             ),
         ),
         (AGREEMENT + "both_ends_have_the_same_key_in_every_step_and_another_in_each",),
@@ -264,7 +266,7 @@ FAULTS = (
     Fault(
         "peers: keys of past steps can be had again",
         "whoever seizes a machine takes the noise off all earlier messages",
-        (Edit("noise/agreement.py", 'self._chain[:] = _keyed(self._chain, b"next")', "pass"),),
+        (Edit("noise/agreement.py", 'self._chain[:] = _hmac(self._chain, b"next")', "pass"),),
         (AGREEMENT + "the_chain_after_a_step_does_not_hold_that_steps_key",),
         dash=NO_LAW,
     ),
@@ -314,13 +316,13 @@ FAULTS = (
         "the difference of two steps is free of noise",
         (
             Edit(
-                "noise/secret.py",
+                "noise/private_noise.py",
                 "self._secret.key(_NOISE, step, first, group)",
                 "self._secret.key(_NOISE, 0, first, group)",
             ),
         ),
         (
-            "noise/test_secret.py::test_the_covariance_is_the_planned_one_and_steps_know_nothing_of_each_other",
+            "noise/test_private_noise.py::test_the_covariance_is_the_planned_one_and_steps_know_nothing_of_each_other",
         ),
         "private",
         issue="noise reused over steps",
@@ -330,13 +332,13 @@ FAULTS = (
         "noise does not cancel, and the average model has that of all edges",
         (
             Edit(
-                "noise/secret.py",
+                "noise/private_noise.py",
                 "            minus[k] -= value\n",
                 "            minus[k] += value\n",
             ),
         ),
         (
-            "noise/test_secret.py::test_the_covariance_is_the_planned_one_and_steps_know_nothing_of_each_other",
+            "noise/test_private_noise.py::test_the_covariance_is_the_planned_one_and_steps_know_nothing_of_each_other",
         ),
         "private",
         issue="same sign at both ends",
@@ -347,7 +349,7 @@ FAULTS = (
         (
             Edit(
                 "noise/agreement.py",
-                "HKDF(SHA256(), 64, salt=said, info=_SECRET).derive(shared)",
+                "HKDF(SHA256(), 64, salt=transcript, info=_SECRET).derive(shared)",
                 "HKDF(SHA256(), 64, salt=None, info=_SECRET).derive(self.edge.federation)",
             ),
         ),
@@ -394,8 +396,8 @@ FAULTS = (
         (
             Edit(
                 "noise/grid.py",
-                "_add(values, np.int64(multiple), some)",
-                "_add(values, np.int64(1 if multiple > 0 else -1), some)",
+                "_add(noise, np.int64(multiple), part)",
+                "_add(noise, np.int64(1 if multiple > 0 else -1), part)",
             ),
         ),
         (
@@ -450,7 +452,13 @@ FAULTS = (
     Fault(
         "complete graph: one edge's noise a user instead of all",
         "a seventieth of the correlated variance among seventy users",
-        (Edit("training/channel.py", "math.sqrt(users) * p.sigma_cor", "p.sigma_cor"),),
+        (
+            Edit(
+                "training/channel.py",
+                "math.sqrt(users) * uniform_sigma_cor(p)",
+                "uniform_sigma_cor(p)",
+            ),
+        ),
         (CHANNEL + "transmitted_noise_is_sigmas_on_large_graphs[complete(80)-closed form]",),
         "complete",
     ),
@@ -478,10 +486,12 @@ FAULTS = (
         "one record moves a message by as much as a whole batch may",
         (
             Edit(
-                "training/*.py", "add = self.gradients.add_records if self.by_record else", "add ="
+                "training/*.py",
+                "add = gradients.add_clipped_examples if self.by_example else",
+                "add =",
             ),
         ),
-        (TRAJECTORY + "clipped_records_at_example_level_follow_the_reference",),
+        (DESCENT + "clipped_records_at_example_level_follow_the_reference",),
         "records",
         issue="clip after averaging",
     ),
@@ -496,7 +506,7 @@ FAULTS = (
                 "rates(s.learning_rate, exposure.steps + 1)",
             ),
         ),
-        (TRAJECTORY + "a_run_takes_exactly_its_steps_and_its_guarantee_is_the_plans",),
+        (DESCENT + "a_run_takes_exactly_its_steps_and_its_guarantee_is_the_plans",),
         "small",
         issue="T+1 steps",
     ),
@@ -510,7 +520,7 @@ FAULTS = (
                 "self.taken, self.history[0] = 0, ",
             ),
         ),
-        (TRAJECTORY + "a_checkpoint_taken_on_the_way_resumes_to_the_same_end",),
+        (RESUMPTION + "a_checkpoint_taken_on_the_way_resumes_to_the_same_end",),
         dash="an audit resumes nothing",
         issue="noise reused over steps",
     ),
@@ -524,7 +534,7 @@ FAULTS = (
                 "return cls(max(0, run.steps_taken - 1),",
             ),
         ),
-        (TRAJECTORY + "a_checkpoint_taken_on_the_way_resumes_to_the_same_end",),
+        (RESUMPTION + "a_checkpoint_taken_on_the_way_resumes_to_the_same_end",),
         dash="an audit resumes nothing",
         issue="message recomputed after a crash",
     ),
@@ -541,7 +551,7 @@ FAULTS = (
         ),
         (
             CHANNEL + "with_momentum_every_step_still_adds_fresh_noise_of_sigma",
-            TRAJECTORY + "the_engines_own_noise_fed_to_the_reference_gives_the_same_models",
+            DESCENT + "the_engines_own_noise_fed_to_the_reference_gives_the_same_models",
         ),
         dash="an audit trains without momentum",
     ),
@@ -555,7 +565,7 @@ FAULTS = (
                 "self._add_clipped(self.models, -rate / shrink**2, rate, batches)",
             ),
         ),
-        (TRAJECTORY + "the_engines_own_noise_fed_to_the_reference_gives_the_same_models",),
+        (DESCENT + "the_engines_own_noise_fed_to_the_reference_gives_the_same_models",),
         dash="an audit trains without weight decay",
     ),
     Fault(
@@ -564,8 +574,8 @@ FAULTS = (
         (
             Edit(
                 "noise/root.py",
-                "self.values[row >= 0], self.places[kept])",
-                "self.values[row >= 0], np.arange(len(kept)))",
+                "self.values[here], self.places[kept])",
+                "self.values[here], np.arange(len(kept)))",
             ),
         ),
         (
@@ -588,10 +598,10 @@ FAULTS = (
         (
             Edit(
                 "distributed/rank_share.py",
-                "            return root.by_edges(users, *rest).within(",
-                "            found = root.by_edges(users, *rest)\n"
+                "            return root.by_edges(count, *rest).rows_for(",
+                "            found = root.by_edges(count, *rest)\n"
                 "            found.values[found.values < 0] = 0.0\n            return "
-                "found.within(",
+                "found.rows_for(",
             ),
         ),
         (
@@ -605,8 +615,8 @@ FAULTS = (
         (
             Edit(
                 "training/release_grid.py",
-                "        moved(exposure),\n",
-                "        2 * moved(exposure),\n",
+                "        gradient_shift(exposure),\n",
+                "        2 * gradient_shift(exposure),\n",
             ),
         ),
         ("training/test_release_grid.py",),
@@ -681,8 +691,8 @@ FAULTS = (
         (
             Edit(
                 "learning/gradients/layers.py",
-                "for k in range(1, len(back)): found = torch.hypot(found, self._length(k, lengths",
-                "for k in range(1, 1): found = torch.hypot(found, self._length(k, lengths",
+                "for k in range(1, len(back)): norms = torch.hypot(norms, self._length(k, lengths",
+                "for k in range(1, 1): norms = torch.hypot(norms, self._length(k, lengths",
             ),
         ),
         (
@@ -696,8 +706,8 @@ FAULTS = (
         (
             Edit(
                 "learning/gradients/layers.py",
-                "found = first.repeat_interleave(some, 0) * lengths(back[0])",
-                "found = first.repeat_interleave(some, 0) * "
+                "norms = first.repeat_interleave(some, 0) * lengths(back[0])",
+                "norms = first.repeat_interleave(some, 0) * "
                 "back[0].square().sum(-1).sqrt().double()",
             ),
         ),
@@ -717,8 +727,8 @@ FAULTS = (
         (
             Edit(
                 "learning/gradients/tiles.py",
-                "found += 2 * light_sizes(sizes) * (WIDEST + 2) * 2.0**-24",
-                "found += 0",
+                "total += 2 * float32_limits(sizes) * (WIDEST + 2) * 2.0**-24",
+                "total += 0",
             ),
         ),
         (CLIP + "one_record_more_moves_a_float32_sum_by_its_clip_at_most",),
@@ -743,8 +753,8 @@ FAULTS = (
         (
             Edit(
                 "learning/batches.py",
-                ".double() / self.size)",
-                ".double() / torch.from_numpy(np.maximum(self._counts[:, None], 1)))",
+                "inside.double() / size)",
+                "inside.double() / torch.from_numpy(np.maximum(self._counts[:, None], 1)))",
             ),
         ),
         (BATCHES + "weights_are_one_over_the_expected_size_and_padding_weighs_nothing",),
@@ -798,8 +808,8 @@ FAULTS = (
         (
             Edit(
                 "learning/batches.py",
-                "start + sample(drawn[first : first + held], self.size)",
-                "start + sample(drawn[:held], self.size)",
+                "start + sample(drawn[start : start + held], size)",
+                "start + sample(drawn[:held], size)",
             ),
         ),
         (
@@ -911,8 +921,8 @@ FAULTS = (
         (
             Edit(
                 "privacy/loss/accountant.py",
-                "    delta = checked_delta(delta)\n",
-                "    delta = min(2 * checked_delta(delta), 0.999)\n",
+                "    delta = validate_delta(delta)\n",
+                "    delta = min(2 * validate_delta(delta), 0.999)\n",
             ),
         ),
         (ACCOUNTANT + "composition_over_steps_is_that_of_dp_accounting",),
@@ -1003,7 +1013,7 @@ FAULTS = (
                 "list(task.shards)",
             ),
         ),
-        ("training/test_named_shards.py",),
+        ("training/test_validation.py",),
         dash="an audit brings its own data",
     ),
     Fault(
@@ -1081,7 +1091,7 @@ FAULTS = (
     Fault(
         "peers: same sign at both ends",
         "noise does not cancel, and the average model has that of all edges",
-        (Edit("federation/terms.py", "found[low] = -multiple", "found[low] = multiple"),),
+        (Edit("federation/terms.py", "multiples[low] = -multiple", "multiples[low] = multiple"),),
         (
             TRANSCRIPTS
             + "the_noise_on_the_wire_has_the_plans_covariance_and_not_two_thirds_or_three_halves_of_it",
@@ -1149,9 +1159,9 @@ FAULTS = (
         (
             Edit(
                 "federation/local_gradient.py",
-                "return secretly(self._records, size, sampling, self.random)",
+                "return secret_batch(self._records, size, sampling, self.random)",
                 "drawn = self.__dict__.setdefault('_drawn', np.random.default_rng(0))\n"
-                "        return secretly(self._records, size, sampling, drawn.bytes)",
+                "        return secret_batch(self._records, size, sampling, drawn.bytes)",
             ),
         ),
         (CONTRACT + "peers_train_the_simulators_models_at_example_level[poisson]",),
@@ -1176,14 +1186,16 @@ FAULTS = (
         (
             Edit(
                 "federation/node.py",
-                "        noised, shown = self.terms.grid.noised(gradient, self.random(32), edges, "
+                "        noised, edge_tags = grid.add_noise(gradient, self.random(32), edges, "
                 "factor, over=True)\n",
-                "        noised, shown = self.terms.grid.noised(0 * gradient, self.random(32), "
+                "        noised, edge_tags = grid.add_noise(0 * gradient, self.random(32), "
                 "edges, 1.0, over=True)\n"
                 "        noised += factor * gradient\n",
             ),
         ),
-        ("auditing/test_audit.py::test_real_peers_are_attacked_by_what_they_hear_and_know",),
+        (
+            "auditing/test_peer_source.py::test_real_peers_are_attacked_by_their_messages_and_secrets",
+        ),
         "peers",
     ),
     Fault(
@@ -1211,8 +1223,8 @@ FAULTS = (
             Edit("federation/node.py", "edges, factor, over=True)", "edges, factor)"),
             Edit(
                 "federation/node.py",
-                "message = moved(self.model, noised, rate,",
-                "message = moved(self.model, factor * gradient, rate,",
+                "message = descend(self.model, noised, rate,",
+                "message = descend(self.model, factor * gradient, rate,",
             ),
         ),
         (
@@ -1254,8 +1266,8 @@ FAULTS = (
         (
             Edit(
                 "federation/local_gradient.py",
-                "self._gradients.add_records(",
-                "self._gradients.add_means(",
+                "self._gradients.add_clipped_examples(",
+                "self._gradients.add_clipped_means(",
             ),
         ),
         (CONTRACT + "peers_train_the_simulators_models_at_example_level[poisson]",),
@@ -1299,8 +1311,8 @@ FAULTS = (
         (
             Edit(
                 "federation/local_gradient.py",
-                'np.frombuffer(self.random(4 * WORDS), "<u4")',
-                'np.arange(WORDS, dtype="<u4")',
+                'np.frombuffer(self.random(4 * STATE_WORDS), "<u4")',
+                'np.arange(STATE_WORDS, dtype="<u4")',
             ),
         ),
         (CLIP + "what_a_module_draws_at_a_node_is_drawn_from_the_operating_system",),
@@ -1340,8 +1352,8 @@ FAULTS = (
             ),
             Edit(
                 "federation/node.py",
-                "        if await self._gossiped(peer, gossip, tags):\n",
-                "        done = await self._gossiped(peer, gossip, tags)\n        if step < "
+                "        if await self._gossip(peer, gossip, tags):\n",
+                "        done = await self._gossip(peer, gossip, tags)\n        if step < "
                 "self.steps and not made:\n"
                 "            self.ledger.record(self.run, step, _bytes(message))\n        if "
                 "done:\n",
@@ -1360,7 +1372,7 @@ FAULTS = (
         (
             Edit(
                 "training/release_grid.py",
-                "if made.slack(plan.budget.epsilon) > left * (1 + 1e-9):",
+                "if grid.slack(plan.budget.epsilon) > left * (1 + 1e-9):",
                 "if False:",
             ),
         ),
@@ -1386,7 +1398,9 @@ FAULTS = (
         "whoever tries all of them has all noise of all users",
         (
             Edit(
-                "noise/secret.py", "self._value = random(32)", "self._value = random(2) + bytes(30)"
+                "noise/private_noise.py",
+                "self._value = random(32)",
+                "self._value = random(2) + bytes(30)",
             ),
         ),
         (SECRET + "a_secret_is_256_bits_of_the_operating_system_and_is_not_written",),
@@ -1397,12 +1411,12 @@ FAULTS = (
         "the noise's law is right, and the last bits of a message are the gradient's own",
         (
             Edit(
-                "noise/secret.py",
-                "placed(np.float64(row[k]) * scale,",
-                "placed(0.0 * np.float64(row[k]) * scale,",
+                "noise/private_noise.py",
+                "round_with_dither(np.float64(row[k]) * scale,",
+                "round_with_dither(0.0 * np.float64(row[k]) * scale,",
             ),
             Edit(
-                "noise/secret.py",
+                "noise/private_noise.py",
                 "messages[u, first + k] = unit * np",
                 "messages[u, first + k] += unit * np",
             ),
@@ -1416,7 +1430,11 @@ FAULTS = (
     Fault(
         "private run: ties of the tables are not settled",
         "one word in a million has another law than the proof counts",
-        (Edit("noise/secret.py", "            if tied.any():\n", "            if False:\n"),),
+        (
+            Edit(
+                "noise/private_noise.py", "            if tied.any():\n", "            if False:\n"
+            ),
+        ),
         (SECRET + "ties_are_settled_in_every_kind_of_row",),
         dash="a law is measured to a percent",
     ),
@@ -1439,8 +1457,8 @@ FAULTS = (
         (
             Edit(
                 "training/manifest.py",
-                '        "simulated": False,\n',
-                '        "simulated": False,\n        "data": fingerprint(task),\n',
+                "simulated=False, task=task_summary(task),",
+                'simulated=False, task=task_summary(task) | {"data": fingerprint(task)},',
             ),
         ),
         (
@@ -1462,8 +1480,8 @@ FAULTS = (
         (
             Edit(
                 "distributed/process_group.py",
-                '{"data and model": mate.fingerprint} if secret is None else',
-                '{"data and model": mate.fingerprint} if True else',
+                '{"data and model": share.fingerprint} if secret is None else',
+                '{"data and model": share.fingerprint} if True else',
             ),
         ),
         (
@@ -1474,7 +1492,7 @@ FAULTS = (
     Fault(
         "a private run is begun again when processes are replaced",
         "what was sent before is sent again with other noise, and nobody counts it",
-        (Edit("distributed/process_group.py", " or team.is_restarted()", ""),),
+        (Edit("distributed/process_group.py", " or comm.is_restarted()", ""),),
         (
             "distributed/test_process_group.py::test_a_private_run_is_not_begun_again_by_processes_that_replace_others",
         ),
@@ -1512,8 +1530,8 @@ FAULTS = (
         (
             Edit(
                 "privacy/plan.py",
-                "float(with_tables(found.epsilon)), found.everybody",
-                "found.epsilon, found.everybody",
+                "float(with_tables(exact.epsilon)), exact.everybody",
+                "exact.epsilon, exact.everybody",
             ),
         ),
         (PRIVATE + "what_the_tables_take_of_delta_is_in_the_promise",),
@@ -1562,8 +1580,12 @@ FAULTS = (
         "peers: the oldest secret is used for ever",
         "after a restart one end has a secret that the other has lost: noise does not cancel",
         (
-            Edit("net/link.py", "held[0] >= usable[-1][0]]", "held[0] >= usable[0][0]]"),
-            Edit("net/link.py", "return usable[-1][1].key(step)", "return usable[0][1].key(step)"),
+            Edit("net/neighbour.py", "held[0] >= usable[-1][0]]", "held[0] >= usable[0][0]]"),
+            Edit(
+                "net/neighbour.py",
+                "return usable[-1][1].key(step)",
+                "return usable[0][1].key(step)",
+            ),
         ),
         (
             CRASHES + "a_user_killed_anywhere_in_a_step_goes_on_with_the_message_it_had[after the "
@@ -1575,7 +1597,7 @@ FAULTS = (
     Fault(
         "peers: exchanges are not numbered",
         "an old exchange can stand for a new one",
-        (Edit("net/ledger.py", "new = (found[0] if found else 0) + 1", "new = 1"),),
+        (Edit("net/ledger.py", "new = (row[0] if row else 0) + 1", "new = 1"),),
         ("net/test_ledger.py::test_epochs_only_grow_even_after_a_crash",),
         dash=NO_CRASH,
         issue="stale secret after restart",

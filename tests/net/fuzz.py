@@ -1,5 +1,4 @@
-"""Bytes of every sort, as fast as they come, against a session: nothing but a refusal may come of
-them.
+"""A fuzzer for sessions: whatever bytes arrive, nothing worse than a refusal may happen.
 
 `python tests/net/fuzz.py --minutes 10 --seed 1` prints one JSON row; a finding ends it with the
 seed, and with a line that `--replay` takes. The sessions here draw their ephemeral keys from a
@@ -43,10 +42,10 @@ from decor.net.messages import (
     Model,
     NoiseTag,
     Offer,
-    encoded,
+    encode,
     limits,
 )
-from decor.net.session import MOVES, Ends, Received, Session, State, Tagged
+from decor.net.session import MOVES, Received, Session, SessionConfig, State, Tagged
 from decor.noise import agreement
 
 NAME, FEDERATION = "bonn", hashlib.sha256(b"federation").digest()
@@ -72,7 +71,7 @@ NUMBERS = (
     2**64 - 1,
 )
 SECONDS, GROWTH = 1.0, 8 << 20
-"""The most processor time that one input may take, and the most by which memory may grow."""
+"""The most CPU time that one input may take, and the most by which memory may grow."""
 
 
 class Finding(Exception):
@@ -98,7 +97,7 @@ class Seen:
             or not said.isprintable()
             or len(said) > 300
         ):
-            raise Finding(f"a refusal that names nobody, or is not fit for a log: {said!r}")
+            raise Finding(f"a refusal that names no neighbour, or is not fit for a log: {said!r}")
         self.refusals[refusal(said)] += 1
         frame = problem.__context__.__traceback__
         while frame.tb_next is not None:
@@ -130,12 +129,8 @@ def refusal(said: str) -> str:
 def every_refusal() -> frozenset[str]:
     kinds = [kind.__name__ for kind in KINDS.values()]
     return frozenset(
-        {f"sent a {kind} of # bytes; # are the most" for kind in kinds}
-        | {
-            f"sent a {kind} that is not one (#)"
-            for kind in kinds
-            if kind not in ("Bye", "Alive", "Done")
-        }
+        {f"sent a {kind} of # bytes; the limit is #" for kind in kinds}
+        | {f"sent a malformed {kind} (#)" for kind in kinds if kind not in ("Bye", "Alive", "Done")}
         | {
             f"sent a {kind.__name__} while this side {state.value}"
             for kind in KINDS.values()
@@ -146,19 +141,18 @@ def every_refusal() -> frozenset[str]:
             "sent a frame of an unknown kind (#)",
             "speaks version # of the protocol, and this side version #; install the same version "
             "of decor at both",
-            "names # fields of its federation; # are the most",
+            "names # fields of its federation; the limit is #",
             "has another federation file",
             "could not agree on a secret: the offer is not signed by this neighbour for this "
             "federation and epoch",
             "could not agree on a secret: the offer's key is of small order, which no honest "
             "neighbour sends",
-            "could not agree on a secret: the neighbour holds another secret: "
-            "somebody is in between, or one of the two is broken",
+            "could not agree on a secret: the neighbour has another secret: the connection is "
+            "intercepted, or one of the two is faulty",
             "begins its noise at step #, and not at #",
             "sent a model of # bytes instead of #",
-            "sent a model of step #, round # after one of step #, round #: an old one, or one "
-            "twice",
-            "sent a tag of step # after one of step #: an old one, or one twice",
+            "sent a model of step #, round # after one of step #, round #: an old or a repeated one",
+            "sent a tag of step # after one of step #: an old or a repeated one",
         }
     )
 
@@ -213,7 +207,7 @@ def watched(seen: Seen) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Scene:
-    """Who is attacked, and what an honest neighbour would have said to it, frame by frame."""
+    """The session under attack, and what an honest neighbour would have sent, frame by frame."""
 
     size: int
     steps: tuple[int, int]
@@ -222,7 +216,7 @@ class Scene:
 
     def side(self, k: int) -> Session:
         """0 is attacked, 1 is its neighbour."""
-        ends = Ends(
+        ends = SessionConfig(
             IDENTITIES[k],
             NAME,
             PUBLIC[1 - k],
@@ -275,7 +269,7 @@ def frames(said: bytes) -> Iterator[bytes]:
 
 
 def forged(rng: random.Random, scene: Scene) -> bytes:
-    """One frame that somebody with the neighbour's keys could have made, more or less."""
+    """One frame that an attacker with the neighbour's keys could have made, more or less."""
     number = lambda: rng.choice(NUMBERS)  # noqa: E731
     kind = rng.randrange(13)
     if kind == 0:
@@ -283,7 +277,7 @@ def forged(rng: random.Random, scene: Scene) -> bytes:
             (rng.choice(("steps", "clip", "x" * 60, "name")) + str(k), rng.randbytes(8))
             for k in range(rng.choice((0, 2, 64)))
         ]
-        return encoded(
+        return encode(
             Hello(rng.choice((FEDERATION, bytes(32))), tuple(digests), number(), number())
         )
     if kind == 1:
@@ -299,17 +293,17 @@ def forged(rng: random.Random, scene: Scene) -> bytes:
         )
         low, high = PUBLIC if scene.is_lower else PUBLIC[::-1]
         edge = agreement.Edge(low, high, FEDERATION, epoch)
-        return encoded(
-            Offer(key + IDENTITIES[1].sign(agreement._signed(edge, not scene.is_lower, key)))
+        return encode(
+            Offer(key + IDENTITIES[1].sign(agreement._offer_text(edge, not scene.is_lower, key)))
         )
     if kind == 3:
-        return encoded(Offer(rng.randbytes(96)))
+        return encode(Offer(rng.randbytes(96)))
     if kind == 4:
         tag = scene.transcript()[2][HEADER.size :][:32]
-        return encoded(Confirmation(rng.choice((tag, rng.randbytes(32))), number()))
+        return encode(Confirmation(rng.choice((tag, rng.randbytes(32))), number()))
     if kind == 5:
         size = min(scene.size, 5000)
-        return encoded(
+        return encode(
             Model(
                 number(),
                 number() % 2**32,
@@ -317,7 +311,7 @@ def forged(rng: random.Random, scene: Scene) -> bytes:
             )
         )
     if kind == 6:
-        return encoded(NoiseTag(number(), rng.randbytes(rng.choice((8, 8, 7)))))
+        return encode(NoiseTag(number(), rng.randbytes(rng.choice((8, 8, 7)))))
     if kind == 7:
         return HEADER.pack(Bye.kind, length := rng.randrange(201)) + rng.randbytes(length)
     if kind == 8:  # a header that promises
@@ -330,7 +324,7 @@ def forged(rng: random.Random, scene: Scene) -> bytes:
             rng.choice((0, 8, 60, 6000))
         )
     if kind == 9:
-        return encoded(rng.choice((Alive(), Done())))
+        return encode(rng.choice((Alive(), Done())))
     length = rng.choice((0, 1, 8, 15, 16, 40, 52, 56, 96, rng.randrange(300)))
     known = rng.choice(list(KINDS)) if kind < 12 else rng.randrange(256)
     return HEADER.pack(known, length) + rng.randbytes(length)
@@ -487,10 +481,10 @@ def _check_said(attacked: Session, said: bytes) -> None:
     heard after the end.
     """
     try:
-        spoken = list(Decoder(limits(attacked.ends.model_bytes)).feed(said))
+        spoken = list(Decoder(limits(attacked.config.model_bytes)).feed(said))
     except RemoteProtocolError as problem:
         raise Finding(f"the session itself {problem}") from problem
-    if sum(len(encoded(m)) for m in spoken) != len(said) or any(
+    if sum(len(encode(m)) for m in spoken) != len(said) or any(
         isinstance(m, Bye) for m in spoken[:-1]
     ):
         raise Finding("the session spoke after its Bye, or half a frame")
@@ -507,7 +501,7 @@ def _check_codec(heard: bytes, longest: dict[int, int]) -> None:
     at = 0
     try:
         for message in Decoder(longest).feed(heard):
-            made = encoded(message)
+            made = encode(message)
             if not isinstance(message, Bye) and heard[at : at + len(made)] != made:
                 raise Finding(f"a {type(message).__name__} has two forms")
             at += len(made)
@@ -529,7 +523,7 @@ def hurried() -> Iterator[Callable[[], object]]:
     def late(*_: object) -> None:
         raise Finding(f"an input took more than {SECONDS} s")
 
-    kept = signal.signal(signal.SIGVTALRM, late)  # processor time: a busy machine is nobody's fault
+    kept = signal.signal(signal.SIGVTALRM, late)  # CPU time: a busy machine is no finding
     try:
         yield lambda: signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
     finally:

@@ -1,5 +1,5 @@
-"""Somebody in the middle of an edge who has the keys of both its ends: it hears every frame, and
-cuts, holds, loses and adds.
+"""A proxy in the middle of an edge, with the keys of both ends: it records, cuts, holds, loses and
+adds frames.
 
 To the user that dials it is the listener, to the listener it is the user that dials: two TLS
 connections, and between them every frame in the clear. The secret of the edge stays the two ends'
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from decor.errors import RemoteProtocolError
 from decor.net import transport
 from decor.net.identity import Identity
-from decor.net.messages import HEADER, Decoder, Message, Model, encoded, limits
+from decor.net.messages import HEADER, Decoder, Message, Model, encode, limits
 
 SECONDS = 10.0
 """The longest that anything asked of the proxy's thread may take."""
@@ -106,8 +106,8 @@ class Proxy:
         port: int = 0,
     ) -> None:
         self._to, self._names, self._limits = address, names, limits(model_bytes)
-        self._server_tls = transport.context(listener, [dialler.public], server=True)
-        self._client_tls = transport.context(dialler, [listener.public], server=False)
+        self._server_tls = transport.tls_context(listener, [dialler.public], server=True)
+        self._client_tls = transport.tls_context(dialler, [listener.public], server=False)
         self._socket = socket.create_server(("127.0.0.1", port))
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
@@ -196,7 +196,7 @@ class Proxy:
         self._ask(
             self._inject(
                 receiver,
-                b"".join(w if isinstance(w, bytes) else encoded(w) for w in what),
+                b"".join(w if isinstance(w, bytes) else encode(w) for w in what),
                 connection,
             )
         )

@@ -35,7 +35,7 @@ from decor.net.messages import (
     Model,
     NoiseTag,
     Offer,
-    encoded,
+    encode,
     limits,
 )
 from decor.net.session import MOVES, Agreed, Finished, Heard, Received, State, Tagged
@@ -53,11 +53,11 @@ FORGED = st.one_of(
     st.builds(NoiseTag, NUMBERS, st.binary(min_size=8, max_size=8)),
     st.builds(Bye, st.text(max_size=20)),
     st.sampled_from((Alive(), Done())),
-).map(encoded)
+).map(encode)
 
 
 class Neighbours(RuleBasedStateMachine):
-    """Two honest ends, what is under way to each, and in some runs somebody who touches it."""
+    """Two honest ends, what is under way to each, and in some runs an attacker that changes it."""
 
     seen = fuzz.Seen()
 
@@ -217,7 +217,7 @@ class Neighbours(RuleBasedStateMachine):
     @precondition(lambda self: self.meddles)
     @rule(k=SIDES, data=st.data(), of=SIDES, arrives=st.booleans())
     def replay(self, k, data, of, arrives):
-        """A frame that somebody has said before, perhaps k itself."""
+        """A frame that either side has sent before."""
         held = list(fuzz.frames(self.said[of]))
         self.touched(k, self.under_way[k] + data.draw(st.sampled_from(held)), arrives)
 
@@ -247,7 +247,7 @@ class Neighbours(RuleBasedStateMachine):
             spoken = list(Decoder(limits(SIZE)).feed(self.said[k]))
             assert isinstance(spoken[0], Hello) and not any(isinstance(m, Bye) for m in spoken[:-1])
             assert isinstance(spoken[-1], Bye) or not self.failed[k]
-            open_words = b"".join(encoded(m) for m in spoken if isinstance(m, Hello | Bye))
+            open_words = b"".join(encode(m) for m in spoken if isinstance(m, Hello | Bye))
             assert not any(secret[:8] in open_words for secret in self.hidden)
         agreed = [[e for e in heard if isinstance(e, Agreed)] for heard in self.heard]
         assert all(len(found) <= 1 for found in agreed)

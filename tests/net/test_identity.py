@@ -1,4 +1,4 @@
-"""Keys, their lines, and certificates that everybody can make and nobody needs to sign."""
+"""Keys, their public lines, and certificates that follow from them."""
 
 import os
 import pickle
@@ -30,7 +30,7 @@ def test_a_key_that_others_can_read_is_refused(tmp_path):
     path = tmp_path / "key"
     Identity.new().save(path)
     path.chmod(0o640)
-    with pytest.raises(InputError, match="can be read by others; say chmod 600"):
+    with pytest.raises(InputError, match="can be read by others; run chmod 600"):
         Identity.load(path)
 
 
@@ -41,7 +41,7 @@ def test_what_is_no_key_is_refused(tmp_path, held):
     path = tmp_path / "key"
     path.write_bytes(held)
     path.chmod(0o600)
-    with pytest.raises(InputError, match="is no key; make one with decor keygen"):
+    with pytest.raises(InputError, match="is not a key; make one with decor keygen"):
         Identity.load(path)
     with pytest.raises(InputError, match="cannot be read.*decor keygen"):
         Identity.load(tmp_path / "absent")
@@ -78,7 +78,7 @@ def test_the_public_line_says_the_key_and_the_private_one_is_never_shown():
     )
 )
 def test_what_is_no_line_is_refused(text):
-    with pytest.raises(InputError, match="is no public key"):
+    with pytest.raises(InputError, match="is not a public key"):
         public_of(text)
 
 

@@ -1,6 +1,4 @@
-"""The barrier of a round, and whom a user believes about where the others are: without a network,
-by hand.
-"""
+"""The barrier of a round, and when a user moves to a later step, without a network."""
 
 import asyncio
 import time
@@ -10,9 +8,9 @@ import pytest
 from decor.errors import RemoteProtocolError
 from decor.net.identity import Identity
 from decor.net.ledger import Ledger
-from decor.net.link import Line, Neighbour
-from decor.net.peer import Agenda, Course, Peer
-from decor.net.session import Ends, Finished, Greeted, Heard, Received, Session
+from decor.net.neighbour import Connection, Neighbour
+from decor.net.peer import Peer, PeerConfig, RunLength
+from decor.net.session import Finished, Greeted, Heard, Received, Session, SessionConfig
 
 SIZE, STEPS = 16, 50
 
@@ -22,12 +20,12 @@ def peer(folder, neighbours=3, quorum=0.5, timeout=5.0):
         Neighbour(k + 1, f"n{k + 1}", bytes([k + 1]) * 32, f"127.0.0.1:{9000 + k}", False, True)
         for k in range(neighbours)
     )
-    agenda = Agenda(
-        Identity.new(), others, bytes(32), (), SIZE, Course(STEPS, 2, 0), timeout, quorum
+    config = PeerConfig(
+        Identity.new(), others, bytes(32), (), SIZE, RunLength(STEPS, 2, 0), timeout, quorum
     )
     ledger = Ledger(folder / "ledger")
     return Peer(
-        agenda,
+        config,
         ledger,
         ledger.begin(bytes(32), "{}"),
         lambda *_, **__: None,
@@ -43,18 +41,18 @@ def peer(folder, neighbours=3, quorum=0.5, timeout=5.0):
 def test_a_quorum_is_a_share_of_the_neighbours_and_at_least_one(
     neighbours, quorum, needed, tmp_path
 ):
-    assert peer(tmp_path, neighbours, quorum).agenda.needed == needed
+    assert peer(tmp_path, neighbours, quorum).config.quorum_count == needed
 
 
 def test_a_user_goes_where_a_quorum_of_neighbours_is_and_not_where_one_says_it_is(tmp_path):
     one = peer(tmp_path, quorum=0.5)
     one.begin(4, bytes(SIZE))
     first, second, third = one.links.values()
-    first.state = (STEPS + 1, b"end")
+    first.step_start = (STEPS + 1, b"end")
     assert one.ahead(4) is None  # two are needed
-    second.state = (4, b"here")
+    second.step_start = (4, b"here")
     assert one.ahead(4) is None
-    second.state, third.state = (9, b"nine"), (7, b"seven")
+    second.step_start, third.step_start = (9, b"nine"), (7, b"seven")
     assert one.ahead(4) == (9, [b"end", b"nine"])
     assert one.ahead(9) is None
 
@@ -72,11 +70,11 @@ def test_who_has_just_come_has_its_time_and_who_is_gone_had_it(tmp_path):
     one = peer(tmp_path, neighbours=2, timeout=5.0)
     came, gone = one.links.values()
     now = time.monotonic()
-    came.is_open, came.heard_at, gone.down_since = True, now, now - 10
+    came.conn.is_open, came.heard_at, gone.conn.down_since = True, now, now - 10
     late = now - 1  # the round's own time is over
     assert not one._ready(0, 0, late) and came.is_open and gone.absent
     came.heard_at = now - 10
-    one._calls.lose = lambda link, why: setattr(link, "is_open", False)
+    one._connections.drop = lambda link, why: setattr(link.conn, "is_open", False)
     one._ready(0, 0, late)
     assert not came.is_open and came.silent
 
@@ -85,11 +83,11 @@ def test_who_says_that_it_is_alive_has_more_time_but_not_for_ever(tmp_path):
     one = peer(tmp_path, neighbours=2, timeout=5.0)
     alive, here = one.links.values()
     now = time.monotonic()
-    alive.is_open = here.is_open = True
-    here.inbox[0, 0] = bytes(SIZE)
-    one._happened(alive, Heard())
+    alive.conn.is_open = here.conn.is_open = True
+    here.inbox.put(0, 0, bytes(SIZE))
+    one._handle_event(alive, Heard())
     lost = []
-    one._calls.lose = lambda link, why: lost.append(why)
+    one._connections.drop = lambda link, why: lost.append(why)
     # the round began 14 s ago, and it was heard just now
     assert not one._ready(0, 0, now - 9) and not lost
     one.paused = "nothing would be gained by going on"
@@ -103,9 +101,9 @@ def test_who_says_that_it_is_alive_has_more_time_but_not_for_ever(tmp_path):
 def test_who_is_done_is_not_waited_for_and_not_sent_anything(tmp_path):
     one = peer(tmp_path, neighbours=2, quorum=0.5)
     done, here = one.links.values()
-    here.inbox[STEPS, 0] = bytes(SIZE)
-    done.is_open, done.line = True, object()  # over which nothing can be said
-    one._happened(done, Finished())
+    here.inbox.put(STEPS, 0, bytes(SIZE))
+    done.conn.is_open, done.conn.connection = True, object()  # nothing can be sent over it
+    one._handle_event(done, Finished())
     assert done.done and one._ready(STEPS, 0, time.monotonic() + 5)
     one._send(done, STEPS, 0, bytes(SIZE))
 
@@ -119,10 +117,10 @@ def test_a_neighbour_who_does_not_read_is_let_go_and_not_written_for_ever(tmp_pa
         one = peer(tmp_path, neighbours=1)
         (link,) = one.links.values()
         session = Session(
-            Ends(one.agenda.identity.key, "n1", bytes(32), True, bytes(32), (), SIZE), 1, 0
+            SessionConfig(one.config.identity.key, "n1", bytes(32), True, bytes(32), (), SIZE), 1, 0
         )
         session.state = type(session.state).OPEN
-        link.line, link.is_open = Line(session, Writer()), True
+        link.conn.connection, link.conn.is_open = Connection(session, Writer()), True
         for step in range(10_000):
             one._send(link, step, 0, bytes(SIZE))
             if not link.is_open:
@@ -137,20 +135,20 @@ def test_what_a_run_does_not_have_is_refused(tmp_path):
     (link, *_) = one.links.values()
     for step, round_ in ((STEPS + 1, 0), (3, 3), (STEPS, 1)):
         with pytest.raises(RemoteProtocolError, match="does not have"):
-            one._received(link, step, round_, bytes(SIZE))
+            one._handle_model(link, step, round_, bytes(SIZE))
     with pytest.raises(RemoteProtocolError, match="claims to be at step"):
-        one._happened(link, Greeted(STEPS + 1))
-    one._happened(link, Received(0, 0, bytes(SIZE)))
-    assert link.has(0, 0)
+        one._handle_event(link, Greeted(STEPS + 1))
+    one._handle_event(link, Received(0, 0, bytes(SIZE)))
+    assert link.inbox.has(0, 0)
 
 
 def test_a_few_messages_of_a_neighbour_are_kept_and_late_ones_counted(tmp_path):
     one = peer(tmp_path)
     one.begin(5, bytes(SIZE))
     (link, *_) = one.links.values()
-    one._received(link, 4, 1, bytes(SIZE))
+    one._handle_model(link, 4, 1, bytes(SIZE))
     assert one.late == 1 and not link.inbox
     for round_ in (0, 1):
         for step in (5, 6, 7):
-            one._received(link, step, round_, bytes(SIZE))
-    assert len(link.inbox) <= 3 and link.state == (7, bytes(SIZE))
+            one._handle_model(link, step, round_, bytes(SIZE))
+    assert len(link.inbox) <= 3 and link.step_start == (7, bytes(SIZE))

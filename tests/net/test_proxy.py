@@ -12,7 +12,7 @@ from decor.errors import RemoteProtocolError
 from decor.net import transport
 from decor.net.identity import Identity
 from decor.net.messages import Bye, Confirmation, Hello, Model, NoiseTag, Offer
-from decor.net.session import Agreed, Ended, Ends, Received, Session, State, Tagged
+from decor.net.session import Agreed, Ended, Received, Session, SessionConfig, State, Tagged
 
 SIZE, FEDERATION, FIELDS = 40_000, bytes(32), (("steps", b"12345678"),)
 NAMES = ("aachen", "bonn")
@@ -63,7 +63,7 @@ class Program(threading.Thread):
         await asyncio.sleep(0.05)
 
     def tls(self):
-        return transport.context(self.keys[self.k], [self.keys[1 - self.k].public], self.k == 1)
+        return transport.tls_context(self.keys[self.k], [self.keys[1 - self.k].public], self.k == 1)
 
     async def dial(self):
         while not self.stop.is_set():
@@ -74,7 +74,7 @@ class Program(threading.Thread):
             await asyncio.sleep(0.02)
 
     async def talk(self, reader, writer):
-        ends = Ends(
+        ends = SessionConfig(
             self.keys[self.k].key,
             NAMES[1 - self.k],
             self.keys[1 - self.k].public,

@@ -21,19 +21,19 @@ from decor.net.messages import (
     Model,
     NoiseTag,
     Offer,
-    encoded,
+    encode,
     limits,
 )
 from decor.net.session import (
     MOVES,
     Agreed,
     Ended,
-    Ends,
     Finished,
     Greeted,
     Heard,
     Received,
     Session,
+    SessionConfig,
     State,
     Tagged,
 )
@@ -53,7 +53,7 @@ def pair(
     public = [key.public_key().public_bytes_raw() for key in keys]
     return [
         Session(
-            Ends(
+            SessionConfig(
                 keys[k],
                 "aachen" if k == 0 else "bonn",
                 public[1 - k],
@@ -196,7 +196,7 @@ def test_a_message_out_of_turn_is_refused_and_named(state, kind):
     if (state, kind) in MOVES:
         return
     with pytest.raises(RemoteProtocolError, match=f"aachen sent a {kind.__name__} while this side"):
-        one.receive(encoded(SPOKEN[kind]))
+        one.receive(encode(SPOKEN[kind]))
     assert one.state is State.CLOSED and isinstance(
         next(iter(Decoder(limits(SIZE)).feed(one.outgoing()[-50:])), None) or Bye(""), Bye
     )
@@ -206,8 +206,8 @@ def test_a_message_out_of_turn_is_refused_and_named(state, kind):
     ("wrong", "said"),
     [
         (Model(3, 0, bytes(SIZE - 1)), "39 bytes instead of 40"),
-        (Model(2, 0, bytes(SIZE)), "old one, or one twice"),
-        (Model(1, 5, bytes(SIZE)), "old one, or one twice"),
+        (Model(2, 0, bytes(SIZE)), "old or a repeated one"),
+        (Model(1, 5, bytes(SIZE)), "old or a repeated one"),
     ],
 )
 def test_models_of_another_shape_or_step_are_refused(wrong, said):
@@ -215,7 +215,7 @@ def test_models_of_another_shape_or_step_are_refused(wrong, said):
     one.send_model(2, 0, bytes(SIZE))
     two.receive(one.outgoing())
     with pytest.raises(RemoteProtocolError, match=f"bonn sent a model.*{said}"):
-        two.receive(encoded(wrong))
+        two.receive(encode(wrong))
 
 
 def test_what_is_too_long_is_refused_by_its_header_alone():
@@ -223,7 +223,7 @@ def test_what_is_too_long_is_refused_by_its_header_alone():
         _, two, _ = opened()
         with pytest.raises(
             RemoteProtocolError,
-            match=f"{KINDS[kind].__name__} of .* bytes; {longest:,} are the most",
+            match=f"{KINDS[kind].__name__} of .* bytes; the limit is {longest:,}",
         ):
             two.receive(HEADER.pack(kind, longest + 1))
         assert len(two._decoder) <= HEADER.size
@@ -234,9 +234,9 @@ def test_another_secret_or_first_step_is_noticed():
     wrong = Confirmation(bytes(32), 0)
     with pytest.raises(
         RemoteProtocolError,
-        match="aachen could not agree on a secret: the neighbour holds another secret",
+        match="aachen could not agree on a secret: .* another secret",
     ):
-        one.receive(encoded(wrong))
+        one.receive(encode(wrong))
 
 
 @pytest.mark.parametrize(

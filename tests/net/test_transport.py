@@ -1,4 +1,4 @@
-"""Real TLS on loopback: neighbours meet, and nobody else gets in."""
+"""Real TLS on loopback: neighbours connect, and no one else."""
 
 import asyncio
 import datetime
@@ -14,16 +14,16 @@ from cryptography.x509.oid import NameOID
 from decor.errors import InputError, RemoteProtocolError
 from decor.net import transport
 from decor.net.identity import Identity
-from decor.net.link import Line
+from decor.net.neighbour import Connection
 
 
 async def met(server_tls, client_tls, neighbours):
-    """Who the server sees, and what the client reads; or the error of either."""
+    """The neighbour that the server sees, and what the client reads; or the error of either."""
     seen = asyncio.get_running_loop().create_future()
 
     async def answer(reader, writer):
         try:
-            seen.set_result(transport.who(writer, neighbours))
+            seen.set_result(transport.identify(writer, neighbours))
             writer.write(b"welcome")
             await writer.drain()
         except RemoteProtocolError as problem:
@@ -44,8 +44,8 @@ async def met(server_tls, client_tls, neighbours):
 
 def contexts(server, client):
     return (
-        transport.context(server, [client.public], True),
-        transport.context(client, [server.public], False),
+        transport.tls_context(server, [client.public], True),
+        transport.tls_context(client, [server.public], False),
     )
 
 
@@ -117,7 +117,7 @@ def test_a_connection_without_tls_is_no_neighbour():
             return None
 
     with pytest.raises(RemoteProtocolError, match="no neighbour's"):
-        transport.who(Plain(), {Identity.new().public: 1})
+        transport.identify(Plain(), {Identity.new().public: 1})
 
 
 def test_nobody_there_is_told_soon():
@@ -134,8 +134,8 @@ def test_nobody_there_is_told_soon():
     "address", ["", "bonn", "bonn:", "bonn:0", "bonn:70000", "bonn:x", "2001:db8::1:80", "a:b:1"]
 )
 def test_what_is_no_address_is_refused(address):
-    with pytest.raises(InputError, match="is no address"):
-        transport.split(address)
+    with pytest.raises(InputError, match="is not an address"):
+        transport.split_address(address)
 
 
 @pytest.mark.parametrize(
@@ -148,12 +148,12 @@ def test_what_is_no_address_is_refused(address):
     ],
 )
 def test_addresses_are_read(address, found):
-    assert transport.split(address) == found
+    assert transport.split_address(address) == found
 
 
 def test_a_user_without_neighbours_is_refused():
     with pytest.raises(InputError, match="no neighbour"):
-        transport.context(Identity.new(), [], True)
+        transport.tls_context(Identity.new(), [], True)
 
 
 def test_a_connection_that_has_ended_can_be_cut_now_and_after_its_last_word():
@@ -178,9 +178,9 @@ def test_a_connection_that_has_ended_can_be_cut_now_and_after_its_last_word():
         asyncio.get_running_loop().set_exception_handler(
             lambda loop, context: failed.append(context)
         )
-        Line(Over(), Writer()).close("done", patience=0.0)
+        Connection(Over(), Writer()).close("done", patience=0.0)
         await asyncio.sleep(0.05)
         return failed
 
-    transport.cut(Writer())
+    transport.abort(Writer())
     assert asyncio.run(closed()) == []

@@ -1,4 +1,4 @@
-"""Two neighbours agree on a secret that nobody else has, and forget what they used."""
+"""Two neighbours agree on a secret of their own, and forget the keys that they have used."""
 
 import copy
 import pickle
@@ -42,7 +42,7 @@ def test_both_ends_have_the_same_key_in_every_step_and_another_in_each():
         and len(set(keys)) == 20
         and all(len(key) == 32 for key in keys)
     )
-    # or a tag could be sent back to whoever sent it
+    # or a tag could be sent back to its sender
     assert one.tag != two.tag and len(one.tag) == TAG_BYTES
 
 
@@ -86,7 +86,11 @@ def test_the_secret_needs_the_exchange_and_not_only_what_was_said():
     # the same end once more, with the same words and another key behind them
     again._public = one._public
     real, guessed = one.accept(two.offer), again.accept(two.offer)
-    assert real._said == guessed._said and real.key(0) != guessed.key(0) and real.tag != guessed.tag
+    assert (
+        real._transcript == guessed._transcript
+        and real.key(0) != guessed.key(0)
+        and real.tag != guessed.tag
+    )
 
 
 def test_steps_only_go_forward_and_skipped_ones_are_lost():
@@ -148,7 +152,7 @@ def test_an_offer_counts_for_one_neighbour_one_federation_one_epoch_and_one_dire
 def test_keys_of_small_order_are_refused_even_if_signed():
     a, b, edge = pair()
     for point in (bytes(32), b"\x01" + bytes(31)):
-        signed = point + b.sign(agreement._signed(edge, False, point))
+        signed = point + b.sign(agreement._offer_text(edge, False, point))
         with pytest.raises(AgreementError, match="small order"):
             Agreement(a, edge).accept(signed)
 
@@ -183,7 +187,7 @@ def test_secrets_are_not_printed_copied_or_written():
     shown = repr(one) + str(one) + f"{one}"
     assert shown == "EdgeSecret(step 0)" * 3 and bytes(one._chain).hex() not in shown
     for way in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError, match="not to be written"):
+        with pytest.raises(TypeError, match="must not be written"):
             way(one)
 
 

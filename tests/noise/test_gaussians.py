@@ -1,6 +1,4 @@
-"""The generator behind the simulator's noise: the right bits, the right law, and nothing used
-twice.
-"""
+"""The simulator's generator: the right bits, the right distribution, and nothing used twice."""
 
 import math
 

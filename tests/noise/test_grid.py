@@ -1,6 +1,4 @@
-"""Messages on the integer grid: exact sums, enough noise for the rounding, and laws as near to
-Gaussians as is claimed.
-"""
+"""Messages on the grid: exact sums, enough noise for the rounding, and nearly Gaussian."""
 
 import hashlib
 import itertools
@@ -39,7 +37,7 @@ def ends_of(user, multiples, edges=RING):
 
 
 def own_noise(own_key, count):
-    return stream.own(grid._keyed(own_key, b"decor own noise 1"), count).astype(np.int64)
+    return stream.own_noise(grid._hmac(own_key, b"decor own noise 1"), count).astype(np.int64)
 
 
 def steps_of(g, message):
@@ -55,16 +53,18 @@ def steps_of(g, message):
 def test_a_message_is_the_gradient_plus_own_noise_plus_signed_multiples_of_the_edges_noise():
     g, user = ring_grid(d=20_000), 2
     gradient = np.random.default_rng(0).integers(-(10**6), 10**6, 20_000)
-    message, _ = g.noised(gradient * g.unit, key("own"), ends_of(user, g.multiples))
+    message, _ = g.add_noise(gradient * g.unit, key("own"), ends_of(user, g.multiples))
     expected = gradient + own_noise(key("own"), 20_000)
-    expected += g.multiples[2] * stream.shared(key("edge", 2), 20_000).astype(np.int64)
-    expected -= g.multiples[1] * stream.shared(key("edge", 1), 20_000).astype(np.int64)
+    expected += g.multiples[2] * stream.edge_noise(key("edge", 2), 20_000).astype(np.int64)
+    expected -= g.multiples[1] * stream.edge_noise(key("edge", 1), 20_000).astype(np.int64)
     assert (steps_of(g, message) == expected).all()
 
 
 def test_the_edges_noise_cancels_in_the_sum_over_users_and_their_own_stays():
     g, d = ring_grid(d=9001), 9001
-    messages = [g.noised(np.zeros(d), key("own", i), ends_of(i, g.multiples))[0] for i in range(5)]
+    messages = [
+        g.add_noise(np.zeros(d), key("own", i), ends_of(i, g.multiples))[0] for i in range(5)
+    ]
     own = sum(own_noise(key("own", i), d) for i in range(5))
     assert (sum(steps_of(g, m) for m in messages) == own).all()
     assert (sum(messages) == own * g.unit).all()  # in float64 too: a unit has 24 bits
@@ -78,7 +78,10 @@ def test_the_covariance_of_messages_is_the_planned_one_and_neither_two_thirds_no
     edges = [(0, 1), (1, 2), (0, 2)]
     g = Grid.of(s, [c, c, 2 * c], edges, 3, 2.0, d, 1)
     messages = np.stack(
-        [g.noised(np.zeros(d), key("own", i), ends_of(i, g.multiples, edges))[0] for i in range(3)]
+        [
+            g.add_noise(np.zeros(d), key("own", i), ends_of(i, g.multiples, edges))[0]
+            for i in range(3)
+        ]
     )
     found = messages @ messages.T / d
     wider = g.unit * stream.OWN_SIGMA / s
@@ -109,7 +112,7 @@ def test_gradients_round_at_random_without_bias_and_independently_of_the_noise()
     noise = own_noise(key("own"), d)
     for fraction in (0.0, 0.25, 0.5, 0.875):
         up = (
-            steps_of(g, g.noised(np.full(d, (7 + fraction) * g.unit), key("own"), [])[0])
+            steps_of(g, g.add_noise(np.full(d, (7 + fraction) * g.unit), key("own"), [])[0])
             - noise
             - 7
         )
@@ -120,11 +123,11 @@ def test_gradients_round_at_random_without_bias_and_independently_of_the_noise()
             for other in (noise, abs(noise), *low, z[::-1], np.roll(z, 1), np.roll(z, 8192)):
                 assert abs(np.mean(z * (other - other.mean()) / other.std())) < 5 / math.sqrt(d)
     again = (
-        steps_of(g, g.noised(np.full(d, 7.5 * g.unit), key("another"), [])[0])
+        steps_of(g, g.add_noise(np.full(d, 7.5 * g.unit), key("another"), [])[0])
         - own_noise(key("another"), d)
         - 7
     )
-    once = steps_of(g, g.noised(np.full(d, 7.5 * g.unit), key("own"), [])[0]) - noise - 7
+    once = steps_of(g, g.add_noise(np.full(d, 7.5 * g.unit), key("own"), [])[0]) - noise - 7
     assert abs(np.corrcoef(again, once)[0, 1]) < 5 / math.sqrt(d)
 
 
@@ -142,7 +145,7 @@ def test_rounding_moves_neighbouring_gradients_apart_by_less_than_a_grid_step_a_
     g, random = ring_grid(), np.random.default_rng(seed)
     a = random.standard_normal(d) * 10.0**size
     b = a + random.standard_normal(d) * 10.0**apart * (random.random(d) < 10.0**-sparse)
-    moved = np.subtract(*(steps_of(g, g.noised(x, key(seed), [])[0]) for x in (a, b)))
+    moved = np.subtract(*(steps_of(g, g.add_noise(x, key(seed), [])[0]) for x in (a, b)))
     assert (abs(moved) < abs(a - b) / g.unit + 1 + 2**-14).all()
     assert np.linalg.norm(moved) <= np.linalg.norm(a - b) / g.unit + math.sqrt(d) * (1 + 2**-14)
 
@@ -417,9 +420,9 @@ def test_slack_is_total_variation_on_both_sides():
 def test_tags_are_equal_at_both_ends_and_only_there():
     g = ring_grid(d=20_000)
     (_, first), (_, second) = (
-        g.noised(np.zeros(20_000), key("own", i), ends_of(i, g.multiples)) for i in (0, 1)
+        g.add_noise(np.zeros(20_000), key("own", i), ends_of(i, g.multiples)) for i in (0, 1)
     )
-    z = stream.shared(key("edge", 0), 20_000)
+    z = stream.edge_noise(key("edge", 0), 20_000)
     assert first[0] == second[0] == grid.tag(key("edge", 0), z) and len(first[0]) == grid.TAG_BYTES
     assert first[1] != second[1] and len(first) == len(second) == 2
     off = z.copy()
@@ -434,7 +437,9 @@ def test_tags_are_equal_at_both_ends_and_only_there():
 
 
 def test_a_tag_known_by_heart():
-    assert grid.tag(bytes(range(32)), stream.shared(bytes(range(32)), 100_000)).hex() == KNOWN_TAG
+    assert (
+        grid.tag(bytes(range(32)), stream.edge_noise(bytes(range(32)), 100_000)).hex() == KNOWN_TAG
+    )
 
 
 # what is refused
@@ -458,7 +463,7 @@ def test_no_value_is_refused_what_is_far_off_counts_as_the_farthest_and_what_is_
     """A refusal that depends on a gradient's values would be seen by neighbours."""
     g, gradient = ring_grid(), np.zeros(1000, dtype)
     gradient[617] = bad * (g.unit if abs(bad) < 1e30 else 1)
-    found = steps_of(g, g.noised(gradient, key("own"), [])[0]) - own_noise(key("own"), 1000)
+    found = steps_of(g, g.add_noise(gradient, key("own"), [])[0]) - own_noise(key("own"), 1000)
     assert found[617] == counts and not np.delete(found, 617).any()
 
 
@@ -466,14 +471,14 @@ def test_gradients_up_to_the_limit_are_placed_exactly():
     g = ring_grid()
     far = np.array([2.0**36, -(2.0**36), 2.0**36 - 1, 0.0, -1.0])
     assert (
-        steps_of(g, g.noised(far * g.unit, key("own"), [])[0]) - own_noise(key("own"), 5) == far
+        steps_of(g, g.add_noise(far * g.unit, key("own"), [])[0]) - own_noise(key("own"), 5) == far
     ).all()
 
 
 @pytest.mark.parametrize(
-    "change, said",
+    "change, hint",
     [
-        ({"sigma_cdp": 0.0}, "sigma_cdp is a number above 0"),
+        ({"sigma_cdp": 0.0}, "sigma_cdp must be a number above 0"),
         ({"sigma_cdp": math.nan}, "sigma_cdp"),
         ({"shift": math.inf}, "shift"),
         ({"shift": -1.0}, "shift"),
@@ -482,13 +487,13 @@ def test_gradients_up_to_the_limit_are_placed_exactly():
         ({"sigma_cor": [1.0]}, "1 deviations for 2 edges"),
         ({"edges": [(0, 1), (1, 3)]}, "two different users from 0 to 2, not 1 and 3"),
         ({"edges": [(0, 1), (1, 1)]}, "two different users"),
-        ({"users": 0}, "users is a whole number"),
-        ({"parameters": 0}, "parameters is a whole number"),
-        ({"steps": 1.5}, "steps is a whole number"),
+        ({"users": 0}, "users must be a whole number"),
+        ({"parameters": 0}, "parameters"),
+        ({"steps": 1.5}, "steps"),
         ({"shift": 1e-4}, "fewer parameters"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(change, said):
+def test_wrong_arguments_are_refused_with_a_hint(change, hint):
     right = {
         "sigma_cdp": 1.0,
         "sigma_cor": [1.0, 2.0],
@@ -498,7 +503,7 @@ def test_what_cannot_be_meant_is_refused(change, said):
     }
     right |= {"parameters": 10_000, "steps": 10}
     assert Grid.of(**right).multiples == (65, 129)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=hint):
         Grid.of(**(right | change))
 
 
@@ -514,22 +519,22 @@ def test_keys_and_shapes_that_are_wrong_are_refused():
     g = ring_grid()
     zero = np.zeros(1000)
     with pytest.raises(InputError, match="32 bytes"):
-        g.noised(zero, b"short", [])
+        g.add_noise(zero, b"short", [])
     with pytest.raises(InputError, match="32 bytes"):
-        g.noised(zero, key("own"), [(b"short", 1)])
+        g.add_noise(zero, key("own"), [(b"short", 1)])
     with pytest.raises(InputError, match="the same"):
-        g.noised(zero, key("own"), [(key("edge"), 1), (key("edge"), -1)])
+        g.add_noise(zero, key("own"), [(key("edge"), 1), (key("edge"), -1)])
     with pytest.raises(InputError, match="flatten"):
-        g.noised(zero.reshape(10, 100), key("own"), [])
+        g.add_noise(zero.reshape(10, 100), key("own"), [])
     with pytest.raises(InputError, match="64-bit"):
-        g.noised(zero, key("own"), [(key("edge"), 1 << 50)])
+        g.add_noise(zero, key("own"), [(key("edge"), 1 << 50)])
 
 
 def test_a_message_takes_little_memory_beside_itself():
     g, gradient, d = ring_grid(d=2_000_000), np.zeros(2_000_000), 2_000_000
-    g.noised(gradient[:10], key("own"), ends_of(0, g.multiples))
+    g.add_noise(gradient[:10], key("own"), ends_of(0, g.multiples))
     tracemalloc.start()
-    message, _ = g.noised(gradient, key("own"), ends_of(0, g.multiples))
+    message, _ = g.add_noise(gradient, key("own"), ends_of(0, g.multiples))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < message.nbytes + d

@@ -1,6 +1,4 @@
-"""A stream's numbers: the same on every processor, of the law that is promised, and nothing a
-reader could predict.
-"""
+"""Streams: the same values on every CPU, of the promised distribution, and unpredictable."""
 
 import hashlib
 import math
@@ -24,8 +22,8 @@ from decor.noise import stream
 KEY = bytes(range(32))
 CELLS, BITS = 4096, 116
 LAWS = {
-    "shared": (stream.shared, stream.SHARED, stream.EDGE_SIGMA),
-    "own": (stream.own, stream.OWN, stream.OWN_SIGMA),
+    "shared": (stream.edge_noise, stream.SHARED, stream.EDGE_SIGMA),
+    "own": (stream.own_noise, stream.OWN, stream.OWN_SIGMA),
 }
 
 
@@ -146,7 +144,7 @@ def test_a_damaged_table_is_refused(monkeypatch, name):
     assert len(stream.table(name).cells) == len(stream.table(name).rest) == 4096
 
 
-def plain(words, levels, further):
+def plain(words, levels, tie_bits):
     """Values from words, as the definition says: a threshold of 116 bits against 20 of the word and
     96 further.
     """
@@ -157,7 +155,7 @@ def plain(words, levels, further):
             table, word = stream.table(name), int(words[first + level])
             cell = word >> 20
             threshold = (int(table.cells[cell]) >> 12) << 96 | table.rest[cell]
-            bits = (word & (1 << 20) - 1) << 96 | further(first + level)
+            bits = (word & (1 << 20) - 1) << 96 | tie_bits(first + level)
             value += 64**level * (
                 (cell if bits < threshold else int(table.cells[cell]) & 4095) - 2048
             )
@@ -170,7 +168,7 @@ def aside(key):
     the word's place.
     """
 
-    def further(place):
+    def tie_bits(place):
         block = (
             Cipher(AES256(key), CTR((2**96 + place).to_bytes(16, "big")))
             .encryptor()
@@ -178,7 +176,7 @@ def aside(key):
         )
         return int.from_bytes(block[:12], "little")
 
-    return further
+    return tie_bits
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -212,13 +210,13 @@ def test_a_tie_is_settled_by_further_bits_against_the_rest_of_the_threshold(law)
     words[ties] = (words[ties] >> np.uint32(20) << np.uint32(20)) | thresholds[ties]
     asked = []
 
-    def further(at):
+    def tie_bits(at):
         asked.append(at)
         return min(max(rest[at] + (at // len(levels)) % 3 - 1, 0), 2**96 - 1)
 
-    found = stream.values(words, levels, further).tolist()
+    found = stream.values(words, levels, tie_bits).tolist()
     assert sorted(asked) == np.flatnonzero(ties).tolist()
-    expected = plain(words, levels, further)
+    expected = plain(words, levels, tie_bits)
     assert found == expected
     always, never = (plain(words, levels, lambda at, b=b: b) for b in (0, 2**96 - 1))
     assert expected != always and expected != never
@@ -282,10 +280,10 @@ def test_ties_of_a_long_stream_are_settled(law):
     )
     tied = np.flatnonzero(((words.reshape(-1, each) & 0xFFFFF) == entries >> 12).any(1))
     assert 1 <= len(tied) < 50
-    found, further = draw(KEY, count), aside(KEY)
+    found, tie_bits = draw(KEY, count), aside(KEY)
     for k in tied.tolist():
         near = words[each * k : each * (k + 1)].tolist()
-        assert [found[k]] == plain(near, levels, lambda place, k=k: further(each * k + place))
+        assert [found[k]] == plain(near, levels, lambda place, k=k: tie_bits(each * k + place))
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -310,7 +308,7 @@ def test_known_answers(law):
 @pytest.mark.parametrize("features", ["", "-avx512f,-avx2,-avx,-fma"])
 def test_a_processor_without_vector_units_draws_the_same(features, tmp_path):
     program = "import hashlib; from decor.noise import stream\n"
-    program += "for draw in (stream.shared, stream.own): "
+    program += "for draw in (stream.edge_noise, stream.own_noise): "
     program += (
         "print(hashlib.sha256(draw(bytes(range(32)), 100_000).astype('<i4').tobytes()).hexdigest())"
     )
@@ -367,13 +365,13 @@ def test_low_bits_are_uniform_and_neighbours_independent(many):
 
 def test_streams_of_different_keys_are_independent():
     a, b = (
-        stream.shared(hashlib.sha256(bytes([k])).digest(), 1_000_000) / stream.EDGE_SIGMA
+        stream.edge_noise(hashlib.sha256(bytes([k])).digest(), 1_000_000) / stream.EDGE_SIGMA
         for k in (1, 2)
     )
     assert abs((a * b).mean()) < 5e-3 and abs(((a**2 - 1) * (b**2 - 1)).mean()) < 1e-2
 
 
-@pytest.mark.parametrize("draw", [stream.shared, stream.own])
+@pytest.mark.parametrize("draw", [stream.edge_noise, stream.own_noise])
 @pytest.mark.parametrize("key", [b"", bytes(16), bytes(33)])
 def test_a_key_of_another_length_is_refused(draw, key):
     with pytest.raises(InputError, match="32 bytes"):

@@ -36,7 +36,7 @@ def test_a_number_of_colluders_is_a_whole_number(colluders):
         Adversary(colluders)
 
 
-def test_somebody_must_be_left_to_protect():
+def test_at_least_one_user_is_left_to_protect():
     Adversary.colluding(4).check(5)
-    with pytest.raises(InputError, match="leave nobody to protect; choose colluding:4"):
+    with pytest.raises(InputError, match="leave no user to protect; choose colluding:4"):
         Adversary.colluding(5).check(5)

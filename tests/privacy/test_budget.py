@@ -241,19 +241,19 @@ ONE_RECORD = Exposure(1.0, 10, unit="example", batch_size=10, records=300)
             decor.ring(5),
             ONE_RECORD,
             7e-4,
-            r"for 1,500 records: at most 0.0006667 .*any_delta=True "
+            r"for 1,500 examples: at most 0.0006667 .*any_delta=True "
             r"\(--any-delta",
         ),
         (
             TOWNS,
             by_name({"bonn": 10**6, "ulm": 20, "kiel": 30}),
             1e-5,
-            "for 1,000,050 records: .*Take 1e-08",
+            "for 1,000,050 examples: .*Take 1e-08",
         ),
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_plan_is_not_made_for_a_delta_with_which_publishing_somebody_is_within_budget(
+def test_a_plan_is_not_made_for_a_delta_with_which_publishing_a_users_data_is_within_budget(
     topology, exposure, delta, said
 ):
     budget, curious = Budget(1.0, delta), decor.Adversary.curious()

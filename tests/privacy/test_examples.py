@@ -127,33 +127,31 @@ def test_a_plan_for_any_records_on_any_graph_spends_its_budget_and_no_more(
     budget = Budget(
         data.draw(st.sampled_from([0.3, 1.0, 3.0, 10.0])), data.draw(st.sampled_from([1e-9, 1e-7]))
     )
-    exposed = Exposure(1.0, steps, "example", batch, records, *kind)
+    example = Exposure(1.0, steps, "example", batch, records, *kind)
     adversary = Adversary(
         colluders if colluders is None else min(colluders, users - 1, 1 if users > 25 else 2)
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FragileGraphWarning)
-        plan = calibrate(topology, exposed, adversary, budget)
+        plan = calibrate(topology, example, adversary, budget)
     assert plan.guarantee(budget.accounted.delta).epsilon <= budget.epsilon
     assert plan.guarantee().epsilon >= budget.epsilon * (1 - 1e-3)
     curve = plan.couples([0.0, 3.0, 1e4])
     for s, c in zip(curve.sigma_cdp, curve.sigma_cor, strict=True):
-        found = NoisePlan(topology, exposed, adversary, s, c).guarantee(budget.accounted.delta)
-        assert budget.epsilon * (1 - 1e-3) <= found.epsilon <= budget.epsilon * (1 + 1e-6)
+        result = NoisePlan(topology, example, adversary, s, c).guarantee(budget.accounted.delta)
+        assert budget.epsilon * (1 - 1e-3) <= result.epsilon <= budget.epsilon * (1 + 1e-6)
 
 
 def test_noise_designed_by_edge_for_uneven_shards_spends_the_budget_too():
     topology, rng = decor.erdos_renyi(12, 0.4, seed=3), np.random.default_rng(1)
-    exposed, budget = exposure(rng.integers(100, 3000, 12).tolist(), steps=100), Budget(3.0, 1e-6)
+    example, budget = exposure(rng.integers(100, 3000, 12).tolist(), steps=100), Budget(3.0, 1e-6)
     for fixed in ({"edges": "optimal"}, {"sigma_cdp": 0.05}, {"sigma_cor": 0.3}, {"ratio": 7.0}):
-        plan = calibrate(topology, exposed, Adversary.curious(), budget, **fixed)
+        plan = calibrate(topology, example, Adversary.curious(), budget, **fixed)
         assert 2.997 <= plan.guarantee().epsilon <= 3.0, fixed
 
 
 def test_the_branches_of_the_review():
-    """40 named branches whose sizes were given in alphabetical order: epsilon 2.999 was claimed,
-    and 4.735 was true.
-    """
+    """40 named users, sizes in alphabetical order: epsilon 2.999 was claimed, 4.735 was true."""
     rng = np.random.default_rng(7)
     names = [f"B{k:02}" for k in rng.permutation(40)]
     sizes = dict(sorted(zip(names, rng.integers(50, 2000, 40).tolist(), strict=True)))
@@ -184,7 +182,7 @@ def test_the_branches_of_the_review():
     )
 
 
-def test_everybodys_epsilon_is_never_below_their_own():
+def test_rounded_multipliers_never_lower_an_epsilon():
     topology = decor.erdos_renyi(30, 0.2, seed=5)
     plan = NoisePlan(topology, exposure(steps=20), EAVESDROPPER, 0.02, 0.05)
     guarantee = plan.guarantee(1e-5)
@@ -233,7 +231,7 @@ def test_what_is_not_offered_is_refused():
     assert np.isinf(NoisePlan(RING, exposure(), EAVESDROPPER, 0.0, 0.05).guarantee(1e-5).epsilon)
 
 
-def test_a_bound_that_nobody_is_known_to_attain_is_not_called_exact():
+def test_a_bound_that_is_not_known_to_be_attained_is_not_called_exact():
     fixed = NoisePlan(RING, exposure(sampling="fixed"), EAVESDROPPER, 0.05, 0.1).guarantee(1e-5)
     assert not fixed.exact and "certified upper bound" in str(fixed)
     # the user with the highest rate is not the one whose coalition is known to be attained

@@ -77,9 +77,7 @@ def incidence(topology):
     st.builds(Gossip, st.integers(0, 5), st.booleans()),
 )
 def test_predicted_error_is_the_covariance_of_the_recursion_step_by_step(topology, steps, gossip):
-    """X <- P (X - noise): its covariance is C <- P (C + Sigma) P, and the error is its trace, less
-    what averages drift.
-    """
+    """X <- P (X - noise): its covariance is C <- P (C + Sigma) P, and the error is its trace."""
     n, P = topology.users, gossip.matrix(topology)
     J = (topology.components[:, None] == topology.components[None, :]).astype(float)
     J /= J.sum(axis=1, keepdims=True)
@@ -100,9 +98,7 @@ def test_predicted_error_is_the_covariance_of_the_recursion_step_by_step(topolog
     "topology", [decor.ring(6), decor.star(5), decor.erdos_renyi(7, 0.6, seed=1)], ids=repr
 )
 def test_predicted_errors_are_measured_in_simulated_training(topology, gossip):
-    """Noise and gossip alone, step after step: the mean model and the distance to it, accepted from
-    both sides.
-    """
+    """Noise and gossip alone: the mean model and the distance to it, tested from both sides."""
     rng, runs = np.random.default_rng(5), 20_000
     s, c, n, K = 2.0, 3.0, topology.users, incidence(topology)
     assert topology.is_connected
@@ -139,7 +135,7 @@ def test_the_lemma_bounds_the_exact_disagreement_from_above(topology, steps, gos
     assert (
         weights.constant <= gossip.distance_to_average(topology) * memory / n * (1 + 1e-6) + 1e-12
     )
-    assert weights.slope <= gossip.left_on_edges(topology).sum() * memory / n * (1 + 1e-6) + 1e-12
+    assert weights.slope <= gossip.edge_residuals(topology).sum() * memory / n * (1 + 1e-6) + 1e-12
     once = theory.error_weights(topology, 1, gossip)
     assert weights.constant >= once.constant * (1 - 1e-9) and weights.slope >= once.slope * (
         1 - 1e-9

@@ -1,10 +1,10 @@
-"""The study "adversaries": who is protected against whom, and what it costs."""
+"""The study "adversaries": protection against stronger adversaries, and its cost."""
 
 import pytest
 
 import decor
 from decor.reproductions import adversaries
-from decor.reproductions.tuning import default_ratio
+from decor.reproductions.tuned_curve import default_ratio
 
 COLUMNS = [
     "epsilon_eavesdropper",

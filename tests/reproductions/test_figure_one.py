@@ -19,8 +19,8 @@ needs_data = pytest.mark.skipif(
 )
 
 
-def told(folder):
-    """What a command that finds all done says again."""
+def resumed_rows(folder):
+    """The rows that a command prints for a study that is finished already."""
     command = [
         sys.executable,
         "-m",
@@ -61,7 +61,7 @@ def at(rows, variant, method, epsilon):
 
 
 def test_least_squares_ours_is_central_dp_on_every_graph_and_below_the_published_one(reproduced):
-    rows = told(reproduced("least-squares", "--quick"))
+    rows = resumed_rows(reproduced("least-squares", "--quick"))
     for epsilon in (3.0, 10.0, 40.0):
         central, theirs = (
             at(rows, OURS, "central DP", epsilon),

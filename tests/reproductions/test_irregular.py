@@ -28,6 +28,13 @@ def rows():
     return {(r["method"], r["epsilon"]): r for rows in found for r in rows}
 
 
+def test_the_data_of_users_with_names_are_theirs():
+    """Training on a graph with names refuses shards without them."""
+    topology = irregular.topology_of("Florentine families")
+    assert irregular.task_of("Florentine families", 0).names == topology.labels
+    assert irregular.task_of(SCALE_FREE, 0).names is None
+
+
 @pytest.mark.parametrize("graph", irregular.GRAPHS)
 def test_every_graph_is_connected_and_irregular(graph):
     topology = irregular.topology_of(graph)
@@ -64,16 +71,16 @@ def test_where_averages_are_exact_the_spread_over_edges_cannot_matter():
 def test_families_with_one_marriage_are_the_most_exposed():
     topology = irregular.topology_of("Florentine families")
     for edges in ("uniform", "optimal"):
-        told = irregular.exposed(plan("Florentine families", edges))
-        user = topology.labels.index(told["most_exposed"])
+        columns = irregular.exposure_columns(plan("Florentine families", edges))
+        user = topology.labels.index(columns["most_exposed"])
         assert topology.degrees[user] == 1
-        assert 0 < told["epsilon_least"] < told["epsilon_most"] <= 10.0
+        assert 0 < columns["epsilon_least"] < columns["epsilon_most"] <= 10.0
 
 
 def test_noise_by_edge_protects_nobody_more_than_uniform_noise_needs_to():
     """What is saved was protection beyond the budget: the best hidden users come nearer to it."""
     least = [
-        irregular.exposed(plan(SCALE_FREE, edges))["epsilon_least"]
+        irregular.exposure_columns(plan(SCALE_FREE, edges))["epsilon_least"]
         for edges in ("uniform", "optimal")
     ]
     assert least[0] < least[1] <= 10.0

@@ -75,7 +75,7 @@ def test_an_error_in_a_cell_is_the_errors_own_and_what_was_finished_stays(tmp_pa
     assert kept == [0, 1] if jobs == 1 else set(kept) <= {0, 1}
 
 
-def test_a_process_that_is_killed_is_told_and_does_not_hang(tmp_path):
+def test_a_process_that_is_killed_is_reported_and_does_not_hang(tmp_path):
     s, folder = study(tmp_path, Cell("bad", dies, {"log": ""}), points=1), tmp_path / "out"
     with pytest.raises(DecorError, match="'bad' died.*--resume"):
         running.run(s, folder, jobs=2)
@@ -88,7 +88,7 @@ def breaks(log):
     raise Unknown("somewhere deep")
 
 
-def test_a_bug_in_a_cell_is_told_with_its_place_even_if_it_cannot_be_sent(tmp_path):
+def test_a_bug_in_a_cell_is_reported_with_its_place_even_if_it_cannot_be_sent(tmp_path):
     s = study(tmp_path, Cell("bad", breaks, {"log": ""}), points=1)
     with pytest.raises(
         RuntimeError, match="(?s)in 'bad'.*test_running.py.*Unknown: somewhere deep"
@@ -96,7 +96,7 @@ def test_a_bug_in_a_cell_is_told_with_its_place_even_if_it_cannot_be_sent(tmp_pa
         running.run(s, tmp_path / "out", jobs=2)
 
 
-def test_a_process_that_dies_before_its_first_cell_is_told_too(tmp_path, monkeypatch):
+def test_a_process_that_dies_before_its_first_cell_is_reported_too(tmp_path, monkeypatch):
     s = study(tmp_path, points=4)
     begin = running._workers
 
@@ -121,7 +121,7 @@ def test_cells_of_other_code_are_not_mixed_in(tmp_path):
     (folder / "study.json").write_text(json.dumps(described | {"code": "older"}))
     with pytest.raises(InputError, match="other code.*--overwrite"):
         running.run(s, folder, jobs=1, resume=True)
-    assert running.is_whole(s, folder)  # it was computed, whatever by
+    assert running.is_whole(s, folder)  # by whichever code it was computed
     (folder / "cells" / "point-1.json").unlink()
     assert not running.is_whole(s, folder)
 
@@ -131,7 +131,7 @@ def test_a_damaged_cell_is_named_with_the_way_out(tmp_path, held):
     s, folder = study(tmp_path), tmp_path / "out"
     running.run(s, folder, jobs=1)
     (folder / "cells" / "point-1.json").write_text(held)
-    with pytest.raises(InputError, match="point-1.json.*delete it and go on with --resume"):
+    with pytest.raises(InputError, match="point-1.json.*delete it.*--resume"):
         running.run(s, folder, jobs=1, resume=True)
 
 
@@ -167,7 +167,7 @@ def test_folders_of_others_are_left_alone(tmp_path):
     assert [p.name for p in folder.iterdir()] == ["notes.txt"]
 
 
-def test_ctrl_c_keeps_what_is_finished_ends_the_processes_and_says_how_to_go_on(tmp_path):
+def test_ctrl_c_keeps_finished_cells_ends_the_processes_and_says_how_to_continue(tmp_path):
     folder = tmp_path / "out"
     command = [
         sys.executable,

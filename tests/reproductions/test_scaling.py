@@ -76,4 +76,4 @@ def test_eight_designed_rounds_are_near_the_average_for_the_most_users():
     topology = decor.random_regular(max(scaling.USERS), scaling.DEGREE, seed=0)
     designed, chebyshev = (Gossip(8, accelerate) for accelerate in ("designed", True))
     assert designed.shrinkage(topology) < 0.2
-    assert designed.left_of(topology, 1.0) <= chebyshev.left_of(topology, 1.0)
+    assert designed.residual(topology, 1.0) <= chebyshev.residual(topology, 1.0)

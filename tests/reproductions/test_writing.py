@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from decor.reproductions import catalogue, writing
-from decor.reproductions.study import OURS, PAPER, PUBLISHED, Cell, Study, by_graph, lines, row
+from decor.reproductions.study import OURS, PAPER, PUBLISHED, Cell, Study, by_graph, row
 
 ROWS = [
     row(OURS, "central", "central DP", None, [1.0, 3.0], epsilon=1.0, clip=0.5),
@@ -58,20 +58,6 @@ def test_the_table_has_a_line_for_every_method_and_variant_and_a_column_for_ever
     assert writing.table(study(percent=True), ROWS)[1][3][-1] == "33.33"
 
 
-def test_every_graph_has_its_panel_with_the_baselines_beside_it():
-    ring, torus = by_graph(ROWS)
-    assert (ring.title, torus.title) == ("ring", "torus")
-    assert [s.label for s in ring.series] == [
-        "central DP",
-        "DECOR, ours",
-        "DECOR, as in the paper",
-        "local DP, published",
-    ]
-    assert all(len(s.rows) == 1 for s in ring.series) and len(torus.series) == 3
-    # two graphs of one kind and variant differ in colour
-    assert {s.turn for s in lines(ROWS)} == {0, 1}
-
-
 def test_the_files_are_whole_and_the_page_needs_nothing_else(tmp_path):
     written = writing.write(study(), ROWS[:4], tmp_path, {"command": "decor reproduce <s>"})
     assert {path.split("/")[-1] for path in written.values()} == set(writing.FILES)
@@ -105,9 +91,3 @@ def test_a_study_interrupted_after_its_first_cell_can_be_written(name, tmp_path)
         full, [r for r in rows if (r["kind"], r["method"]) == (kind, method)], tmp_path, {}
     )
     assert (tmp_path / "report.html").stat().st_size > 1000
-
-
-def test_a_row_is_the_mean_over_seeds_with_its_standard_error():
-    r = row(OURS, "decor", "m", None, [1.0, 2.0, 6.0])
-    assert r["value"] == 3.0 and r["seeds"] == 3 and r["error"] == pytest.approx((7 / 3) ** 0.5)
-    assert row(OURS, "decor", "m", None, [1.0])["error"] is None

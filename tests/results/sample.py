@@ -1,14 +1,13 @@
-"""Report data as real runs leave it: true noise plans and guarantees, invented but plausible
-metrics.
-"""
+"""Report data as JSON, as real runs leave it: true plans and guarantees, invented metrics."""
 
 import copy
+import json
 from functools import cache
 
 import numpy as np
 
 import decor
-from decor.results.report_data import drawn_graph
+from decor.results.report_data import GraphDrawing, Report
 
 EPSILONS = (1.0, 3.0, 10.0, 30.0)
 SEEDS = [0, 1, 2, 3]
@@ -19,6 +18,15 @@ METRICS = [
     {"name": "loss", "label": "training loss", "better": "lower"},
 ]
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&amp;\u2028{{script}}\"'"
+
+
+def read(data):
+    """The report of JSON, by way of a file's text."""
+    return Report.from_json(json.loads(json.dumps(data)))
+
+
+def _drawing(graph, name):
+    return GraphDrawing.of_topology(graph, name).to_json()
 
 
 def _curves(best, noise, rng, steps=STEPS):
@@ -142,7 +150,7 @@ def _comparison():
         "torus, beside central DP, local DP and no privacy.",
     )
     graphs = {"ring": decor.ring(16), "torus": decor.torus(4, 4)}
-    data["graphs"] = [drawn_graph(graph, name) for name, graph in graphs.items()]
+    data["graphs"] = [_drawing(graph, name) for name, graph in graphs.items()]
     data["methods"] = [
         {
             "name": "DECOR ring",
@@ -204,7 +212,7 @@ def _star():
     data = _surroundings(
         "digits on a star: the centre is hidden best", "Everybody has another epsilon."
     )
-    data["graphs"] = [drawn_graph(decor.star(16), "star")]
+    data["graphs"] = [_drawing(decor.star(16), "star")]
     data["methods"] = [
         {
             "name": "DECOR star",
@@ -294,3 +302,6 @@ def hostile():
         for row in outcome["adversaries"]:
             row["adversary"] = HOSTILE
     return data
+
+
+EVERY = [comparison, star, diverged, single, large, hostile]

@@ -1,6 +1,4 @@
-"""What a run leaves behind: everything, whatever stops the writing, and nothing that was
-not there.
-"""
+"""A saved run: complete, whatever stops the writing, and nothing that was not there."""
 
 import json
 import math
@@ -16,6 +14,7 @@ import decor
 from decor.errors import InputError
 from decor.learning import losses, models
 from decor.results.run import Run
+from decor.results.stop_reason import StopReason
 
 torch.set_num_threads(1)
 BUDGET = decor.Budget(3.0, 1e-5)
@@ -28,7 +27,12 @@ def plan(steps=6, epsilon=3.0, users=3):
     )
 
 
-def made(steps_taken=4, seed=0, stopped="stopped after step 4 of 6", **more):
+AT_ONCE = StopReason("at once", "callback")
+INTERRUPTED = StopReason("interrupted after step 4; go on with --resume", "interrupted")
+UNFINISHED = StopReason("stopped after step 4 of 6", "unfinished")
+
+
+def made(steps_taken=4, seed=0, stopped=UNFINISHED, **more):
     """A run by hand, with momentum's state and a metric that is not finite."""
     generator = torch.Generator().manual_seed(seed)
     parts = {"0.weight": (3, 2, 4), "0.bias": (3, 2), "deep/name.with.dots": (3, 1)}
@@ -70,7 +74,7 @@ def same(one, two):
 
 
 @pytest.mark.parametrize(
-    "run", [made(), made(6, stopped=None), replace(made(), velocity={}), made(0, stopped="at once")]
+    "run", [made(), made(6, stopped=None), replace(made(), velocity={}), made(0, stopped=AT_ONCE)]
 )
 def test_a_saved_run_is_loaded_as_it_was(run, tmp_path):
     run.save(tmp_path / "deep" / "run")
@@ -143,7 +147,7 @@ FOLLOWING = {
     "the same run at its end": (made(4), made(6, stopped=None)),
     "the same step again": (
         made(4),
-        replace(made(4), stopped="interrupted after step 4; go on with --resume"),
+        replace(made(4), stopped=INTERRUPTED),
     ),
 }
 

@@ -1,6 +1,4 @@
-"""The noise as it is transmitted, seen through `train` and `sweep` alone, has exactly the law that
-is accounted.
-"""
+"""Messages, seen through `train` and `sweep` only, have exactly the noise that is accounted."""
 
 import itertools
 import math
@@ -8,9 +6,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from oracles import graphs
 from scipy import stats
 from torch import nn
 
@@ -19,15 +14,12 @@ from decor import Adversary, Exposure, NoisePlan, Task, Vectorised, losses
 from decor.errors import InputError
 from decor.graph import mixing
 from decor.graph.gossip import Gossip
-from decor.training import sparse_kernels
 
 RATE = 0.25
 
 
 def still(users, dimension, layers=1):
-    """A task without a gradient: records of zeros and no bias, so that a message is the model and
-    its noise.
-    """
+    """A task with zero gradients (zero inputs, no bias): a message is the model and its noise."""
     sizes = [dimension] * layers + [1]
     parts = [
         part
@@ -59,9 +51,7 @@ def weights(topology):
 
 
 def noise(plan, task, learning_rates=(RATE,), seeds=(5,), plans=(), dtype="float64", momentum=0.0):
-    """What went over the wire, less the models that were to be sent, by the learning rate: [steps,
-    users, seeds, settings, d].
-    """
+    """The noise of all messages, divided by the rate: [steps, users, seeds, settings, d]."""
     wire = []
     engine = Vectorised(
         dtype=dtype, on_messages=lambda step, sent: wire.append((step, sent.double().numpy()))
@@ -105,17 +95,16 @@ def true_sigma(topology, s, c):
 
 
 def whitened(samples, sigma):
-    """Samples [..., users] in the eigenvectors of sigma, each at its own scale: independent and
-    standard if they are sigma's.
-    """
+    """Samples in the eigenvectors of sigma: standard and independent if sigma is right."""
     values, vectors = np.linalg.eigh(sigma)
     return samples @ vectors / np.sqrt(values)
 
 
 def consistent(samples, sigma, alarm=1e-6):
-    """Whether samples [count, users] can be N(0, sigma): every mode's variance and that of all
-    together by their chi-squares, every two modes' correlation by its normal law. A right answer is
-    refused once in 1 / alarm times at most (Bonferroni).
+    """Whether samples [count, users] can be N(0, sigma), by chi-square and normal tests.
+
+    Tests each mode's variance, their sum and each two modes' correlation. Right samples are refused
+    with probability `alarm` at most (Bonferroni).
     """
     z = whitened(samples, sigma)
     count, users = z.shape
@@ -155,9 +144,7 @@ def plan_of(topology, s, c, steps=20, adversary=None):
 
 
 def test_the_test_itself_knows_its_false_alarms_and_what_it_must_refuse():
-    """On Gaussians of numpy: right ones are accepted at a rate of one in a hundred, scaled, moved
-    and mixed ones are refused.
-    """
+    """NumPy Gaussians: right ones are accepted; scaled, moved and mixed ones are refused."""
     rng = np.random.default_rng(0)
     topology = decor.ring(8)
     F = np.linalg.cholesky(true_sigma(topology, 1.0, 2.0))
@@ -386,61 +373,6 @@ def test_one_round_of_gossip_leaves_of_the_correlated_noise_what_lemma_noiseredu
         assert abs(left - wrong**2 * expected) > 5 * deviation
 
 
-@given(
-    graphs(most=12),
-    st.integers(0, 9),
-    st.sampled_from([False, True, "designed"]),
-    st.integers(1, 40),
-)
-def test_sparse_gossip_is_the_gossip_matrix(topology, rounds, accelerate, wide):
-    gossip = Gossip(rounds, accelerate)
-    x = np.random.default_rng(wide).normal(size=(topology.users, wide))
-    W = topology.mixing
-    found = x.copy()
-    steps = np.array(gossip.steps(topology)).reshape(-1, 3)
-    if rounds:
-        middle = wide // 2  # as two threads would share the columns
-        for left, right in ((0, middle), (middle, wide)):
-            sparse_kernels.gossip(
-                found,
-                W.indptr.astype(np.int64),
-                W.indices.astype(np.int64),
-                W.data,
-                steps,
-                3,
-                left,
-                right,
-            )
-    assert np.allclose(found, gossip.matrix(topology) @ x, atol=1e-12)
-    if not accelerate:
-        assert np.allclose(found, np.linalg.matrix_power(weights(topology), rounds) @ x, atol=1e-12)
-
-
-@pytest.mark.parametrize(("users", "rounds"), [(128, 64), (500, 250)])
-@pytest.mark.parametrize("accelerate", [True, "designed"])
-def test_what_all_agree_about_stays_in_single_precision(users, rounds, accelerate):
-    """Rounded weights would move it in the same direction in every step: by one part in fifty after
-    fifty on a ring of 500.
-    """
-    topology = decor.ring(users)
-    W = topology.mixing
-    steps = np.array(Gossip(rounds, accelerate).steps(topology))
-    found = np.full((users, 3), np.float32(0.7))
-    for _ in range(20):
-        sparse_kernels.gossip(
-            found, W.indptr.astype(np.int64), W.indices.astype(np.int64), W.data, steps, 3, 0, 3
-        )
-    assert (found == np.float32(0.7)).all()
-    # and what they disagree about goes to the average, to a rounding or two
-    start = np.random.default_rng(0).normal(size=(users, 3)).astype(np.float32)
-    found = start.copy()
-    for _ in range(3):
-        sparse_kernels.gossip(
-            found, W.indptr.astype(np.int64), W.indices.astype(np.int64), W.data, steps, 3, 0, 3
-        )
-    assert np.allclose(found.mean(0), start.astype(float).mean(0), rtol=0, atol=2e-4)
-
-
 @pytest.mark.parametrize("rounds", [0, 1, 2, 7])
 @pytest.mark.parametrize("accelerate", [False, True, "designed"])
 @pytest.mark.parametrize(
@@ -493,9 +425,7 @@ def test_noise_that_differs_by_edge_on_a_large_complete_graph_is_refused_in_word
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_large_models_on_small_rings_have_the_plans_sigmas_too(threads):
-    """From ten thousand parameters on a ring's noise comes from a band, whoever shares the columns;
-    settings share Gaussians.
-    """
+    """From 10,000 parameters on, a ring's noise comes from a band, on any number of threads."""
     topology, wire = decor.ring(16), []
     engine = Vectorised(
         threads=threads, on_messages=lambda step, sent: wire.append(sent.double().numpy())
@@ -527,9 +457,7 @@ def test_large_models_on_small_rings_have_the_plans_sigmas_too(threads):
 
 
 def test_weak_edges_keep_their_noise_beside_strong_ones():
-    """Seven orders of magnitude between two edges, and hardly any noise of one's own: nobody's
-    noise is lost in roundings.
-    """
+    """Edges seven orders of magnitude apart, little noise per user: none is lost in rounding."""
     topology = decor.path(3)
     plan = NoisePlan(topology, Exposure(1e-8, 40), Adversary.eavesdropper(), 1e-9, (1.0, 1e-7))
     found = noise(plan, still(3, 50))[:, :, 0, 0]  # [steps, users, d]

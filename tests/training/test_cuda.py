@@ -1,21 +1,13 @@
-"""The same runs on a card and on a processor: same records, same Gaussians, and numbers that differ
-by roundings alone.
-"""
-
-import subprocess
-import sys
+"""Runs on a GPU and on a CPU: same batches, same Gaussians, results that differ by rounding only."""
 
 import numpy as np
 import pytest
-import team_of
 import torch
 from torch import nn
 
 import decor
 
-pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="needs an NVIDIA card, and there is none here"
-)
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 USERS = 6
 
 
@@ -99,26 +91,24 @@ def pair(given, made, device="cuda", **options):
 
 @pytest.mark.parametrize("kind", ["quadratic", "logistic", "mlp", "module"])
 @pytest.mark.parametrize("level", ["user", "user in batches", "fixed", "poisson"])
-def test_a_card_trains_what_a_processor_trains(kind, level):
+def test_a_gpu_trains_what_a_cpu_trains(kind, level):
     if kind == "quadratic" and level != "user":
         return
     given = task(kind)
     made = plan(decor.ring(USERS), None if level.startswith("user") else given, level)
     options = {"batch_size": 5} if level == "user in batches" else {}
-    processor, card = pair(given, made, **options)
-    # Gaussians are float32, and a card's logarithm has another last bit
-    assert apart(processor, card) < 2e-6
-    for name, values in processor.history.items():
-        assert card.history[name] == pytest.approx(values, rel=1e-4, abs=1e-6)
+    cpu, gpu = pair(given, made, **options)
+    # Gaussians are float32, and a GPU's logarithm has another last bit
+    assert apart(cpu, gpu) < 2e-6
+    for name, values in cpu.history.items():
+        assert gpu.history[name] == pytest.approx(values, rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["quadratic", "logistic", "mlp", "module"])
 def test_without_noise_both_agree_to_double_precision(kind):
     given = task(kind)
-    processor, card = pair(
-        given, plan(decor.torus(2, 3), s=0.0, c=0.0), momentum=0.5, weight_decay=0.1
-    )
-    assert apart(processor, card) < 1e-12
+    cpu, gpu = pair(given, plan(decor.torus(2, 3), s=0.0, c=0.0), momentum=0.5, weight_decay=0.1)
+    assert apart(cpu, gpu) < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -135,7 +125,7 @@ def test_without_noise_both_agree_to_double_precision(kind):
     ],
     ids=str,
 )
-def test_every_recipe_does_the_same_on_a_card(options):
+def test_every_recipe_does_the_same_on_a_gpu(options):
     limit = 1e-4 if options.get("dtype") == "float32" else 2e-6
     assert (
         apart(*pair(task("mlp"), plan(decor.ring(USERS)), allow_disconnected=True, **options))
@@ -154,10 +144,10 @@ def test_every_recipe_does_the_same_on_a_card(options):
     ],
     ids=repr,
 )
-def test_every_graph_does_the_same_on_a_card(topology):
+def test_every_graph_does_the_same_on_a_gpu(topology):
     given = task("logistic", users=topology.users)
     both = pair(given, plan(topology), allow_disconnected=True)
-    if topology.users == 70:  # where noise has a closed form, edges are not counted one by one
+    if topology.users == 70:  # a closed form, which does not draw edge by edge
         both[0] = decor.train(
             given, plan(topology), learning_rate=0.2, engine=decor.Vectorised(dtype="float64")
         )
@@ -219,32 +209,8 @@ def test_messages_are_seen_before_gossip_and_have_the_planned_covariance():
     assert abs(np.corrcoef(noise[0].flatten().cpu(), noise[1].flatten().cpu())[0, 1]) < 0.04
 
 
-@pytest.mark.parametrize("size", [1, 2])
-def test_processes_on_cards_train_what_one_processor_trains(tmp_path, size):
-    """With one card two processes share it, and models travel through memory; with two, from card
-    to card.
-    """
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        str(size),
-    ]
-    subprocess.run([*torchrun, team_of.__file__, tmp_path, "cuda"], check=True, timeout=300)
-    engine = decor.Vectorised(dtype="float64", seed=3, noise="edges")
-    for name, case in team_of.cases().items():
-        assert (
-            apart(team_of.trained(engine, *case), decor.Run.load(tmp_path / name.replace(" ", "-")))
-            < 2e-6
-        ), name
-
-
-def test_with_tf32_no_record_moves_a_message_by_more_than_the_clip():
-    """The contribution of one record, on the card, with operands cut to eleven bits: never longer
-    than the plan says.
-    """
+def test_with_tf32_no_example_moves_a_message_by_more_than_the_clip():
+    """Operands are cut to eleven bits; no example's contribution is longer than the plan says."""
     for scale in (1.0, 1024.0):
         # eleven bits make this number larger by 5 parts in 10,000
         X = torch.full((64, 784), scale * (1 + 2.0**-11 + 2.0**-20))

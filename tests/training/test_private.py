@@ -11,9 +11,9 @@ import torch
 
 import decor
 from decor.errors import DivergenceWarning, InputError
-from decor.noise import secret, stream
+from decor.noise import private_noise, stream
 from decor.noise.grid import Grid
-from decor.training.release_grid import grid_of, moved
+from decor.training.release_grid import gradient_shift, grid_of
 from decor.training.vectorised import Vectorised
 
 USERS, STEPS = 5, 6
@@ -21,7 +21,7 @@ PRIVATE = Vectorised(seed=None)
 
 
 def data(change=None, public=True):
-    """Logistic regression on random records; `change` = (user, record) has another record there."""
+    """Logistic regression on random examples; `change` = (user, example) changes that one."""
     rng = np.random.default_rng(4)
     shards = [(rng.normal(size=(8 + i, 3)), rng.integers(0, 2, 8 + i)) for i in range(USERS)]
     if change is not None:
@@ -67,12 +67,10 @@ def trained(engine=PRIVATE, task=None, plan=None, **options):
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 @pytest.mark.parametrize("level", ["user", "poisson", "fixed"])
 def test_every_message_is_the_model_less_a_step_on_the_grid(dtype, momentum, level, monkeypatch):
-    """The whole run again in plain numpy, from its secret: keys, tables, grid, momentum, step size,
-    gossip.
-    """
+    """The whole run again in NumPy, from its secret: tables, grid, momentum, rate, gossip."""
     task, value = data(), os.urandom(32)
     plan = planned() if level == "user" else planned(task, sampling=level)
-    known = secret.Secret(lambda count: value)
+    known = private_noise.Secret(lambda count: value)
     monkeypatch.setattr("decor.training.vectorised.Secret", lambda *_: known)
     sent = []
     engine = Vectorised(
@@ -81,14 +79,14 @@ def test_every_message_is_the_model_less_a_step_on_the_grid(dtype, momentum, lev
         on_messages=lambda step, messages: sent.append(messages[:, 0, 0].clone()),
     )
     run = trained(engine, task, plan, momentum=momentum, weight_decay=0.01)
-    grid = grid_of(plan, 4, secret.WORDS_PER_KEY)
-    noise = secret.GridNoise(
+    grid = grid_of(plan, 4, private_noise.WORDS_PER_KEY)
+    noise = private_noise.GridNoise(
         grid,
-        secret.Secret(lambda count: value),
+        private_noise.Secret(lambda count: value),
         USERS,
         plan.topology.edges,
         grid.multiples,
-        secret.width_for(USERS, USERS),
+        private_noise.width_for(USERS, USERS),
     )
     W = plan.topology.mixing.toarray()
     models, velocity, integers = np.zeros((USERS, 4)), np.zeros((USERS, 4)), []
@@ -120,9 +118,7 @@ def test_every_message_is_the_model_less_a_step_on_the_grid(dtype, momentum, lev
 
 
 def test_the_average_of_many_private_runs_has_the_planned_noise_and_no_bias():
-    """One step from zero: messages are minus rate times (clipped gradient plus noise), whose mean
-    and covariance are known.
-    """
+    """One step from zero: minus the rate times (clipped gradient plus noise), whose law is known."""
     task, plan = data(), planned(steps=1)
     sent = []
     for _ in range(400):
@@ -139,7 +135,7 @@ def test_the_average_of_many_private_runs_has_the_planned_noise_and_no_bias():
         silent,
     )
     noise = (np.array(sent) - quiet[0]) / 0.1
-    topology, grid = plan.topology, grid_of(plan, 4, secret.WORDS_PER_KEY)
+    topology, grid = plan.topology, grid_of(plan, 4, private_noise.WORDS_PER_KEY)
     L = (
         np.diag(topology.degrees)
         - (topology.mixing.toarray() > 0)
@@ -198,10 +194,8 @@ def test_dropout_is_drawn_from_the_secret_and_is_new_in_every_step():
     ids=["user", "poisson", "poisson, replace", "fixed"],
 )
 def test_the_grid_hides_rounding_for_the_shift_of_one_unit(exposure, shift):
-    """With Poisson sampling a pair of batches with and without a record is one clip apart, whatever
-    the relation.
-    """
-    assert moved(exposure) == shift
+    """With Poisson sampling two batches are one clip apart, for both relations."""
+    assert gradient_shift(exposure) == shift
     plan = decor.NoisePlan(decor.ring(USERS), exposure, decor.Adversary.curious(), 1.0, 2.0)
     by_hand = Grid.of(1.0, [2.0] * USERS, plan.topology.edges, USERS, shift, 50_000, 10)
     assert grid_of(plan, 50_000) == by_hand
@@ -214,7 +208,7 @@ def test_the_grid_hides_rounding_for_the_shift_of_one_unit(exposure, shift):
 @pytest.mark.parametrize("epsilon, parameters", [(30.0, 10**6), (25.0, 10**7)])
 def test_every_calibrated_plan_of_a_usual_size_fits_the_tables(epsilon, parameters):
     plan = planned(steps=1000, topology=decor.ring(16), epsilon=epsilon)
-    for words in (None, secret.WORDS_PER_KEY):
+    for words in (None, private_noise.WORDS_PER_KEY):
         grid = grid_of(plan, parameters, words)
         promise = plan.guarantee_on_grid(grid.distance)
         assert epsilon * (1 - 1e-3) < promise.epsilon <= epsilon and promise.delta == 1e-5
@@ -378,7 +372,7 @@ def test_a_release_has_what_the_allow_list_names_and_a_card(tmp_path):
     released = decor.Run.load(tmp_path / "out")
     assert torch.equal(released.models["weight"], run.models["weight"]) and released.velocity == {}
     assert str(released.guarantee) == str(run.guarantee)
-    with pytest.raises(InputError, match="has something in it already"):
+    with pytest.raises(InputError, match="is not empty"):
         run.release(tmp_path / "out")
     with pytest.raises(InputError, match="no models to publish"):
         replace(run, models={}).release(tmp_path / "none")
@@ -411,7 +405,7 @@ def test_a_rule_that_was_given_private_figures_leaves_no_guarantee(tmp_path):
     run.save(tmp_path / "run")
     again = decor.Run.load(tmp_path / "run")
     assert again.guarantee.void and again.guarantee.epsilon == np.inf
-    with pytest.raises(InputError, match="No guarantee.*not to be published"):
+    with pytest.raises(InputError, match="No guarantee.*must not be published"):
         again.release(tmp_path / "out")
     whole = trained(engine, callbacks=lambda moment: moment.metrics["loss"] < 0)
     assert whole.stopped is None and whole.guarantee.epsilon <= 3.0, (
@@ -487,12 +481,12 @@ def test_words_of_batches_count_in_the_distance():
 
     assert (
         private_grid(plan, task).distance
-        > grid_of(plan, task.parameters, secret.WORDS_PER_KEY).distance
+        > grid_of(plan, task.parameters, private_noise.WORDS_PER_KEY).distance
     )
     large = Grid.of(
-        1.0, [], np.empty((0, 2)), 1, 2.0, 10, 1000, secret.WORDS_PER_KEY, batch_words=32_561
+        1.0, [], np.empty((0, 2)), 1, 2.0, 10, 1000, private_noise.WORDS_PER_KEY, batch_words=32_561
     )
-    small = Grid.of(1.0, [], np.empty((0, 2)), 1, 2.0, 10, 1000, secret.WORDS_PER_KEY)
+    small = Grid.of(1.0, [], np.empty((0, 2)), 1, 2.0, 10, 1000, private_noise.WORDS_PER_KEY)
     assert large.distance - small.distance == pytest.approx(
         1.001 * 1000 * (32_561 / 4 + 1) ** 2 / 2**129, rel=1e-3
     )
@@ -500,22 +494,22 @@ def test_words_of_batches_count_in_the_distance():
 
 def test_what_modules_draw_comes_from_more_bits_than_a_seed_has():
     """torch takes 32 bits of a seed: states that differ beyond have other masks."""
-    from decor.learning.gradients.module_randomness import WORDS, secret_coins
+    from decor.learning.gradients.module_randomness import STATE_WORDS, torch_generator_from
 
-    words = np.arange(WORDS, dtype=np.uint32)
+    words = np.arange(STATE_WORDS, dtype=np.uint32)
     drawn = []
-    for place in (None, 3, 500, WORDS - 1):
+    for place in (None, 3, 500, STATE_WORDS - 1):
         changed = words.copy()
         if place is not None:
             changed[place] += 12345
         before = torch.random.get_rng_state()
-        with secret_coins(changed):
+        with torch_generator_from(changed):
             drawn.append(torch.rand(2000))
         assert torch.equal(before, torch.random.get_rng_state())
-        with secret_coins(changed):
+        with torch_generator_from(changed):
             assert torch.equal(drawn[-1], torch.rand(2000))
     assert len({tuple(each.tolist()) for each in drawn}) == 4
-    with secret_coins(np.random.default_rng(0).integers(0, 2**32, WORDS, np.uint32)):
+    with torch_generator_from(np.random.default_rng(0).integers(0, 2**32, STATE_WORDS, np.uint32)):
         uniform = torch.rand(100_000).numpy()
     assert abs(uniform.mean() - 0.5) < 0.01 and abs(uniform.std() - 12**-0.5) < 0.01
 

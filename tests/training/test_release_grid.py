@@ -1,6 +1,4 @@
-"""The grid that a plan's messages are on is made for as far as one protected unit moves a gradient,
-and no further.
-"""
+"""The grid of a plan is made for the shift of one protected unit, and for no more."""
 
 import math
 from fractions import Fraction
@@ -40,11 +38,10 @@ def plan_of(unit, sampling, relation):
 
 @pytest.mark.parametrize("kind", SHIFTS, ids=str)
 def test_the_noise_hides_a_shift_with_its_rounding_as_well_as_the_plans_hides_the_shift(kind):
-    """Rounding moves a gradient by less than a step a coordinate: (shift + sqrt(d) unit) / own =
-    shift / sigma, to six digits.
+    """Rounding moves a gradient by less than one grid step per coordinate.
 
-    A grid made for twice the shift has a step that is finer than that, and hides roundings half as
-    well as it says.
+    So (shift + sqrt(d) unit) / own = shift / sigma, to six digits. A grid made for twice the shift
+    has a finer step, and hides rounding half as well as it says.
     """
     plan, shift = plan_of(*kind), SHIFTS[kind]
     unit = Fraction(grid_of(plan, WIDE).unit)

@@ -1,6 +1,4 @@
-"""A sweep is its runs: sharing a tensor changes no number beyond rounding, and the best is the
-best.
-"""
+"""A sweep is its runs: a shared tensor changes results by rounding only, and the best is the best."""
 
 import math
 
@@ -13,7 +11,7 @@ import decor
 from decor import Adversary, Budget, Exposure, NoisePlan, Task, Vectorised, losses, models, schedule
 from decor.errors import InputError
 from decor.learning.gradients import layers
-from decor.training import descent, sweep
+from decor.training import descent, vectorised
 
 USERS = 6
 SIZES = (7, 4, 9, 5, 6, 8)
@@ -62,17 +60,22 @@ def exposure(task, unit, clip, steps=6, sampling="poisson"):
 
 
 def grid(task, unit="user", topology=None, steps=6):
-    """Plans that differ in clip, couple and adversary."""
+    """Plans that differ in clip, noise pair and adversary."""
     topology = topology or decor.ring(task.users)
-    couples = [
+    pairs = [
         (0.1, 0.4, 0.5, Adversary.eavesdropper()),
         (0.3, 0.2, 0.05, Adversary.curious()),
         (0.05, 0.9, 2.0, Adversary.colluding(2)),
     ]
     return [
-        NoisePlan(topology, exposure(task, unit, clip, steps), who, s, c, Budget(5.0, 1e-5))
-        for s, c, clip, who in couples
+        NoisePlan(topology, exposure(task, unit, clip, steps), adversary, s, c, Budget(5.0, 1e-5))
+        for s, c, clip, adversary in pairs
     ]
+
+
+def sweep(task, plans, rates, seeds, **options):
+    options = {"engine": Vectorised(dtype="float64"), "keep_models": True} | options
+    return decor.sweep(task, plans, learning_rates=rates, seeds=seeds, **options)
 
 
 def alone(task, setting, dtype, **options):
@@ -118,14 +121,8 @@ def test_runs_batched_over_seeds_rates_clips_couples_and_adversaries_are_the_run
     kind, unit, dtype
 ):
     task = make(kind)
-    swept = decor.sweep(
-        task,
-        grid(task, unit),
-        learning_rates=[0.05, 0.4],
-        seeds=[3, 0, 8],
-        engine=Vectorised(dtype=dtype),
-        keep_models=True,
-    )
+    engine = Vectorised(dtype=dtype)
+    swept = sweep(task, grid(task, unit), [0.05, 0.4], [3, 0, 8], engine=engine)
     assert len(swept.runs) == 18
     assert len({(id(s.plan), s.learning_rate, s.seed) for s in swept.settings}) == 18
     same(task, swept, dtype)
@@ -152,15 +149,7 @@ def test_runs_batched_over_seeds_rates_clips_couples_and_adversaries_are_the_run
 @pytest.mark.parametrize("kind", ["logistic", "mlp", "squares"])
 def test_batched_runs_with_every_option_are_the_runs_alone(kind, options):
     task = make(kind)
-    swept = decor.sweep(
-        task,
-        grid(task),
-        learning_rates=[0.1, 0.3],
-        seeds=[1, 2],
-        engine=Vectorised(dtype="float64"),
-        keep_models=True,
-        **options,
-    )
+    swept = sweep(task, grid(task), [0.1, 0.3], [1, 2], **options)
     same(task, swept, **options)
 
 
@@ -168,17 +157,12 @@ def test_batched_runs_with_every_option_are_the_runs_alone(kind, options):
 @pytest.mark.parametrize("topology", [decor.star(70), decor.ring(66), decor.complete(65)], ids=repr)
 def test_batched_runs_on_large_graphs_are_the_runs_alone(topology, unit):
     task = make("logistic", (4,) * topology.users)
-    swept = decor.sweep(
-        task, grid(task, unit, topology, 4), learning_rates=[0.1, 0.3], seeds=[1, 2], engine=Vectorised(dtype="float64"),
-        keep_models=True,
-    )  # fmt: skip
+    swept = sweep(task, grid(task, unit, topology, 4), [0.1, 0.3], [1, 2])
     same(task, swept, some=range(0, 12, 3))
 
 
 def test_a_plan_without_correlated_noise_has_the_same_numbers_beside_others():
-    """Local DP next to DECOR on one graph: a shared tensor must not change what its seed
-    gives it.
-    """
+    """Local DP beside DECOR on one graph: sharing a tensor must not change its results."""
     task = make("logistic")
     topology = decor.ring(USERS)
     plans = [
@@ -187,14 +171,7 @@ def test_a_plan_without_correlated_noise_has_the_same_numbers_beside_others():
     ]
     same(
         task,
-        decor.sweep(
-            task,
-            plans,
-            learning_rates=[0.3],
-            seeds=[4, 5],
-            engine=Vectorised(dtype="float64"),
-            keep_models=True,
-        ),
+        sweep(task, plans, [0.3], [4, 5]),
     )
 
 
@@ -209,14 +186,7 @@ def test_edges_that_differ_keep_their_numbers_beside_plans_that_do_not():
     ]
     same(
         task,
-        decor.sweep(
-            task,
-            plans,
-            learning_rates=[0.3],
-            seeds=[4, 5],
-            engine=Vectorised(dtype="float64"),
-            keep_models=True,
-        ),
+        sweep(task, plans, [0.3], [4, 5]),
     )
 
 
@@ -228,14 +198,7 @@ def test_many_settings_of_least_squares_are_the_runs_alone():
         for k in range(7)
     ]
     rates = [0.01 * (k + 1) for k in range(10)]
-    swept = decor.sweep(
-        task,
-        plans,
-        learning_rates=rates,
-        seeds=[0, 1, 2, 3],
-        engine=Vectorised(dtype="float64"),
-        keep_models=True,
-    )
+    swept = sweep(task, plans, rates, [0, 1, 2, 3])
     assert len(swept.runs) == 280
     same(task, swept, some=[0, 1, 69, 70, 127, 128, 129, 200, 255, 256, 279])
 
@@ -256,14 +219,7 @@ def test_plans_on_other_graphs_of_other_lengths_and_units_are_grouped_apart_and_
         ),
         NoisePlan(decor.ring(USERS), Exposure(0.5, 6), Adversary(0, average_only=True), 0.3, 0.0),
     ]
-    swept = decor.sweep(
-        task,
-        plans,
-        learning_rates=[0.2],
-        seeds=[0, 1],
-        engine=Vectorised(dtype="float64"),
-        keep_models=True,
-    )
+    swept = sweep(task, plans, [0.2], [0, 1])
     assert {(id(s.plan), s.seed) for s in swept.settings} == {
         (id(plan), seed) for plan in plans for seed in (0, 1)
     }
@@ -276,22 +232,16 @@ def test_plans_on_other_graphs_of_other_lengths_and_units_are_grouped_apart_and_
 def test_grids_cut_to_fit_the_memory_are_the_same_grids(kind, monkeypatch):
     task = make(kind)
     plans = grid(task)
-    options = {
-        "learning_rates": [0.1, 0.3],
-        "seeds": [1, 2, 3],
-        "engine": Vectorised(dtype="float64"),
-        "keep_models": True,
-    }
-    swept = decor.sweep(task, plans, **options)
+    swept = sweep(task, plans, [0.1, 0.3], [1, 2, 3])
     whole = {
         (id(s.plan), s.learning_rate, s.seed): run
         for s, run in zip(swept.settings, swept.runs, strict=True)
     }
-    monkeypatch.setattr(descent, "_ROOM", 1)
+    monkeypatch.setattr(descent, "_CPU_VALUES", 1)
     monkeypatch.setattr(layers, "_REPEATED", 1)
     for fit in (1, 2, 3, 7):
-        monkeypatch.setattr(sweep, "_ROOM", fit * task.users * task.parameters)
-        cut = decor.sweep(task, plans, **options)
+        monkeypatch.setattr(vectorised, "IN_MEMORY", fit * task.users * task.parameters)
+        cut = sweep(task, plans, [0.1, 0.3], [1, 2, 3])
         assert len(cut.runs) == 18
         for setting, run in zip(cut.settings, cut.runs, strict=True):
             other = whole[id(setting.plan), setting.learning_rate, setting.seed]
@@ -348,7 +298,7 @@ def test_the_best_is_the_candidate_with_the_best_mean_over_seeds():
 
 @pytest.mark.parametrize("criterion", ["loss", "test_loss", "accuracy", "consensus"])
 def test_what_diverged_never_wins_and_never_touches_its_neighbours(criterion):
-    """All labels are 0, which a model of NaNs happens to say: its accuracy would be perfect."""
+    """All labels are 0, which a model of NaNs predicts: its accuracy would be perfect."""
     X = torch.from_numpy(np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)) * 1e3
     task = Task(
         models.logistic(4),
@@ -398,9 +348,7 @@ def test_sweeps_that_cannot_be_meant_are_refused():
 
 
 def test_a_run_that_ends_among_others_is_what_it_is_alone():
-    """What the others do afterwards is not its own: its models are of the steps that its guarantee
-    counts.
-    """
+    """Its models are those of the steps taken when it stopped, not of the other runs' later steps."""
     task = decor.tasks.breast_cancer(users=4)
     plan = decor.calibrate(
         decor.ring(4),

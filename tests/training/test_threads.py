@@ -1,4 +1,4 @@
-"""Two cores help and never hurt: what was faster in the first steps is kept."""
+"""Two cores help and never hurt: the count that was faster in the first steps is kept."""
 
 import time
 
@@ -10,7 +10,7 @@ from decor.training.threads import Threads
 
 
 def taken(chooser, cost, steps=20):
-    """The number of threads of every step, when a step with so many costs so many seconds."""
+    """The threads of every step, if a step with n threads takes cost[n] seconds."""
     found = []
     for _ in range(steps):
         with chooser.step() as count:
@@ -28,7 +28,7 @@ def two_cores(monkeypatch):
 def test_the_faster_number_of_threads_is_kept(two_cores, cost, kept):
     before = torch.get_num_threads()
     chooser = Threads(None, 10**6)
-    with chooser.limited():
+    with chooser.limit_torch():
         found = taken(chooser, cost)
     assert {count for count, _ in found[:8]} == {1, 2} and {count for count, _ in found[8:]} == {
         kept
@@ -39,5 +39,5 @@ def test_the_faster_number_of_threads_is_kept(two_cores, cost, kept):
 
 def test_small_problems_and_people_who_say_a_number_are_not_tried_with_others(two_cores):
     for chooser, count in ((Threads(None, 1000), 1), (Threads(2, 1000), 2), (Threads(1, 10**9), 1)):
-        with chooser.limited():
+        with chooser.limit_torch():
             assert {found for found, _ in taken(chooser, {1: 0.0, 2: 0.0}, steps=10)} == {count}

@@ -1,5 +1,6 @@
 import pytest
-from asking import running
+
+from .client import running
 
 
 @pytest.fixture(scope="session")
@@ -18,19 +19,18 @@ def driver(tmp_path_factory):
 
 @pytest.fixture
 def show(driver, planner):
-    """Open the planner as a person does, with nothing kept from before; afterwards the console must
-    be silent.
-    """
+    """Opens the planner with an empty session; afterwards the browser's console must be empty."""
 
     import browser
-    from hands import settled
+
+    from .actions import wait_until_settled
 
     def open_page(server=planner, width=1280, dark=False):
         browser.shape(driver, width, dark)
         driver.execute_script("if (window.origin.startsWith('http')) sessionStorage.clear()")
         driver.get("about:blank")
         driver.get(server.url)
-        settled(driver)
+        wait_until_settled(driver)
         return driver
 
     driver.get_log("browser")

@@ -6,27 +6,30 @@ import time
 
 import browser
 import pytest
-from asking import asked
 from browser import style, text
-from hands import (
-    agrees,
-    begin_drawing,
-    click,
-    connect,
-    draw,
-    find,
-    printed,
-    settled,
-    typed,
-    until,
-    user,
-)
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
 from decor.ui import answer
+
+from .actions import (
+    assert_same_plan,
+    begin_drawing,
+    click,
+    connect,
+    draw,
+    find,
+    record_announcements,
+    run_command,
+    select,
+    type_into,
+    until,
+    user,
+    wait_until_settled,
+)
+from .client import post
 
 pytestmark = browser.NEEDED
 
@@ -35,7 +38,7 @@ def test_the_page_begins_with_a_curious_user(show):
     page = show()
     assert (
         find(page, "#colluders").get_attribute("value") == "1"
-        and printed(page)["adversary"] == "curious"
+        and run_command(page)["adversary"] == "curious"
     )
 
 
@@ -43,7 +46,7 @@ def test_a_slider_is_moved_and_the_number_is_that_of_decor_plan(show):
     page = show()
     before = text(page, "#sigma-cdp")
     find(page, "#epsilon-slider").send_keys(Keys.ARROW_RIGHT * 3)
-    settled(page)
+    wait_until_settled(page)
     asked_for = float(find(page, "#epsilon").get_attribute("value"))
     assert asked_for > 3 and text(page, "#sigma-cdp") != before
     for name, keys in (
@@ -53,8 +56,8 @@ def test_a_slider_is_moved_and_the_number_is_that_of_decor_plan(show):
         ("users", Keys.ARROW_RIGHT),
     ):
         find(page, f"#{name}-slider").send_keys(keys)
-    settled(page)
-    plan = printed(page)
+    wait_until_settled(page)
+    plan = run_command(page)
     assert (
         plan["users"] == 17
         and plan["steps"] < 1000
@@ -62,15 +65,15 @@ def test_a_slider_is_moved_and_the_number_is_that_of_decor_plan(show):
         and plan["adversary"] == "colluding:2"
     )
     assert plan["epsilon"] <= asked_for
-    agrees(page, plan)
+    assert_same_plan(page, plan)
 
 
 def test_a_graph_is_drawn_with_the_mouse_and_saved_and_planned_in_a_terminal(show, tmp_path):
     page = show()
     begin_drawing(page)
-    settled(page)
+    wait_until_settled(page)
     assert (
-        "Nobody is drawn yet" in text(page, "#problem")
+        "The drawing is empty" in text(page, "#problem")
         and not find(page, "#sigma-cdp").is_displayed()
     )
     draw(page, [(0.2, 0.2), (0.8, 0.2), (0.8, 0.8), (0.2, 0.8), (0.5, 0.5), (0.5, 0.1)])
@@ -78,7 +81,7 @@ def test_a_graph_is_drawn_with_the_mouse_and_saved_and_planned_in_a_terminal(sho
         page, "01", "12", "23", "30", "04", "24", "35", "50", "05"
     )  # the last two take an edge away and nothing is left of it
     connect(page, "05", "14")
-    settled(page)
+    wait_until_settled(page)
     assert page.find_elements(By.CSS_SELECTOR, "#problem:not([hidden])") == []
     before = user(page, "5").get_attribute("transform")
     ActionChains(page, duration=50).click_and_hold(user(page, "5")).move_by_offset(
@@ -97,37 +100,38 @@ def test_a_graph_is_drawn_with_the_mouse_and_saved_and_planned_in_a_terminal(sho
     assert edges == {
         frozenset(pair) for pair in ("01", "12", "23", "30", "04", "24", "35", "05", "14")
     }
-    agrees(page, printed(page, tmp_path))
+    assert_same_plan(page, run_command(page, tmp_path))
 
 
 def test_a_graph_is_drawn_with_the_keyboard_alone(show, planner):
     page = show()
     find(page, "#topology").send_keys("drawn")
-    settled(page)
+    wait_until_settled(page)
+    record_announcements(page)
     find(page, "#clear").send_keys(Keys.ENTER)
     find(page, "#table summary").send_keys(Keys.ENTER)
     for _ in range(3):
         find(page, "#add-row").send_keys(Keys.ENTER)
     for a, b in ((0, 1), (1, 2), (0, 2), (0, 2)):
-        Select(find(page, "#from")).select_by_index(a)
-        Select(find(page, "#to")).select_by_index(b)
+        select(page, "#from", a)
+        select(page, "#to", b)
         find(page, "#connect").send_keys(Keys.ENTER)
     neighbours = (
         "[...document.querySelectorAll('#everybody tbody td:nth-child(3)')].map((cell) "
         "=> cell.textContent).join(';')"
     )
     until(page, f"{neighbours} === '1;0, 2;1'")
-    settled(page)
+    wait_until_settled(page)
     name = find(page, 'input[aria-label="Name of user 1"]')
     name.send_keys(Keys.CONTROL, "a")
     name.send_keys("bonn", Keys.TAB)
     # on the picture itself: a new user, a walk to another, and an edge between the two
-    settled(page)
+    wait_until_settled(page)
     user(page, "0").send_keys("n")
     until(page, "document.activeElement.dataset.user === '1'")
     page.switch_to.active_element.send_keys(Keys.ENTER)
     until(page, "document.activeElement.getAttribute('aria-pressed') === 'true'")
-    assert "is chosen" in text(page, "#said")
+    until(page, "window.announced.some((sentence) => sentence.includes('is chosen'))")
     page.switch_to.active_element.send_keys(Keys.HOME)
     until(page, "document.activeElement.dataset.user === '0'")
     page.switch_to.active_element.send_keys(Keys.SPACE)
@@ -135,7 +139,7 @@ def test_a_graph_is_drawn_with_the_keyboard_alone(show, planner):
         page,
         """document.querySelector('.user[data-user="0"]').getAttribute('aria-label').includes('neighbours: bonn, 1')""",
     )
-    settled(page)
+    wait_until_settled(page)
     moved = user(page, "1").get_attribute("transform")
     user(page, "1").send_keys(Keys.SHIFT, Keys.ARROW_UP)
     until(
@@ -144,40 +148,40 @@ def test_a_graph_is_drawn_with_the_keyboard_alone(show, planner):
         moved,
     )
     user(page, "2").send_keys(Keys.DELETE)
-    settled(page)
+    wait_until_settled(page)
     assert {u.get_attribute("data-user") for u in page.find_elements(By.CSS_SELECTOR, ".user")} == {
         "0",
         "bonn",
         "1",
     }
     drawn = {"names": ["0", "bonn", "1"], "edges": [[0, 1], [0, 2]]}
-    _, expected = asked(
+    _, expected = post(
         planner, "plan", {"drawn": drawn, "epsilon": 3, "delta": 1e-5, "steps": 1000, "clip": 1}
     )
-    agrees(page, expected)
+    assert_same_plan(page, expected)
 
 
 def test_undo_goes_back_over_everything_and_redo_forth(show):
     page = show()
     first = text(page, "#sigma-cdp")
-    typed(page, "#epsilon", 10)
+    type_into(page, "#epsilon", 10)
     find(page, "#epsilon").send_keys(Keys.TAB)
     Select(find(page, "#topology")).select_by_value("star")
-    settled(page)
+    wait_until_settled(page)
     click(page, "#edit")
     click(page, "#add")
-    settled(page)
+    wait_until_settled(page)
     assert len(page.find_elements(By.CSS_SELECTOR, ".user")) == 17
     for _ in range(4):
         click(page, "#undo")
-    settled(page)
+    wait_until_settled(page)
     assert (
         text(page, "#sigma-cdp") == first and find(page, "#epsilon").get_attribute("value") == "3"
     )
     assert not find(page, "#undo").is_enabled()
     for _ in range(4):
         find(page, "body").send_keys(Keys.CONTROL, Keys.SHIFT, "z")
-    settled(page)
+    wait_until_settled(page)
     assert len(page.find_elements(By.CSS_SELECTOR, ".user")) == 17 and "drawn" in find(
         page, "#topology"
     ).get_attribute("value")
@@ -187,12 +191,12 @@ def test_what_was_chosen_is_there_again_when_the_page_is_loaded_again_and_the_to
     show,
 ):
     page = show()
-    typed(page, "#epsilon", 7)
+    type_into(page, "#epsilon", 7)
     find(page, "#epsilon").send_keys(Keys.TAB)
     assert "#" not in page.current_url
     page.refresh()
-    settled(page)
-    assert find(page, "#epsilon").get_attribute("value") == "7" and printed(page)[
+    wait_until_settled(page)
+    assert find(page, "#epsilon").get_attribute("value") == "7" and run_command(page)[
         "epsilon"
     ] == pytest.approx(7, rel=1e-4)
 
@@ -201,9 +205,11 @@ def test_a_stale_number_is_dimmed_until_the_answer_to_what_the_controls_say_is_t
     show, monkeypatch
 ):
     page = show()
-    own, hold = answer.planned, []
+    own, hold = answer.describe_plan, []
     monkeypatch.setattr(
-        answer, "planned", lambda question: (hold.append(1), time.sleep(0.7), own(question))[-1]
+        answer,
+        "describe_plan",
+        lambda question: (hold.append(1), time.sleep(0.7), own(question))[-1],
     )
     typed_now = find(page, "#epsilon")
     typed_now.send_keys(Keys.CONTROL, "a")
@@ -214,26 +220,24 @@ def test_a_stale_number_is_dimmed_until_the_answer_to_what_the_controls_say_is_t
     )
     assert "being computed" in user(page, "0").get_attribute("aria-label")
     monkeypatch.undo()
-    settled(page)
+    wait_until_settled(page)
     assert style(page, "#figures", "opacity") == "1"
-    agrees(page, printed(page))
+    assert_same_plan(page, run_command(page))
 
 
 def test_of_many_moves_the_last_one_is_answered_and_few_are_asked(show, monkeypatch):
     page = show()
-    own, asked_for = answer.planned, []
-    monkeypatch.setattr(
-        answer,
-        "planned",
-        lambda question: (
-            asked_for.append(question.budget.epsilon),
-            time.sleep(0.05),
-            own(question),
-        )[-1],
-    )
+    own, asked_for = answer.describe_plan, []
+
+    def slow(question):
+        asked_for.append(question.budget.epsilon)
+        time.sleep(0.05)
+        return own(question)
+
+    monkeypatch.setattr(answer, "describe_plan", slow)
     page.execute_script("""const slider = document.getElementById('epsilon-slider');
     for (let k = 0; k < 200; k += 1) { slider.value = 100 + k; slider.dispatchEvent(new Event('input', { bubbles: true })); }""")
-    settled(page)
+    wait_until_settled(page)
     assert len(asked_for) <= 3 and asked_for[-1] == float(
         find(page, "#epsilon").get_attribute("value")
     )
@@ -243,7 +247,7 @@ MISTAKES = [
     ("epsilon", -1, "Epsilon must be a positive"),
     ("delta", 3, "Delta must lie"),
     ("users", 1000, "up to 256 users"),
-    ("colluders", 16, "leave nobody"),
+    ("colluders", 16, "leave no user"),
     ("steps", "", "Steps must be"),
 ]
 
@@ -265,7 +269,7 @@ def test_a_mistake_is_a_sentence_and_no_number_is_left_standing(show, field, val
     box.send_keys(
         {"epsilon": "3", "delta": "1e-5", "users": "16", "colluders": "1", "steps": "1000"}[field]
     )
-    settled(page)
+    wait_until_settled(page)
     until(page, "document.getElementById('problem').hidden")
     assert float(text(page, "#sigma-cdp")) > 0
 
@@ -274,12 +278,12 @@ def test_one_record_is_planned_for_and_the_command_says_so(show):
     page = show()
     click(page, "#controls details summary")
     Select(find(page, "#unit")).select_by_value("example")
-    typed(page, "#steps", 100)
-    typed(page, "#users", 4)
-    typed(page, "#batch_size", 16)
-    plan = printed(page)
+    type_into(page, "#steps", 100)
+    type_into(page, "#users", 4)
+    type_into(page, "#batch_size", 16)
+    plan = run_command(page)
     assert plan["unit"] == "example" and "one record" in plan["statement"]
-    agrees(page, plan)
+    assert_same_plan(page, plan)
 
 
 HOSTILE = "<img/src=x/onerror=alert(1)>"
@@ -294,7 +298,7 @@ def test_names_from_a_file_stay_text(show, tmp_path):
     click(page, "#table summary")
     find(page, "#open").send_keys(str(tmp_path / "bad.txt"))
     until(page, "document.querySelectorAll('.user').length === 3")
-    settled(page)
+    wait_until_settled(page)
     assert HOSTILE in user(page, HOSTILE.replace('"', '\\"')).get_attribute("aria-label")
     assert page.execute_script(
         "return [document.images.length, document.scripts.length, "

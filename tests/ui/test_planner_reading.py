@@ -8,18 +8,27 @@ import sys
 
 import browser
 import pytest
-from asking import running
 from browser import CONTRAST, CONTROLS, style, text
-from hands import agrees, click, find, printed, settled, typed, until
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
 import decor
-from decor.results.live_status import Live
+from decor.results.live_status import LiveStatus
 from decor.text import rounded_up
-from decor.ui.watch import Watch
+from decor.ui.watch import FolderWatch
+
+from .actions import (
+    assert_same_plan,
+    click,
+    find,
+    run_command,
+    type_into,
+    until,
+    wait_until_settled,
+)
+from .client import running
 
 pytestmark = browser.NEEDED
 
@@ -44,7 +53,7 @@ def test_an_address_pasted_into_the_same_tab_is_taken_and_a_place_on_the_page_is
         "sessionStorage.getItem('token') === arguments[0] && !window.location.hash",
         planner.token,
     )
-    settled(page)
+    wait_until_settled(page)
     # as a keyboard user reaches it: the link lies outside the page until it has the focus
     page.execute_script("document.activeElement.blur(); window.scrollTo(0, 0)")
     ActionChains(page, duration=0).send_keys(Keys.TAB).perform()
@@ -52,7 +61,7 @@ def test_an_address_pasted_into_the_same_tab_is_taken_and_a_place_on_the_page_is
     ActionChains(page, duration=0).send_keys(Keys.ENTER).perform()
     until(page, "window.location.hash === '#answer'")
     page.refresh()
-    settled(page)
+    wait_until_settled(page)
     assert page.execute_script("return sessionStorage.getItem('token')") == planner.token
 
 
@@ -60,16 +69,16 @@ def states(page):
     """The page in each of its shapes."""
     yield "first"
     Select(find(page, "#topology")).select_by_value("star")
-    typed(page, "#colluders", 1)
+    type_into(page, "#colluders", 1)
     click(page, "#controls details summary")
     Select(find(page, "#unit")).select_by_value("example")
     yield "warned"
-    typed(page, "#batch_size", 0)
+    type_into(page, "#batch_size", 0)
     yield "problem"
     Select(find(page, "#unit")).select_by_value("user")
     click(page, "#edit")
     click(page, "#table summary")
-    settled(page)
+    wait_until_settled(page)
     yield "drawn"
 
 
@@ -77,7 +86,7 @@ def states(page):
 def test_all_text_can_be_read_and_every_control_has_a_name(show, dark):
     page = show(dark=dark)
     for state in states(page):
-        settled(page)
+        wait_until_settled(page)
         assert page.execute_script(CONTRAST) == [], state
         for what, name in page.execute_script(CONTROLS):
             assert name and name.strip(), (state, what)
@@ -124,13 +133,13 @@ def test_a_ring_stays_round_when_the_window_changes(show):
 def test_users_are_told_apart_by_colour_and_in_words(show):
     page = show()
     Select(find(page, "#topology")).select_by_value("star")
-    typed(page, "#colluders", 0)  # one who is curious isolates everybody on a star
-    settled(page)
+    type_into(page, "#colluders", 0)  # one who is curious isolates everybody on a star
+    wait_until_settled(page)
     colours = page.execute_script(
         "return [...document.querySelectorAll('.node')].map((n) => getComputedStyle(n).fill)"
     )
     assert colours[0] != colours[1] and len(set(colours[1:])) == 1
-    plan = printed(page)
+    plan = run_command(page)
     low, high = (rounded_up(f(plan["per_user_epsilon"])) for f in (min, max))
     assert low in text(page, "#legend") and high in text(page, "#legend") and low != high
     assert f"from epsilon {low} to {high}" in find(page, "#legend svg").get_attribute("aria-label")
@@ -138,7 +147,7 @@ def test_users_are_told_apart_by_colour_and_in_words(show):
 
 def test_a_summary_is_said_when_the_sliders_rest(show):
     page = show()
-    typed(page, "#epsilon", 5)
+    type_into(page, "#epsilon", 5)
     until(page, "document.getElementById('said').textContent.includes('epsilon 5 against')")
     assert find(page, "#said").get_attribute("aria-live") == "polite" and text(
         page, "#sigma-cdp"
@@ -172,14 +181,14 @@ def test_a_run_is_watched_while_its_files_change(show, tmp_path):
 
     def measured(step):
         live._written = -1e9
-        live.measured(step, {"step": step, "loss": 1 / (1 + step), "accuracy": 0.5 + step / 100})
+        live.record(step, {"step": step, "loss": 1 / (1 + step), "accuracy": 0.5 + step / 100})
 
-    with running(Watch(tmp_path / "run", nobody)) as server:
+    with running(FolderWatch(tmp_path / "run", nobody)) as server:
         page = show(server)
         until(
             page, "document.getElementById('watch-said').textContent.includes('no such folder yet')"
         )
-        live = Live(tmp_path / "run", PLAN)
+        live = LiveStatus(tmp_path / "run", PLAN)
         measured(0)
         measured(10)
         until(page, "document.getElementById('watch-step')?.textContent === '10'")
@@ -187,7 +196,7 @@ def test_a_run_is_watched_while_its_files_change(show, tmp_path):
         measured(20)
         until(page, "document.getElementById('watch-step')?.textContent === '20'")
         assert find(page, "#watch-line").get_attribute("d").count("L") == line.count("L") + 1
-        assert text(page, "#watch-value") == "70.0 %" and "Under way" in text(page, "#watch-said")
+        assert text(page, "#watch-value") == "70.0 %" and "In progress" in text(page, "#watch-said")
         assert 0 < float(text(page, "#watch-epsilon")) < 4
         Select(find(page, "#metric")).select_by_visible_text("training loss")
         assert text(page, "#watch-value") == "0.0476"
@@ -201,12 +210,12 @@ def test_a_run_is_watched_while_its_files_change(show, tmp_path):
         (tmp_path / "run" / "manifest.json").write_text(
             json.dumps({"format": "decor-run-1", "steps_taken": 40, "stopped": None})
         )
-        live.over()
+        live.remove()
         until(page, "document.getElementById('watch-said').textContent === 'Finished.'")
         assert text(page, "#watch-epsilon") == "4" and text(page, "#watch-value") == "90.0 %"
         click(page, "#view-plan")
-        settled(page)
-        agrees(page, printed(page))
+        wait_until_settled(page)
+        assert_same_plan(page, run_command(page))
 
 
 def test_a_planner_that_has_ended_is_missed(driver):
@@ -214,7 +223,7 @@ def test_a_planner_that_has_ended_is_missed(driver):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as planner:
         try:
             driver.get(json.loads(planner.stdout.readline())["url"])
-            settled(driver)
+            wait_until_settled(driver)
         finally:
             planner.terminate()
     assert planner.returncode == 0

@@ -1,36 +1,37 @@
-"""A folder while it is written: nothing yet, half of it, all of it, and somebody else's."""
+"""A folder while it is written: missing, incomplete, complete, and of another program."""
 
 import json
 import os
 import time
 
 import pytest
-from asking import asked, running
 
 import decor
 from decor.errors import InputError
-from decor.results.live_status import FILE, Live
+from decor.results.live_status import FILE, LiveStatus
 from decor.text import rounded_up
-from decor.ui.watch import Watch
+from decor.ui.watch import FolderWatch
+
+from .client import post, running
 
 PLAN = decor.calibrate(
     decor.ring(6), decor.Exposure(1.0, 40), decor.Adversary.curious(), decor.Budget(4.0, 1e-5)
 )
 
 
-def nobody(path):
+def no_node(path):
     raise InputError(f"no node is running behind {path}")
 
 
-def look(folder, ask=nobody):
-    return Watch(folder, ask).since(None)
+def look(folder, ask=no_node):
+    return FolderWatch(folder, ask).changes_since(None)
 
 
 def row(step, accuracy=0.5):
     return {"step": step, "loss": 0.7, "accuracy": accuracy}
 
 
-def kept(folder, steps, stopped=None, rows=None, **manifest):
+def save_run(folder, steps, stopped=None, rows=None, **manifest):
     """A run's folder without its models."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "plan.json").write_text(PLAN.to_json())
@@ -47,24 +48,24 @@ def kept(folder, steps, stopped=None, rows=None, **manifest):
     (folder / "manifest.json").write_text(json.dumps(value))
 
 
-def test_a_folder_that_is_not_there_yet_or_empty_is_said_to_be(tmp_path):
+def test_a_missing_or_empty_folder_is_reported(tmp_path):
     assert (
         look(tmp_path / "later")["kind"] == "nothing"
         and "no such folder yet" in look(tmp_path / "later")["said"]
     )
     assert "No run is here yet" in look(tmp_path)["said"]
     (tmp_path / "holiday.jpg").write_bytes(b"\xff\xd8")
-    (tmp_path / "manifest.json").write_text('{"format": "somebody else\'s"}')
+    (tmp_path / "manifest.json").write_text('{"format": "another program\'s"}')
     assert look(tmp_path)["kind"] == "nothing"
 
 
-def test_a_run_under_way_shows_its_steps_its_epsilon_and_its_curve(tmp_path):
-    live = Live(tmp_path / "run", PLAN)
+def test_a_run_in_progress_shows_its_steps_its_epsilon_and_its_curve(tmp_path):
+    live = LiveStatus(tmp_path / "run", PLAN)
     for step in (0, 10, 20):
         live._written = -1e9
-        live.measured(step, row(step, 0.5 + step / 100))
+        live.record(step, row(step, 0.5 + step / 100))
     state = look(tmp_path / "run")
-    assert state["kind"] == "training" and not state["over"] and state["said"] == "Under way."
+    assert state["kind"] == "training" and not state["over"] and state["said"] == "In progress."
     assert (state["step"], state["steps"]) == (20, 40) and state["history"]["step"] == [0, 10, 20]
     assert state["history"]["accuracy"] == [0.5, 0.6, 0.7] and [
         m["name"] for m in state["metrics"]
@@ -76,9 +77,9 @@ def test_a_run_under_way_shows_its_steps_its_epsilon_and_its_curve(tmp_path):
     assert state["simulated"] and state["statement"].startswith(
         "Simulation with a known seed. With secret noise this plan is (4"
     )
-    live.over()
-    private = Live(tmp_path / "private", PLAN, simulated=False)
-    private.measured(0, row(0))
+    live.remove()
+    private = LiveStatus(tmp_path / "private", PLAN, simulated=False)
+    private.record(0, row(0))
     state = look(tmp_path / "private")
     assert not state["simulated"] and state["statement"].startswith(
         "(4, 1e-05)-SecLDP over 40 steps"
@@ -86,44 +87,44 @@ def test_a_run_under_way_shows_its_steps_its_epsilon_and_its_curve(tmp_path):
     assert os.listdir(tmp_path / "run") == []
 
 
-def test_a_run_that_is_written_faster_than_people_look_is_not_written_every_time(tmp_path):
-    live = Live(tmp_path, PLAN)
+def test_a_fast_run_is_not_written_at_every_measurement(tmp_path):
+    live = LiveStatus(tmp_path, PLAN)
     for step in range(40):
-        live.measured(step, row(step))
+        live.record(step, row(step))
     assert len(json.loads((tmp_path / FILE).read_text())["rows"]) == 1
     assert not list(tmp_path.glob("*.new"))
 
 
-def test_a_run_that_goes_on_shows_what_was_measured_before(tmp_path):
-    live = Live(tmp_path, PLAN, {"step": [0, 5], "accuracy": [0.1, float("nan")]})
-    live.measured(10, {"step": 10, "accuracy": 0.3})
+def test_a_resumed_run_shows_what_was_measured_before(tmp_path):
+    live = LiveStatus(tmp_path, PLAN, {"step": [0, 5], "accuracy": [0.1, float("nan")]})
+    live.record(10, {"step": 10, "accuracy": 0.3})
     assert look(tmp_path)["history"] == {"step": [0, 5, 10], "accuracy": [0.1, None, 0.3]}
 
 
-def test_a_disk_that_cannot_take_it_does_not_stop_a_run(tmp_path):
+def test_a_disk_error_does_not_stop_a_run(tmp_path):
     (tmp_path / "file").write_text("")
-    live = Live(tmp_path / "file" / "run", PLAN)
-    live.measured(0, row(0))
-    live.over()
+    live = LiveStatus(tmp_path / "file" / "run", PLAN)
+    live.record(0, row(0))
+    live.remove()
 
 
-def test_a_run_that_has_ended_says_so_and_how(tmp_path):
-    kept(tmp_path / "whole", 40)
+def test_a_finished_run_shows_how_it_ended(tmp_path):
+    save_run(tmp_path / "whole", 40)
     assert look(tmp_path / "whole")["said"] == "Finished." and look(tmp_path / "whole")["over"]
     assert look(tmp_path / "whole")["epsilon"] == rounded_up(PLAN.guarantee_on_grid(0.0).epsilon)
-    kept(tmp_path / "early", 20, "diverged after step 20")
+    save_run(tmp_path / "early", 20, "diverged after step 20")
     state = look(tmp_path / "early")
     assert (
         state["over"]
         and state["said"] == "Stopped early: diverged after step 20."
         and state["step"] == 20
     )
-    kept(tmp_path / "kept", 20)
+    save_run(tmp_path / "kept", 20)
     assert not look(tmp_path / "kept")["over"]
 
 
 def test_half_written_files_are_no_error(tmp_path):
-    kept(tmp_path, 20)
+    save_run(tmp_path, 20)
     whole = {
         name: (tmp_path / name).read_text()
         for name in ("manifest.json", "plan.json", "metrics.jsonl")
@@ -150,7 +151,7 @@ def test_half_written_files_are_no_error(tmp_path):
 
 
 def test_a_long_history_is_thinned_and_keeps_its_end(tmp_path):
-    kept(tmp_path, 40, rows=[row(min(40, k // 100)) for k in range(4001)])
+    save_run(tmp_path, 40, rows=[row(min(40, k // 100)) for k in range(4001)])
     steps = look(tmp_path)["history"]["step"]
     assert len(steps) <= 1001 and steps[0] == 0 and steps[-1] == 40
 
@@ -168,7 +169,7 @@ def test_a_comparison_shows_the_methods_that_are_finished(tmp_path):
     (tmp_path / "outcomes" / "central-dp.json").write_text(json.dumps(entries))
     (tmp_path / "outcomes" / "half.json").write_text("[{")
     state = look(tmp_path)
-    assert state["kind"] == "comparison" and state["said"] == "Under way: 1 methods are finished."
+    assert state["kind"] == "comparison" and state["said"] == "In progress: 1 methods are finished."
     assert [(r["method"], r["epsilon"], r["accuracy"]) for r in state["rows"]] == [
         ("central DP", "3", pytest.approx(0.6))
     ]
@@ -176,17 +177,17 @@ def test_a_comparison_shows_the_methods_that_are_finished(tmp_path):
     assert look(tmp_path)["said"] == "Finished."
 
 
-def test_a_federation_shows_who_is_at_work_who_is_done_and_who_is_silent(tmp_path):
+def test_a_federation_shows_running_finished_and_silent_users(tmp_path):
     for name in ("bonn", "kiel", "ulm"):
         (tmp_path / f"{name}.ledger").write_bytes(b"")
         (tmp_path / f"{name}.log").write_text(
             f"2026-11-15 user={name} event=connected\n2026 user={name} event=failed why=disk\n"
         )
-    kept(tmp_path / "kiel", 40, steps_missed=2)
+    save_run(tmp_path / "kiel", 40, steps_missed=2)
 
     def ask(socket):
         if socket.name != "bonn.ledger.socket":
-            nobody(socket)
+            no_node(socket)
         here = [{"name": "ulm", "here": False}, {"name": "kiel", "here": True}]
         return {
             "user": "bonn",
@@ -202,45 +203,44 @@ def test_a_federation_shows_who_is_at_work_who_is_done_and_who_is_silent(tmp_pat
     state = look(tmp_path, ask)
     bonn, kiel, ulm = state["nodes"]
     assert (
-        state["said"] == "1 of 3 users are at work."
+        state["said"] == "1 of 3 users are running."
         and not state["over"]
         and state["title"] == "heart"
     )
     assert (bonn["step"], bonn["epsilon"], bonn["state"]) == (
         7,
         "1.235",
-        "at work, 1 of 2 neighbours here",
+        "running, 1 of 2 neighbours here",
     )
     assert (kiel["step"], kiel["missed"], kiel["state"], kiel["over"]) == (40, 2, "done", True)
-    assert ulm["state"] == "does not answer; its last word: failed why=disk"
-    assert ulm["epsilon"] is None and ulm["step"] is None, "what is not known is not 0"
+    assert ulm["state"] == "does not answer; its last event: failed why=disk"
+    assert ulm["epsilon"] is None and ulm["step"] is None, "unknown is not 0"
 
 
-def test_only_changes_are_sent_and_several_pages_look_once(tmp_path):
-    looks = []
-    watch = Watch(tmp_path, nobody)
-    own = watch._look
-    watch._look = lambda: looks.append(1) or own()
-    first = watch.since(None)
+def test_only_changes_are_sent_and_several_pages_share_a_state(tmp_path):
+    reads = []
+    watch = FolderWatch(tmp_path, no_node)
+    own = watch._read_state
+    watch._read_state = lambda: reads.append(1) or own()
+    first = watch.changes_since(None)
     assert (
-        watch.since(first["seen"]) == {"seen": first["seen"], "quiet": None, "unchanged": True}
-        and len(looks) == 1
+        watch.changes_since(first["seen"])
+        == {"seen": first["seen"], "quiet": None, "unchanged": True}
+        and len(reads) == 1
     )
-    kept(tmp_path, 10)
+    save_run(tmp_path, 10)
     time.sleep(0.35)
-    second = watch.since(first["seen"])
-    assert second["step"] == 10 and second["quiet"] < 5 and len(looks) == 2
+    second = watch.changes_since(first["seen"])
+    assert second["step"] == 10 and second["quiet"] < 5 and len(reads) == 2
 
 
 def test_no_page_can_name_a_folder(tmp_path):
-    """What is watched was named on the command line; a question about another folder is about that
-    one.
-    """
-    kept(tmp_path / "secret", 10)
-    with running(Watch(tmp_path / "own", nobody)) as server:
-        _, state = asked(
+    """The folder is named on the command line; a request cannot choose another one."""
+    save_run(tmp_path / "secret", 10)
+    with running(FolderWatch(tmp_path / "own", no_node)) as server:
+        _, state = post(
             server, "watch", {"seen": None, "folder": str(tmp_path / "secret"), "path": "../secret"}
         )
         assert state["kind"] == "nothing" and state["folder"] == str(tmp_path / "own")
     with running() as server:
-        assert asked(server, "watch", {"folder": str(tmp_path / "secret")})[1] == {"folder": None}
+        assert post(server, "watch", {"folder": str(tmp_path / "secret")})[1] == {"folder": None}

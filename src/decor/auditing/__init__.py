@@ -1,1 +1,1 @@
-"""Audit: measured proof that what users send is as private as the plan says."""
+"""Audit: measures whether the messages of users are as private as the plan claims."""

@@ -1,6 +1,4 @@
-"""audit: runs canaries over an engine, attacks what is sent, and says how much of the claim was
-reached.
-"""
+"""audit: runs canaries on an engine, attacks its messages, and compares with the claim."""
 
 from __future__ import annotations
 
@@ -14,29 +12,28 @@ from decor import progress
 from decor.distributed.process_group import ProcessGroup
 from decor.errors import InputError
 from decor.privacy.plan import NoisePlan
-from decor.training.channel import alike
-from decor.training.mixer import DENSE, is_complete
+from decor.training.channel import sharing_key
+from decor.training.mixer import DENSE_LIMIT, is_complete
 from decor.training.vectorised import Vectorised
 
-from . import example_level, user_level
+from .example_level import audit_examples
 from .findings import Audit
-from .sources import LARGE_MODEL, SMALL_MODEL, Simulated, Wire
+from .sources import LARGE_MODEL, SMALL_MODEL, MessageSource, SimulatedSource
+from .user_level import audit_users
 
 if TYPE_CHECKING:
     from decor.federation.peers import Peers
 
-_LEAST, _USUAL = 3_000, {"user": 120_000, "example": 80_000}
-_ROOM = 12_000_000
-"""Numbers of all users and edges: 100 megabytes, of which an audit holds some ten at a time."""
-_WORK = 30_000_000
-"""Numbers on the wire that take some ten seconds: steps are as many as fit."""
-_WIDEST = 1e6
-"""Times everybody's own noise that an edge's may be, for single precision and for plain
-inverses.
-"""
-_KEPT_STEPS = {"user": 16, "example": 32}
-"""Of real peers, whose messages are all kept until the end, and of private runs, each of which has
-one seed.
+_LEAST_CANARIES, _DEFAULT_CANARIES = 3_000, {"user": 120_000, "example": 80_000}
+_MAX_VALUES = 12_000_000
+"""Values of all users and edges: 100 megabytes, of which an audit holds about ten at a time."""
+_MAX_SENT = 30_000_000
+"""Values in all messages that take about ten seconds: as many steps are run as fit."""
+_MAX_RATIO = 1e6
+"""Edge noise over own noise at most: limited by single precision, and by plain inverses."""
+_MAX_KEPT_STEPS = {"user": 16, "example": 32}
+"""Steps of real peers, whose messages are all kept until the end, and of private runs, each of
+which has one seed.
 """
 
 
@@ -50,103 +47,115 @@ def audit(
     confidence: float = 0.9999,
     seed: int = 0,
 ) -> Audit:
-    """Attacks what the engine's users send under this plan's noise, as every adversary.
+    """Attacks the messages of an engine under this plan's noise, as each adversary.
 
-    Canaries are as loud as makes them measurable, over `steps` of the plan's steps (None: as many
-    as take some seconds). What the attacks prove is compared with what the accountant claims for
-    just that; the claim itself is linear in their length, and composes over steps exactly. More
-    `canaries` (None: 120,000, or 80,000 records) bring the proof closer to the truth.
+    Canaries have the length that measures best, over some of the plan's steps. What attacks prove
+    is compared with what the accountant claims for exactly that. The claim is linear in the length
+    of canaries, and composes over steps without loss.
 
-    `engine` is whose messages: `Vectorised()` (the default) and `ProcessGroup()` with a seed are
-    simulations, of which only the law of the noise is attacked; `Vectorised(seed=None)` and
-    `Peers()` are private, and owe secret keys and the last bits too. `delta` is where epsilons are
-    compared (None: the plan's, or 1e-5); `seed` that of canaries, and of simulated noise. Of the
-    processes of a group the first has the audit; the others' have measured nothing, and have not
-    passed.
+    Args:
+        plan: The plan under audit.
+        engine: Whose messages; None takes `Vectorised()`. `Vectorised()` and `ProcessGroup()` with
+            a seed are simulations: only the distribution of their noise is attacked.
+            `Vectorised(seed=None)` and `Peers()` are private: their keys, and the last bits of
+            their messages, are tested too.
+        delta: Where epsilons are compared; None takes the plan's, or 1e-5.
+        canaries: More bring the proof closer to the truth; None takes 120,000, or 80,000 examples,
+            or as many as fit in memory.
+        steps: How many of the plan's steps to run; None takes as many as run in some seconds.
+        confidence: Probability with which a correct engine passes.
+        seed: Of the canaries, and of simulated noise.
+
+    Returns:
+        What was claimed and what was measured. Of the processes of a group the first has the audit;
+        the others measured nothing, so theirs has not passed.
+
+    Raises:
+        InputError: If the plan makes no claim that can be measured, or an argument is out of range.
 
     Guarantee: if noise and clipping are as planned, the audit fails with a probability of at most 1
     - confidence.
     """
     began = time.monotonic()
     _check(plan, steps, confidence)
-    canaries = _canaries(plan, canaries)
+    canaries = _canary_count(plan, canaries)
     if delta is None:
         delta = 1e-5 if plan.budget is None else plan.budget.delta
-    listed = wires(engine or Vectorised(), plan)
+    sources, unit = message_sources(engine or Vectorised(), plan), plan.exposure.unit
     if steps is None:
-        steps = _fitting(plan, canaries)
-        if listed[0].widest is None:
-            steps = min(steps, _KEPT_STEPS[plan.exposure.unit])
+        fitting = max(8, _MAX_SENT // (plan.topology.users * canaries))
+        steps = 64 if unit == "example" else fitting
+        # all messages of such a source are kept until the end of a run
+        if sources[0].max_canaries is None:
+            steps = min(steps, _MAX_KEPT_STEPS[unit])
     steps = min(steps, plan.exposure.steps)
-    attacked = user_level.attacked if plan.exposure.unit == "user" else example_level.attacked
-    found = []
-    for k, wire in enumerate(listed):
-        with progress.share(k / len(listed), (k + 1) / len(listed)):
-            found.append(
-                attacked(wire, plan, canaries, steps, (1 - confidence) / len(listed), seed)
-            )
-    return Audit(
-        plan, delta, steps, canaries, confidence, tuple(found), round(time.monotonic() - began, 2)
-    )
+    audit_source = audit_users if unit == "user" else audit_examples
+    # sources share the error
+    error, findings = (1 - confidence) / len(sources), []
+    for k, source in enumerate(sources):
+        with progress.share(k / len(sources), (k + 1) / len(sources)):
+            findings.append(audit_source(source, plan, canaries, steps, error, seed))
+    seconds = round(time.monotonic() - began, 2)
+    return Audit(plan, delta, steps, canaries, confidence, tuple(findings), seconds)
 
 
-def wires(engine: Vectorised | ProcessGroup | Peers, plan: NoisePlan) -> list[Wire]:
-    """Vectorised draws noise by a root of its covariance, of which edges are no part: one for small
-    models, and for large ones on some graphs another. On demand, and on a card always, it draws
-    edge by edge. A private run is drawn on the grid.
+def message_sources(
+    engine: Vectorised | ProcessGroup | Peers, plan: NoisePlan
+) -> list[MessageSource]:
+    """All ways in which an engine makes this plan's noise.
+
+    Vectorised draws noise by a root of its covariance: one for small models and, on some graphs,
+    another for large ones. On demand, and always on a GPU, it draws edge by edge. A private run
+    draws on the grid.
     """
-    name = "vectorised" if isinstance(engine, Vectorised) else "process-group"
-    by_edges = plan.topology.edge_count > 0 and not (
-        is_complete(plan.topology) and plan.topology.users > DENSE
-    )
-    if isinstance(engine, ProcessGroup) and engine.seed is None:
-        raise InputError(
-            "a private run of several processes is not audited: no process knows the noise of "
-            "all; audit Vectorised(seed=None), "
-            "which draws the same noise, or Peers()"
-        )
+    # complete graphs beyond the limit are never drawn edge by edge
+    complete = is_complete(plan.topology) and plan.topology.users > DENSE_LIMIT
+    by_edges = plan.topology.edge_count > 0 and not complete
     if isinstance(engine, ProcessGroup):
-        return [Simulated(engine, name, by_edges)]
-    if isinstance(engine, Vectorised) and engine.seed is None:
-        from .private_source import Private  # what simulates needs no cipher
-
-        return [Private(engine)]
-    if isinstance(engine, Vectorised):
-        if engine.noise is not None and not isinstance(engine.noise, str):
+        if engine.seed is None:
             raise InputError(
-                "noise from outside is not the engine's own; audit Vectorised() as "
-                "you train with it"
+                "a private run of several processes cannot be audited: no process knows the noise "
+                "of all; audit Vectorised(seed=None), which draws the same noise, or Peers()"
             )
-        edges = Simulated(replace(engine, noise="edges"), f"{name}, edge by edge", True)
-        if by_edges and (engine.noise is not None or engine.device != "cpu"):
-            return [edges]
-        plain = replace(engine, noise=None)
-        found: list[Wire] = [Simulated(plain, name, False, SMALL_MODEL)]
-        if plan.exposure.unit == "user" and alike(plan, SMALL_MODEL) != alike(plan, LARGE_MODEL):
-            found.append(Simulated(plain, f"{name}, large models", False))
-        return [*found, edges] if by_edges else found
-    from .peer_source import OfPeers  # what trains alone needs no TLS
+        return [SimulatedSource(engine, "process-group", by_edges)]
+    if not isinstance(engine, Vectorised):
+        from .peer_source import PeerSource  # the simulator needs no TLS
 
-    return [OfPeers(engine)]
+        return [PeerSource(engine)]
+    if engine.seed is None:
+        from .private_source import PrivateSource  # simulations need no cipher
+
+        return [PrivateSource(engine)]
+    if engine.noise is not None and not isinstance(engine.noise, str):
+        raise InputError("a custom noise source cannot be audited; audit the engine without it")
+    edges = SimulatedSource(replace(engine, noise="edges"), "vectorised, edge by edge", True)
+    if by_edges and (engine.noise is not None or engine.device != "cpu"):
+        return [edges]
+    plain = replace(engine, noise=None)
+    sources: list[MessageSource] = [SimulatedSource(plain, "vectorised", False, SMALL_MODEL)]
+    # large models may take another root, and need to be audited on their own
+    differs = sharing_key(plan, SMALL_MODEL) != sharing_key(plan, LARGE_MODEL)
+    if plan.exposure.unit == "user" and differs:
+        sources.append(SimulatedSource(plain, "vectorised, large models", False))
+    return [*sources, edges] if by_edges else sources
 
 
-def _canaries(plan: NoisePlan, asked: int | None) -> int:
-    """Those asked for, or as many as is usual; never more numbers than fit into memory."""
+def _canary_count(plan: NoisePlan, count: int | None) -> int:
+    """The count that the caller gave, or the default; an error if it does not fit in memory."""
     users, edges = plan.topology.users, plan.topology.edge_count
-    fit = _ROOM // (users + edges)
-    if fit < _LEAST:
+    fit = _MAX_VALUES // (users + edges)
+    if fit < _LEAST_CANARIES:
         raise InputError(
             f"a graph of {users:,} users and {edges:,} edges is too large to audit; audit a "
-            "smaller one of its kind, whose noise "
-            "is made in the same way"
+            "smaller one of its kind, whose noise is made in the same way"
         )
-    if asked is None:
-        return min(_USUAL[plan.exposure.unit], fit)
-    if not _LEAST <= asked <= fit:
+    if count is None:
+        return min(_DEFAULT_CANARIES[plan.exposure.unit], fit)
+    if not _LEAST_CANARIES <= count <= fit:
         raise InputError(
-            f"an audit of this graph takes {_LEAST:,} to {fit:,} canaries, not {asked:,}"
+            f"an audit of this graph takes {_LEAST_CANARIES:,} to {fit:,} canaries, not {count:,}"
         )
-    return asked
+    return count
 
 
 def _check(plan: NoisePlan, steps: int | None, confidence: float) -> None:
@@ -154,18 +163,18 @@ def _check(plan: NoisePlan, steps: int | None, confidence: float) -> None:
         raise InputError(f"plan must be a NoisePlan, such as decor.calibrate() makes, not {plan!r}")
     if plan.adversary.average_only:
         raise InputError(
-            "central DP trusts a server with the messages, so there is nothing to "
-            "attack; audit a plan of DECOR"
+            "central DP trusts a server with the messages, so there is nothing to attack; audit a "
+            "plan of DECOR"
         )
+    # nan is refused too
     if not plan.sigma_cdp > 0:
         raise InputError(
-            "a plan without sigma_cdp promises nothing: the sum of all messages has no noise"
+            "a plan without sigma_cdp claims nothing: the sum of all messages has no noise"
         )
-    if np.max(plan.sigma_cor, initial=0.0) > _WIDEST * plan.sigma_cdp:
+    if np.max(plan.sigma_cor, initial=0.0) > _MAX_RATIO * plan.sigma_cdp:
         raise InputError(
-            f"the noise of an edge is more than {_WIDEST:,.0f} times everybody's own, which no "
-            "message holds to enough digits to "
-            "be measured; plan with a smaller ratio"
+            f"an edge has more than {_MAX_RATIO:,.0f} times the noise of a user, too much for the "
+            "digits of a message; plan with a smaller ratio"
         )
     if not 0.5 <= confidence < 1:
         raise InputError(
@@ -173,11 +182,5 @@ def _check(plan: NoisePlan, steps: int | None, confidence: float) -> None:
         )
     if steps is not None and steps < 2:
         raise InputError(
-            f"an audit takes 2 steps at least, not {steps!r}: noise may be used again in the second"
+            f"an audit takes at least 2 steps, not {steps!r}: noise may be reused in the second"
         )
-
-
-def _fitting(plan: NoisePlan, canaries: int) -> int:
-    if plan.exposure.unit == "example":
-        return 64
-    return max(8, _WORK // (plan.topology.users * canaries))

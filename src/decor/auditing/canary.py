@@ -1,9 +1,8 @@
-"""Canaries: tasks whose gradients the auditor has chosen, so that every engine can be attacked from
-outside.
+"""Canaries: tasks with gradients that the auditor chooses, to attack any engine from outside.
 
-Claims are about one vector of the clip's length. A vector of many canaries, each as long, in as
-many coordinates, is many independent trials of that claim in one run: the run is told of a clip
-that lets them all through, and of nothing else.
+A claim is about one vector of the clip's length. A gradient with a canary of that length in each of
+many coordinates is many independent trials of the claim in one run. The run gets a clip that lets
+all canaries through; nothing else about it changes.
 """
 
 from __future__ import annotations
@@ -19,142 +18,142 @@ from decor.arrays import Array
 from decor.learning import losses
 from decor.learning.task import Loss, Task
 
-RHYTHMS = ("constant", "alternating", "random")
-"""Signs over steps.
-
-Noise that is used again in another step hides a constant canary, and none of the others.
+PATTERNS = ("constant", "alternating", "random")
+"""Signs over steps. Noise that is used again in a later step hides a constant canary, but neither
+of the others.
 """
 PATHS = ("module", "linear", "network")
-"""How engines take records' gradients: of any module, or written out by hand for linear models and
-for dense layers.
-"""
-OVER = (1.2, 2.0, 8.0)
-"""Gradients are so many times longer than the clip: an engine that does not clip is loud, and so is
-one that clips too late.
+"""The gradient code of examples: for any module, for linear models, and for dense layers."""
+NORMS = (1.2, 2.0, 8.0)
+"""Gradients are so many clips long, in turn. An engine that does not clip sends too much, and so
+does one that clips too late.
 """
 _FAR, _FIRM = 1e4, 100.0
-"""Clips that a record's gradient is longer than what models change of it; and times as far as
-models come, the one weight that must hardly change.
+"""An example's gradient is so many times larger than what models change of it; and the weight that
+must hardly change is so many times larger than models move.
 """
 _FIRST = 8
-"""One of so many numbers of a network is in its first layer, where noise is seen alone."""
-_BEAT = 40.0
-"""The clock moves so many times as far in a step as noise may move it in all of them."""
+"""One of so many parameters of a network is in its first layer, where noise is seen alone."""
+_TICK = 40.0
+"""A step moves the clock so many times farther than noise may move it in all steps."""
 
 
 @dataclass(frozen=True)
-class Signals:
-    """User level: everybody's canary in every coordinate, with a secret sign, a length, and a
-    rhythm over the steps.
+class UserCanaries:
+    """User level: in each coordinate a canary of each user, with a secret sign.
 
-    The first parameter is a clock: everybody's gradient moves it by `beat` a step, far more than
-    noise does, so that a gradient knows its step from the model alone, on any engine.
+    The first parameter is a clock. All users' gradients move it by `tick` in each step, far more
+    than noise does. So a gradient knows its step from the model alone, on any engine.
+
+    Attributes:
+        signs: [users, canaries], 1 or -1: the secrets that attacks guess.
+        pattern: [canaries], index into PATTERNS.
+        table: [steps, patterns], 1 or -1.
+        length: [canaries]: long ones for weak attackers, short ones for strong ones.
+        tick: How far one step moves the clock.
     """
 
     signs: Array
-    """[users, canaries], 1 or -1: what the attacks have to find out."""
-    rhythm: Array
-    """[canaries], of RHYTHMS."""
+    pattern: Array
     table: Array
-    """[steps, rhythms], 1 or -1."""
     length: Array
-    """[canaries]: for weak adversaries long ones, for strong ones short ones."""
-    beat: float
+    tick: float
 
     @staticmethod
     def of(
         users: int, count: int, steps: int, lengths: Array, noise: float, rng: np.random.Generator
-    ) -> Signals:
-        """`noise` bounds the deviation of anybody's noise in a step."""
-        t = np.arange(steps)
-        table = np.stack(
-            [np.ones(steps), 1.0 - 2.0 * (t % 2), rng.choice([-1.0, 1.0], steps)], axis=1
-        )
+    ) -> UserCanaries:
+        """`noise` bounds the standard deviation of any user's noise in a step."""
+        alternating = 1.0 - 2.0 * (np.arange(steps) % 2)
+        table = np.stack([np.ones(steps), alternating, rng.choice([-1.0, 1.0], steps)], axis=1)
         signs = rng.choice(np.array([-1.0, 1.0]), (users, count))
-        length = lengths[np.arange(count) // len(RHYTHMS) % len(lengths)]
-        beat = _BEAT * (noise * math.sqrt(steps) + float(lengths.max()))
-        return Signals(signs, np.arange(count) % len(RHYTHMS), table, length, beat)
+        # each length has canaries of all patterns
+        length = lengths[np.arange(count) // len(PATTERNS) % len(lengths)]
+        tick = _TICK * (noise * math.sqrt(steps) + float(lengths.max()))
+        return UserCanaries(signs, np.arange(count) % len(PATTERNS), table, length, tick)
 
     @property
     def clip(self) -> float:
-        """What lets all canaries through, and no more."""
-        return math.sqrt(self.beat**2 + float(np.square(self.length).sum()))
+        """The clip that lets all canaries through, and no more."""
+        return math.sqrt(self.tick**2 + float(np.square(self.length).sum()))
 
-    def beats(self, step: int) -> Array:
-        """Signs of a step, by coordinate."""
-        found: Array = self.table[step, self.rhythm]
-        return found
+    def step_signs(self, step: int) -> Array:
+        """The patterns' signs in a step, by coordinate."""
+        signs: Array = self.table[step, self.pattern]
+        return signs
 
     def gradients(self, step: int) -> Array:
-        """What everybody sends in a step but for noise, and the clock: [users, canaries]."""
-        found: Array = self.signs * (self.length * self.beats(step))
-        return found
+        """What all users send in a step, without noise and clock: [users, canaries]."""
+        gradients: Array = self.signs * (self.length * self.step_signs(step))
+        return gradients
 
-    def over(self, step: int) -> Array:
-        """Of OVER, how much longer than the clip everybody's gradient is in a step: [users]."""
-        found: Array = (step + np.arange(len(self.signs))) % len(OVER)
-        return found
+    def norm_index(self, step: int) -> Array:
+        """[users]: index into NORMS of each user's gradient in a step."""
+        # in turn, so that each user has each norm
+        index: Array = (step + np.arange(len(self.signs))) % len(NORMS)
+        return index
 
     def task(self) -> Task:
-        X = torch.from_numpy(np.concatenate([self.signs, self.over(0)[:, None]], axis=1)).float()
-        model = _Clocked(self.table, self.rhythm, self.length, self.beat)
+        norm = self.norm_index(0)[:, None]
+        X = torch.from_numpy(np.concatenate([self.signs, norm], axis=1)).float()
+        model = _ClockedModel(self.table, self.pattern, self.length, self.tick)
         return Task(model, _mean, [(x.unsqueeze(0), torch.zeros(1)) for x in X], name="canaries")
 
 
-class _Clocked(nn.Module):
-    """Output whose gradient is a record's canaries, with the signs of the step that the clock
-    shows.
-    """
+class _ClockedModel(nn.Module):
+    """A model whose gradient is a user's canaries, with the signs of the step on the clock."""
 
-    def __init__(self, table: Array, rhythm: Array, length: Array, beat: float) -> None:
+    table: Tensor
+    pattern: Tensor
+    length: Tensor
+    norms: Tensor
+
+    def __init__(self, table: Array, pattern: Array, length: Array, tick: float) -> None:
         super().__init__()
-        self.weights = nn.Parameter(torch.zeros(1 + len(rhythm)))
-        self.table: Tensor
-        self.rhythm: Tensor
-        self.length: Tensor
+        self.weights = nn.Parameter(torch.zeros(1 + len(pattern)))
         self.register_buffer("table", torch.from_numpy(table).float())
         self.register_buffer("length", torch.from_numpy(length))
-        self.register_buffer("rhythm", torch.from_numpy(rhythm))
-        self.over: Tensor
-        self.register_buffer("over", torch.tensor(OVER))
-        self.beat = beat
+        self.register_buffer("pattern", torch.from_numpy(pattern))
+        self.register_buffer("norms", torch.tensor(NORMS))
+        self.tick = tick
 
     def forward(self, X: Tensor) -> Tensor:
-        step = (self.weights[0].detach() / self.beat).round().clamp(0, len(self.table) - 1).long()
-        signs = self.table.index_select(0, step.reshape(1))[0][self.rhythm]
-        over = self.over.index_select(0, (step + X[:, -1].long()) % len(OVER))
-        return _flat(
-            over
-            * (
-                (X[:, :-1] * signs * self.length * self.weights[1:]).sum(-1)
-                - self.beat * self.weights[0]
-            )
-        )
+        # noise moves the clock by less than half a tick, so rounding gives the step
+        step = (self.weights[0].detach() / self.tick).round().clamp(0, len(self.table) - 1).long()
+        # not `table[step]`: indexing by a scalar tensor calls item(), which torch.func.vmap refuses
+        signs = self.table.index_select(0, step.reshape(1))[0][self.pattern]
+        norm = self.norms.index_select(0, (step + X[:, -1].long()) % len(NORMS))
+        canaries = (X[:, :-1] * signs * self.length * self.weights[1:]).sum(-1)
+        return _zero_with_gradient(norm * (canaries - self.tick * self.weights[0]))
 
 
 @dataclass(frozen=True)
-class Inclusions:
-    """Example level: one record for every coordinate at one victim, which is in the data or not;
-    everybody else has none.
+class ExampleCanaries:
+    """Example level: for each coordinate one example, which the victim's data hold or not.
 
-    A record's gradient is one coordinate's; whether it was drawn in a step is the engine's secret,
-    and half of the claim. Some coordinates are silent: nobody's gradient is there, and noise is
-    seen alone. The first parameter of all is none of them, but the large weight that a network
-    needs.
+    An example's gradient is in one coordinate. Whether a step samples it is the engine's secret,
+    and half of the claim. Other users' gradients are zero. Some coordinates are silent: they have
+    no example, so noise is seen alone there. The first parameter has no example either: it is the
+    large weight that a network needs.
+
+    Attributes:
+        path: One of PATHS.
+        amplitudes: [canaries]: 1 for a present example; 0, or -1 where it was replaced, for an
+            absent one.
+        silent: [canaries]: whether a coordinate has no example.
+        users: The number of users.
+        victim: The user with the examples.
+        clip: The clip of one example.
+        reach: A bound of how far coordinates move.
     """
 
     path: str
-    """Of PATHS."""
     amplitudes: Array
-    """[canaries]: 1 for a record that is there; one that is not has 0, or -1 where it was replaced
-    by its contrary.
-    """
     silent: Array
     users: int
     victim: int
     clip: float
     reach: float
-    """Coordinates stay within."""
 
     @staticmethod
     def of(
@@ -166,64 +165,58 @@ class Inclusions:
         reach: float,
         replaced: bool,
         rng: np.random.Generator,
-    ) -> Inclusions:
+    ) -> ExampleCanaries:
         silent, first = np.zeros(count, bool), count // _FIRST if path == "network" else 0
         silent[:first] = True
-        # everywhere as many
+        # a quarter is silent on all paths, spread over all coordinates
         silent[np.linspace(first, count - 1, count // 4 - first).astype(int)] = True
         present = rng.random(count) < 0.5
         amplitudes = np.where(silent, 0.0, np.where(present, 1.0, -1.0 if replaced else 0.0))
-        return Inclusions(path, amplitudes, silent, users, victim, clip, reach)
+        return ExampleCanaries(path, amplitudes, silent, users, victim, clip, reach)
 
     @property
-    def over(self) -> Array:
-        """Of OVER, how much longer than the clip every record's gradient is."""
-        found: Array = np.arange(len(self.amplitudes)) % len(OVER)
-        return found
+    def norm_index(self) -> Array:
+        """[canaries]: index into NORMS of each example's gradient."""
+        index: Array = np.arange(len(self.amplitudes)) % len(NORMS)
+        return index
 
     @property
     def initial(self) -> Array:
-        """The model that everybody begins with, as it is sent."""
-        found = np.zeros(1 + len(self.amplitudes))
+        """The model that all users begin with, as it is sent."""
+        model = np.zeros(1 + len(self.amplitudes))
         if self.path == "network":
-            found[0] = _FIRM * self.reach
-        return found
+            model[0] = _FIRM * self.reach
+        return model
 
     def task(self) -> Task:
         model, loss, X, y = self._module() if self.path == "module" else self._dense()
-        torch.nn.utils.vector_to_parameters(
-            torch.from_numpy(self.initial).float(), model.parameters()
-        )
-        own, null = (
-            (torch.from_numpy(X).float(), torch.from_numpy(y).float())
-            for X, y in ((X, y), (0 * X, 0 * y))
-        )
+        initial = torch.from_numpy(self.initial).float()
+        torch.nn.utils.vector_to_parameters(initial, model.parameters())
+        own = torch.from_numpy(X).float(), torch.from_numpy(y).float()
+        # the same shapes as the victim, so that the engine runs the same code for all
+        null = torch.from_numpy(0 * X).float(), torch.from_numpy(0 * y).float()
         shards = [own if user == self.victim else null for user in range(self.users)]
         return Task(model, loss, shards, name="inclusion canaries")
 
     def _module(self) -> tuple[nn.Module, Loss, Array, Array]:
         places = 1 + np.arange(len(self.amplitudes))
-        loud = np.take(OVER, self.over) * self.amplitudes
-        return (
-            _Inclusion(1 + len(places), self.clip),
-            _mean,
-            np.stack([places, loud], 1),
-            0.0 * places,
-        )
+        norms = np.take(NORMS, self.norm_index) * self.amplitudes
+        model = _InclusionModel(1 + len(places), self.clip)
+        return model, _mean, np.stack([places, norms], 1), 0.0 * places
 
     def _dense(self) -> tuple[nn.Module, Loss, Array, Array]:
-        """A record's residual is far, at one output; what has no record has no input.
+        """Examples with a far residual at one output; a coordinate without example has no input.
 
-        Inputs are so small that a model, wherever it comes, changes a gradient by a small part of
+        Inputs are so small that a model, wherever it moves, changes a gradient by a small part of
         its clip.
         """
         small = math.sqrt(self.clip / (_FAR * self.reach))
         count, there = len(self.amplitudes), small * np.abs(self.amplitudes)
-        far = -self.clip / small * np.take(OVER, self.over) * self.amplitudes
+        far = -self.clip / small * np.take(NORMS, self.norm_index) * self.amplitudes
         if self.path == "linear":
             return nn.Linear(1 + count, 1, bias=False), losses.squared, np.diag(there, 1)[:-1], far
-        # the first input, through a weight so large that it seems not to move, makes the hidden
-        # unit; the others are silent
+        # the first input makes the hidden unit, by a weight so large that it hardly seems to move;
+        # the other inputs are zero, so the first layer shows noise alone
         first = count // _FIRST
         model = nn.Sequential(
             nn.Linear(1 + first, 1, bias=False), nn.ReLU(), nn.Linear(1, count - first, bias=False)
@@ -233,8 +226,8 @@ class Inclusions:
         return model, losses.squared, X, np.diag(far)[:, first:]
 
 
-class _Inclusion(nn.Module):
-    """Output whose gradient is a record's number (in clips) in one coordinate (its place)."""
+class _InclusionModel(nn.Module):
+    """A model whose gradient is an example's number (in clips) in its coordinate."""
 
     def __init__(self, count: int, clip: float) -> None:
         super().__init__()
@@ -242,16 +235,14 @@ class _Inclusion(nn.Module):
         self.clip = clip
 
     def forward(self, X: Tensor) -> Tensor:
-        # engines may try a module on records of no one's, whose places are nowhere
+        # engines may probe a module with made-up examples, whose coordinates do not exist
         places = X[:, 0].long().clamp(0, len(self.weights) - 1)
         here = nn.functional.embedding(places, self.weights.unsqueeze(-1))[:, 0]
-        return _flat(self.clip * X[:, 1] * here)
+        return _zero_with_gradient(self.clip * X[:, 1] * here)
 
 
-def _flat(output: Tensor) -> Tensor:
-    """Zero, with the gradient of what is given: no engine takes a canary for a loss that
-    diverges.
-    """
+def _zero_with_gradient(output: Tensor) -> Tensor:
+    """Zero, with the gradient of `output`: no engine takes a canary for a diverging loss."""
     return output - output.detach()
 
 

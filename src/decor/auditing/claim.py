@@ -1,4 +1,4 @@
-"""Claims: the accountant's own epsilons at many deltas, as the errors that they allow an attack."""
+"""Claims: the accountant's epsilons at many deltas, as the errors that they allow an attack."""
 
 from __future__ import annotations
 
@@ -12,41 +12,39 @@ from decor.arrays import Array
 from decor.privacy.adversary import Adversary
 from decor.privacy.plan import NoisePlan
 
-from .attackers import Foe
+from .attackers import Attacker
 
 DELTAS = np.concatenate([np.geomspace(1e-3, 0.05, 5), np.linspace(0.1, 0.95, 18)])
 
 
 class Claim:
-    """An epsilon for each of DELTAS."""
+    """A trade-off between false alarms and misses, from one epsilon for each of DELTAS."""
 
     def __init__(self, epsilons: Array) -> None:
-        self.grown = np.exp(np.minimum(epsilons, 700.0))
+        self._exp_epsilons = np.exp(np.minimum(epsilons, 700.0))  # exp overflows from 710
 
     @staticmethod
-    def of(plan: NoisePlan, foe: Foe) -> Claim:
-        """What `plan.guarantee` says of this victim: steps, clip, sampling, graph and all, as every
-        report has it.
-        """
-        return Claim(_everybodys(plan, foe.adversary)[:, foe.victim])
+    def of(plan: NoisePlan, attacker: Attacker) -> Claim:
+        """What `plan.guarantee` says about this victim: the same numbers as in every report."""
+        return Claim(_epsilons(plan, attacker.adversary)[:, attacker.victim])
 
     def mu(self, false_alarms: float) -> float:
-        """Of the Gaussian that misses as few, at so many false alarms, as the claim allows."""
+        """mu of the Gaussian trade-off with as few misses at this false alarm rate."""
+        # a rate of 1 would have an infinite quantile
         false_alarms, rest = min(false_alarms, 1 - 1e-12), 1 - DELTAS
-        missed = max(
+        # (epsilon, delta)-DP bounds the errors of a test in both directions
+        misses = max(
             0.0,
-            float((rest - self.grown * false_alarms).max()),
-            float(((rest - false_alarms) / self.grown).max()),
+            float((rest - self._exp_epsilons * false_alarms).max()),
+            float(((rest - false_alarms) / self._exp_epsilons).max()),
         )
-        return (
-            float(-stats.norm.ppf(false_alarms) - stats.norm.ppf(missed))
-            if missed > 0
-            else math.inf
-        )
+        if not misses > 0:
+            return math.inf
+        return float(-stats.norm.ppf(false_alarms) - stats.norm.ppf(misses))
 
 
 @lru_cache(maxsize=64)
-def _everybodys(plan: NoisePlan, adversary: str) -> Array:
+def _epsilons(plan: NoisePlan, adversary: str) -> Array:
     """[deltas, users]."""
     against = Adversary.parse(adversary)
     return np.stack([plan.guarantee(float(delta), against).per_user for delta in DELTAS])

@@ -1,8 +1,7 @@
-"""Example level: records that are in a victim's data or not, each in a coordinate of its own, under
-the plan's sampling.
+"""Example level: examples that a victim's data hold or not, each in a coordinate of its own.
 
-What is claimed here is no Gaussian's trade-off between errors but the accountant's own, point by
-point, from its epsilons.
+They are sampled as the plan says. The claim is not a Gaussian trade-off but the accountant's own,
+point by point, from its epsilons.
 """
 
 from __future__ import annotations
@@ -20,317 +19,291 @@ from decor.choices import Relation, Sampling
 from decor.privacy.loss import subsampled
 from decor.privacy.plan import NoisePlan
 
-from .attack import Attack, errors, proven, upper
-from .attackers import Foe, covariance, foes
-from .canary import OVER, PATHS, Inclusions
+from .attackers import Attacker, list_attackers, plan_covariance
+from .canary import NORMS, PATHS, ExampleCanaries
 from .claim import DELTAS, Claim
-from .findings import Wired
+from .findings import SourceFindings
+from .mu_bound import Attack, ErrorCounts, count_errors, measure_mu
 from .noise_law import Check, largest
-from .sources import Outcome, Seen, Wire
-from .transcript import CHECKS, CLIPPED, Ear, but_first, integers_but_first
+from .sources import MessageSource, RunProblems, StepView
+from .transcript import CHECKS, Transcript, integers_without_first, without_first
 
 _AIM = 3.0
-"""The mu that canaries are made for, about."""
-_TAKEN, _WIDE, _WIDEST = 4, 64, 8_000
-"""Canaries of one run: so many that a few are taken in a step, and more come from more seeds; or
-all that can be, in one run.
+"""The mu of canaries, about."""
+_SAMPLED, _WIDE, _WIDEST = 4, 64, 8_000
+"""Canaries of one run: enough that a step samples so many, at least and at most; more canaries
+come from more seeds. Where a run has one seed it has as many as can be.
 """
 _DENSE = 30_000_000
-"""Numbers of all users' records up to which they may be one-hot: 120 megabytes, which an engine
-holds some times.
+"""Values of all users' one-hot examples at most: 120 megabytes, which an engine holds several
+times.
 """
 _LOUD = np.array([1.5, 2.0, 2.5, 3.0])
-"""Clips of one record's share beyond which its messages are counted."""
+"""Shares of one example, in clips, from which messages are counted."""
 _MANY = 100
-"""Records taken in all from which the sum of what each tells is Gaussian, far out too."""
+"""Sampled examples from which the sum of their scores is Gaussian, far out too."""
 _REHEARSED = 10_000
-"""Canaries by which the optimal attack chooses its threshold, before it sees any: so that all that
-it sees are evidence.
-"""
+"""Simulated canaries that give the optimal attack its threshold. So all real ones are evidence."""
 
 
-def attacked(
-    wire: Wire, plan: NoisePlan, canaries: int, steps: int, error: float, seed: int
-) -> Wired:
-    exposure, users, rng = plan.exposure, plan.topology.users, np.random.default_rng([seed, 2])
-    victim = plan.guarantee(0.5).worst_user
-    against = foes(plan, wire.secrets, victim)
-    few = math.ceil(_TAKEN / exposure.rates(plan.topology)[victim])
-    wide = min(
-        canaries,
-        max(_WIDE, min(few, _WIDEST)) if wire.widest else _width(canaries, users, wire.repeated),
-    )
-    loud = _loud(plan, against[0], wide, steps)
-    paths, each = _shared_out(max(1, canaries // wide), users * wide**2, wire)
-    replaced, outcome = exposure.relation == "replace", Outcome((), ())
-    parts = [
-        Inclusions.of(path, users, victim, wide, loud.exposure.clip, _reach(loud), replaced, rng)
-        for path in paths
-    ]
-    heard = _Evidence(Ear(wire, loud, 1 + wide, len(parts)), parts, against, each, wire.name)
-    for k, part in enumerate(parts):
-        heard.begin(k)
-        with progress.share(k / len(parts), (k + 1) / len(parts)):
-            outcome += wire.run(
-                part.task(), loud, range(seed + k * each, seed + (k + 1) * each), heard.hear
-            )
-    if not wire.hears:  # the first process of the group has heard everything
-        return Wired(wire.name, (), ())
-    trained = rng.random(len(heard.amplitudes)) < 0.5
-    allowed = error / 2 / (3 * len(against))
-    attacks = [attack for k in range(len(against)) for attack in heard.attacks(k, trained, allowed)]
-    sampled = heard.sampled(error / 2 / CHECKS)
-    checks = (*sampled, *heard.ear.checks(error / 2, outcome))
-    return Wired(
-        wire.name, tuple(attacks), checks, tuple(dict.fromkeys(paths)), heard.ear.last_bits
-    )
+def audit_examples(
+    source: MessageSource, plan: NoisePlan, canaries: int, steps: int, error: float, seed: int
+) -> SourceFindings:
+    """Runs canaries on the source, and attacks them as each attacker.
 
-
-def _shared_out(runs: int, dense: int, wire: Wire) -> tuple[tuple[str, ...], int]:
-    """The paths that are taken one after the other, and the seeds of each; one-hot records would
-    take `dense` numbers.
+    Arguments are those of `user_level.audit_users`.
     """
+    users, rng = plan.topology.users, np.random.default_rng([seed, 2])
+    victim = plan.guarantee(0.5).worst_user
+    attackers = list_attackers(plan, source.has_secrets, victim)
+    if source.max_canaries:
+        few = math.ceil(_SAMPLED / plan.exposure.rates(plan.topology)[victim])
+        width = max(_WIDE, min(few, _WIDEST))
+    else:
+        # one seed: as many canaries as may be one-hot, or more if runs are too few for that
+        width = min(_WIDEST, max(math.isqrt(_DENSE // users), canaries // source.max_runs))
+    width = min(canaries, width)
+    audited = _plan_for_audit(plan, attackers[0], width, steps)
+    paths, seeds = _paths(max(1, canaries // width), users * width**2, source)
+    clip, replaced = audited.exposure.clip, plan.exposure.relation == "replace"
+    reach = _reach(audited)
+    parts = [
+        ExampleCanaries.of(path, users, victim, width, clip, reach, replaced, rng) for path in paths
+    ]
+    transcript = Transcript(source, audited, 1 + width, len(parts))
+    evidence = _Evidence(transcript, parts, attackers, seeds, source.name)
+    # an empty tuple, not None: the sum then has entropy problems if the runs have them
+    problems = RunProblems((), ())
+    for k, part in enumerate(parts):
+        evidence.begin(k)
+        own_seeds = range(seed + k * seeds, seed + (k + 1) * seeds)
+        with progress.share(k / len(parts), (k + 1) / len(parts)):
+            problems += source.run(part.task(), audited, own_seeds, evidence.on_step)
+    if not source.receives_messages():  # the first process of the group has all messages
+        return SourceFindings(source.name, (), ())
+    training = rng.random(len(evidence.amplitudes)) < 0.5
+    # three kinds of attack for each attacker share the error
+    each = error / 2 / (3 * len(attackers))
+    attacks = [a for k in range(len(attackers)) for a in evidence.attacks(k, training, each)]
+    sampling = evidence.sampling_checks(error / 2 / CHECKS)
+    checks = (*sampling, *transcript.checks(error / 2, problems))
+    used = tuple(dict.fromkeys(paths))
+    return SourceFindings(source.name, tuple(attacks), checks, used, transcript.last_bits)
+
+
+def _paths(runs: int, dense: int, source: MessageSource) -> tuple[tuple[str, ...], int]:
+    """(the path of each run, seeds of each); one-hot examples would take `dense` values."""
     paths = PATHS if runs >= len(PATHS) and dense <= _DENSE else PATHS[:1]
-    if wire.widest is None:
-        runs = min(runs, wire.repeated)
+    if source.max_canaries is None:
+        runs = min(runs, source.max_runs)
+        # one seed per run: runs take the paths in turn
         return (paths * runs)[:runs], 1
     return paths, runs // len(paths)
 
 
-def _width(canaries: int, users: int, repeated: int) -> int:
-    """Canaries of a run that has one seed: as many as may be one-hot, if so many runs are
-    enough.
-    """
-    return min(_WIDEST, max(math.isqrt(_DENSE // users), canaries // repeated))
-
-
 def _reach(plan: NoisePlan) -> float:
-    """How far a coordinate comes: its noise, and its record in all steps."""
-    topology, steps = plan.topology, plan.exposure.steps
-    assert plan.exposure.batch_size is not None
-    noise = covariance(
-        topology.users,
-        topology.edges,
-        plan.sigma_cdp,
-        np.broadcast_to(plan.sigma_cor, topology.edge_count),
-    )
-    return steps * plan.exposure.clip / plan.exposure.batch_size + 8 * math.sqrt(
-        steps * float(noise.diagonal().max())
-    )
+    """How far a coordinate moves: its noise, and its example in all steps."""
+    exposure, steps = plan.exposure, plan.exposure.steps
+    assert exposure.batch_size is not None
+    noise = float(plan_covariance(plan).diagonal().max())
+    return steps * exposure.clip / exposure.batch_size + 8 * math.sqrt(steps * noise)
 
 
-def _loud(plan: NoisePlan, foe: Foe, wide: int, steps: int) -> NoisePlan:
-    """The plan's noise and sampling rate, `wide` records for everybody, and clips at which few
-    canaries tell much.
-    """
+def _plan_for_audit(plan: NoisePlan, attacker: Attacker, width: int, steps: int) -> NoisePlan:
+    """The plan's noise and sampling rate, with `width` examples and the clip that measures best."""
     exposure = plan.exposure
-    batch = max(1, round(exposure.rates(plan.topology)[foe.victim] * wide))
+    # the sampling rate of the plan, as near as a whole batch allows
+    batch = max(1, round(exposure.rates(plan.topology)[attacker.victim] * width))
     # the central limit of subsampled Gaussians: mu = rate sqrt(T (exp(1 / z^2) - 1))
-    multiplier = 1 / math.sqrt(math.log1p((_AIM * wide / batch) ** 2 / steps))
-    clip = batch / (multiplier * math.sqrt(foe.leverage))
-    return replace(
-        plan,
-        exposure=replace(exposure, clip=clip, steps=steps, batch_size=batch, records=wide),
-        budget=None,
-    )
+    multiplier = 1 / math.sqrt(math.log1p((_AIM * width / batch) ** 2 / steps))
+    clip = batch / (multiplier * math.sqrt(attacker.leverage))
+    exposure = replace(exposure, clip=clip, steps=steps, batch_size=batch, records=width)
+    return replace(plan, exposure=exposure, budget=None)
 
 
 class _Evidence:
-    """Every canary's likelihood ratio, and its plain sum, as each foe sees them."""
+    """The likelihood ratio of each canary, and its plain sum, as each attacker sees them."""
 
     def __init__(
-        self, ear: Ear, parts: list[Inclusions], against: list[Foe], runs: int, name: str
+        self,
+        transcript: Transcript,
+        parts: list[ExampleCanaries],
+        attackers: list[Attacker],
+        runs: int,
+        name: str,
     ) -> None:
-        """Of as many runs of every part."""
-        self.ear, self.parts, self.against, self.runs, self.name = ear, parts, against, runs, name
-        self.amplitudes, self.silent = (
-            np.concatenate([np.tile(each, runs) for each in those])
-            for those in ([part.amplitudes for part in parts], [part.silent for part in parts])
-        )
-        exposure = ear.plan.exposure
+        """`runs`: of each part."""
+        self.transcript, self.parts, self.attackers = transcript, parts, attackers
+        self.runs, self.name = runs, name
+        self.amplitudes = np.concatenate([np.tile(part.amplitudes, runs) for part in parts])
+        self.silent = np.concatenate([np.tile(part.silent, runs) for part in parts])
+        self.norm_index = np.concatenate([np.tile(part.norm_index, runs) for part in parts])
+        exposure = transcript.plan.exposure
         self.replaced = exposure.relation == "replace"
         assert exposure.batch_size is not None and isinstance(exposure.records, int)
-        self.unit, self.rate = (
-            exposure.clip / exposure.batch_size,
-            exposure.batch_size / exposure.records,
+        self.unit = exposure.clip / exposure.batch_size
+        self.rate = exposure.batch_size / exposure.records
+        self.weights = [transcript.weights(attacker) for attacker in attackers]
+        count = len(self.amplitudes)
+        # scores of the three kinds of attack
+        self.ratios, self.sums, self.own_batch = (
+            np.zeros((len(attackers), count)) for _ in range(3)
         )
-        self.weights = [ear.weights(foe) for foe in against]
-        self.ratios, self.sums, self.told = (
-            np.zeros((len(against), len(self.amplitudes))) for _ in range(3)
-        )
-        self.squares, self.loudest = np.zeros(len(self.amplitudes)), 0.0
-        self.longer, self.louder = np.zeros(len(self.amplitudes)), np.zeros(len(_LOUD), int)
-        self.over = np.concatenate([np.tile(part.over, runs) for part in parts])
+        self.squares, self.loudest = np.zeros(count), 0.0
+        self.lengths, self.louder = np.zeros(count), np.zeros(len(_LOUD), int)
 
     def begin(self, k: int) -> None:
-        """What is heard next are the runs of this part."""
-        wide = len(self.amplitudes) // len(self.parts)
-        self.columns = slice(k * wide, (k + 1) * wide)
-        self.ear.begin(np.tile(self.parts[k].initial, self.runs))
+        """The next messages are those of this part's runs."""
+        width = len(self.amplitudes) // len(self.parts)
+        self.columns = slice(k * width, (k + 1) * width)
+        self.transcript.begin(np.tile(self.parts[k].initial, self.runs))
 
-    def multiplier(self, foe: Foe) -> float:
-        """Of the noise that is left against a foe, in clips of one record's share."""
-        return 1 / (self.unit * math.sqrt(foe.leverage))
+    def multiplier(self, attacker: Attacker) -> float:
+        """The noise that is left against an attacker, in shares of one example."""
+        return 1 / (self.unit * math.sqrt(attacker.leverage))
 
-    def hear(self, heard: Seen) -> None:
-        step, steps = heard.step, self.ear.plan.exposure.steps
+    def on_step(self, view: StepView) -> None:
+        step, steps = view.step, self.transcript.plan.exposure.steps
         progress.report(f"auditing {self.name}", step, steps)
-        noised = self.ear.noised(heard.messages)
+        noisy = self.transcript.noisy_gradients(view.messages)
         if step >= steps:
-            return  # one too many, which the checks will say
-        noised = but_first(noised, self.runs)
-        edges = None if heard.edges is None else but_first(heard.edges, self.runs)
-        if heard.integers is not None:
-            found = integers_but_first(heard.integers, self.runs)
-            self.ear.support.see(
-                found, np.broadcast_to(self.amplitudes[self.columns] > 0, found.told.shape)
-            )
-        here, silent = self.columns, np.flatnonzero(self.silent[self.columns])
-        self.ear.look(noised[:, silent], None if edges is None else edges[:, silent])
-        for k, foe in enumerate(self.against):
-            seen = self.weights[k] @ noised
-            if foe.coalition:
+            return  # a message too many, which the check of messages reports
+        noisy = without_first(noisy, self.runs)
+        edges = None if view.edges is None else without_first(view.edges, self.runs)
+        here, amplitudes = self.columns, self.amplitudes[self.columns]
+        if view.integers is not None:
+            integers = integers_without_first(view.integers, self.runs)
+            signs = np.broadcast_to(amplitudes > 0, integers.known.shape)
+            self.transcript.low_bits.add(integers, signs)
+        # only silent coordinates are pure noise: the others depend on secret batches
+        silent = np.flatnonzero(self.silent[here])
+        self.transcript.add_noise(noisy[:, silent], None if edges is None else edges[:, silent])
+        for k, attacker in enumerate(self.attackers):
+            seen = self.weights[k] @ noisy
+            if attacker.coalition:
                 assert edges is not None
-                seen -= self.weights[k] @ self.ear.known(foe, edges)
+                seen -= self.weights[k] @ self.transcript.coalition_noise(attacker, edges)
             seen /= self.unit
             self.sums[k, here] += seen
-            self.ratios[k, here] += self._ratio(seen, self.multiplier(foe))
-            if foe.coalition and heard.batches is not None:
-                # what a member has taken itself says nothing of the victim's batch, unless they are
-                # drawn together
-                own = heard.batches[foe.coalition[0]]
-                self.told[k, here] += own * (2 * seen if self.replaced else seen - 0.5)
+            self.ratios[k, here] += self._ratio(seen, self.multiplier(attacker))
+            if attacker.coalition and view.batches is not None:
+                # a member's own batch says nothing about the victim's, unless the two are related
+                own = view.batches[attacker.coalition[0]]
+                self.own_batch[k, here] += own * (2 * seen if self.replaced else seen - 0.5)
             if k == 0:
-                share = self.amplitudes[here] * seen
-                self.longer[here] += self._longer(share)
-                self.louder += (share[:, None] > _LOUD)[self.amplitudes[here] != 0].sum(0)
-                # what is no number stays
-                self.loudest = float(np.maximum(self.loudest, np.abs(seen).max()))
-                self.squares[here] += np.square(self.amplitudes[here] * seen - self.rate)
+                self._add_shares(amplitudes, seen)
+
+    def _add_shares(self, amplitudes: Array, seen: Array) -> None:
+        """Statistics of the sampling checks, from what the eavesdropper sees."""
+        share, here = amplitudes * seen, self.columns
+        self.lengths[here] += self._length_score(share)
+        self.louder += (share[:, None] > _LOUD)[amplitudes != 0].sum(0)
+        # np.maximum, not max: nan stays, and fails the check
+        self.loudest = float(np.maximum(self.loudest, np.abs(seen).max()))
+        self.squares[here] += np.square(share - self.rate)
 
     def _ratio(self, seen: Array, z: float) -> Array:
-        found: Array = np.log1p(self.rate * np.expm1((seen - 0.5) / z**2))
+        """Log likelihood ratio of present to absent, for one step of a subsampled Gaussian."""
+        ratio: Array = np.log1p(self.rate * np.expm1((seen - 0.5) / z**2))
         if self.replaced:
-            found -= np.log1p(self.rate * np.expm1((-seen - 0.5) / z**2))
-        return found
+            ratio -= np.log1p(self.rate * np.expm1((-seen - 0.5) / z**2))
+        return ratio
 
-    def _longer(self, seen: Array) -> Array:
-        """The score of a record's length at one clip: how much longer it is, where it seems to have
-        been taken.
-        """
-        z = self.multiplier(self.against[0])
+    def _length_score(self, seen: Array) -> Array:
+        """Derivative of the log likelihood by an example's length, at one clip."""
+        z = self.multiplier(self.attackers[0])
+        # odds that the step did not sample the example; clipped because exp overflows from 710
         odds = np.exp(np.clip((0.5 - seen) / z**2, -500.0, 500.0)) * (1 - self.rate) / self.rate
-        found: Array = (seen - 1) / (1 + odds)
-        return found
+        score: Array = (seen - 1) / (1 + odds)
+        return score
 
-    def _clipped(self, least: float) -> Check:
-        """Whether records are sent as one clip, whatever they were before, and once: three kinds of
-        them, and all together.
-        """
-        z, steps, there = (
-            self.multiplier(self.against[0]),
-            self.ear.plan.exposure.steps,
-            self.amplitudes != 0,
-        )
+    def _clip_check(self, least: float) -> Check:
+        """Whether examples of each of NORMS, and all together, are sent once, as one clip."""
+        z, steps = self.multiplier(self.attackers[0]), self.transcript.plan.exposure.steps
+        there = self.amplitudes != 0
         seen = np.linspace(-12 * z, 1 + 12 * z, 40_001)
-        density = (1 - self.rate) * stats.norm.pdf(seen, 0, z) + self.rate * stats.norm.pdf(
-            seen, 1, z
-        )
-        spread = float((np.square(self._longer(seen)) * density).sum()) * (seen[1] - seen[0])
-        kinds = [there & (self.over == kind) for kind in range(len(OVER))]
-        many = [some for some in (*kinds, there) if self.rate * steps * some.sum() >= _MANY]
-        scores = np.array(
-            [self.longer[some].sum() / math.sqrt(steps * some.sum() * spread) for some in many]
-        )
-        return (
-            largest("clip", CLIPPED, scores, least)
-            if len(scores)
-            else Check("clip", CLIPPED, 1.0, least)
-        )
+        sampled, others = stats.norm.pdf(seen, 1, z), stats.norm.pdf(seen, 0, z)
+        density = (1 - self.rate) * others + self.rate * sampled
+        # the variance of one score, by integration over what is seen
+        squares = np.square(self._length_score(seen)) * density
+        variance = float(squares.sum()) * (seen[1] - seen[0])
+        kinds = [there & (self.norm_index == kind) for kind in range(len(NORMS))]
+        scores = [
+            self.lengths[kind].sum() / math.sqrt(steps * kind.sum() * variance)
+            for kind in (*kinds, there)
+            if self.rate * steps * kind.sum() >= _MANY
+        ]
+        return largest("clip", np.array(scores), least) if scores else Check.of("clip", 1.0, least)
 
-    def sampled(self, least: float) -> list[Check]:
-        """What sampling owes to the claim: a record's share, its rate, a fresh draw in every step;
-        in an eavesdropper's eyes.
-        """
-        z, steps, there = (
-            self.multiplier(self.against[0]),
-            self.ear.plan.exposure.steps,
-            self.amplitudes != 0,
-        )
+    def sampling_checks(self, least: float) -> list[Check]:
+        """What the claim needs of sampling: clip, share, rate, and fresh batches in each step."""
+        z, steps = self.multiplier(self.attackers[0]), self.transcript.plan.exposure.steps
+        there = self.amplitudes != 0
         count, variance = int(there.sum()), z**2 + self.rate * (1 - self.rate)
-        # every record that is there, less what is expected of it in all steps
+        # each present example, less its expectation over all steps
         excess = (self.amplitudes * self.sums[0])[there] - steps * self.rate
+        # products of two steps: zero in the mean if batches are independent
         pairs = float((np.square(excess) - self.squares[there]).sum()) / 2
+        # two-sided, over all values that were seen
         looks = 2 * steps * len(self.amplitudes)
         loud = looks * float(stats.norm.sf((self.loudest - 1) / z))
-        # of one that is there: taken, or not; twice, and it is counted more often than chance
-        # allows
+        # a present example is sampled or not; if twice in a step, loud messages are too frequent
         beyond = self.rate * stats.norm.sf((_LOUD - 1) / z) + (1 - self.rate) * stats.norm.sf(
             _LOUD / z
         )
         often = len(_LOUD) * float(stats.binom.sf(self.louder - 1, steps * count, beyond).min())
-        taken = np.array([excess.sum() / math.sqrt(steps * count * variance)])
-        again = np.array([pairs / (variance * math.sqrt(max(1, steps * (steps - 1) // 2) * count))])
+        rate = np.array([excess.sum() / math.sqrt(steps * count * variance)])
+        step_pairs = max(1, steps * (steps - 1) // 2)
+        again = np.array([pairs / (variance * math.sqrt(step_pairs * count))])
         return [
-            self._clipped(least),
-            Check.of(
-                "share",
-                "no record moves a message by more than its part of a batch",
-                2 * min(loud, often),
-                least,
-            ),
-            largest("rate", "records are taken at their rate", taken, least),
-            largest("draws", "who is taken in a step is not known from the others", again, least),
+            self._clip_check(least),
+            Check.of("share", 2 * min(loud, often), least),
+            largest("rate", rate, least),
+            largest("draws", again, least),
         ]
 
-    def attacks(self, k: int, trained: Array, error: float) -> list[Attack]:
-        foe, exposure = self.against[k], self.ear.plan.exposure
-        exact = Claim(
-            _epsilons(
-                self.multiplier(foe),
-                self.rate,
-                exposure.sampling or "poisson",
-                exposure.relation or "replace",
-                exposure.steps,
-            )
-        )
-        claims = exact, Claim.of(self.ear.plan, foe)
-        present, first, ratios, sums = (
-            each[~self.silent]
-            for each in (self.amplitudes > 0, trained, self.ratios[k], self.sums[k])
-        )
-        told = self.told[k][~self.silent]
-        tried_out = [
-            ("optimal", self._rehearsed(self.multiplier(foe)), (ratios, present)),
-            ("linear", (sums[first], present[first]), (sums[~first], present[~first])),
+    def attacks(self, k: int, training: Array, error: float) -> list[Attack]:
+        attacker, exposure = self.attackers[k], self.transcript.plan.exposure
+        sampling, relation = exposure.sampling or "poisson", exposure.relation or "replace"
+        z = self.multiplier(attacker)
+        exact = Claim(_epsilons(z, self.rate, sampling, relation, exposure.steps))
+        claims = exact, Claim.of(self.transcript.plan, attacker)
+        has_example = ~self.silent
+        present, trained = (self.amplitudes > 0)[has_example], training[has_example]
+
+        def split(scores: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+            """Canaries to choose the threshold by, and canaries to attack."""
+            scores = scores[has_example]
+            return (scores[trained], present[trained]), (scores[~trained], present[~trained])
+
+        trials = [
+            ("optimal", (self._rehearse(z), (self.ratios[k][has_example], present))),
+            ("linear", split(self.sums[k])),
         ]
-        if foe.coalition:
-            tried_out.append(
-                ("own batch", (told[first], present[first]), (told[~first], present[~first]))
-            )
-        found = []
-        for kind, (tried, kinds), (held, secret) in tried_out:
+        if attacker.coalition:
+            trials.append(("own batch", split(self.own_batch[k])))
+        attacks = []
+        for kind, ((tried, truth), (scores, secret)) in trials:
+            # the threshold that proves most where the truth is known
             cuts = np.quantile(tried, np.linspace(0.02, 0.98, 25))
-            likely = [_measured(errors(tried, kinds, cut), claims, error) for cut in cuts]
+            likely = [_measure(count_errors(tried, truth, cut), claims, error) for cut in cuts]
             best = int(np.argmax([measured / claimed for measured, _, claimed in likely]))
-            measured, estimated, claimed = _measured(
-                errors(held, secret, cuts[best]), claims, error
+            counts = count_errors(scores, secret, cuts[best])
+            measured, estimated, claimed = _measure(counts, claims, error)
+            attacks.append(
+                Attack(attacker, "inclusion", kind, len(scores), claimed, measured, estimated)
             )
-            found.append(Attack(foe, "inclusion", kind, len(held), claimed, measured, estimated))
-        return found
+        return attacks
 
-    def _rehearsed(self, z: float) -> tuple[Array, Array]:
-        """What a run as it should be would give: likelihood ratios, and whose record was there.
-
-        They say where to cut.
-        """
-        rng, steps = np.random.default_rng(0), self.ear.plan.exposure.steps
+    def _rehearse(self, z: float) -> tuple[Array, Array]:
+        """(likelihood ratios, which examples are present) of a simulated correct run."""
+        rng, steps = np.random.default_rng(0), self.transcript.plan.exposure.steps
         present = np.arange(_REHEARSED) % 2 == 0
         ratios = np.zeros(_REHEARSED)
+        amplitudes = np.where(present, 1.0, -1.0 if self.replaced else 0.0)
         for _ in range(steps):
-            drawn = rng.random(_REHEARSED) < self.rate
-            amplitudes = np.where(present, 1.0, -1.0 if self.replaced else 0.0)
-            ratios += self._ratio(amplitudes * drawn + z * rng.standard_normal(_REHEARSED), z)
+            sampled = rng.random(_REHEARSED) < self.rate
+            ratios += self._ratio(amplitudes * sampled + z * rng.standard_normal(_REHEARSED), z)
         return ratios, present
 
 
@@ -342,13 +315,9 @@ def _epsilons(
     return np.array([subsampled.epsilon([step], float(delta), fine=False)[0] for delta in DELTAS])
 
 
-def _measured(
-    counted: tuple[int, int, int, int], claims: tuple[Claim, ...], error: float
+def _measure(
+    counts: ErrorCounts, claims: tuple[Claim, ...], error: float
 ) -> tuple[float, float, float]:
-    """(lower bound of mu, estimate, what is allowed at as many false alarms)."""
-    measured, estimated = proven(*counted, error)
-    return (
-        measured,
-        estimated,
-        min(claim.mu(upper(counted[2], counted[3], error / 2)) for claim in claims),
-    )
+    """(lower bound of mu, estimate, the mu that is allowed at as many false alarms)."""
+    rate = counts.max_false_alarm_rate(error)
+    return *measure_mu(counts, error), min(claim.mu(rate) for claim in claims)

@@ -11,40 +11,66 @@ from decor.privacy.adversary import Adversary
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.loss import gaussian
 from decor.privacy.plan import NoisePlan
-from decor.results.audit_section import fingerprint
+from decor.results.audit_summary import fingerprint
 from decor.text import json_safe
 
-from .attack import Attack
+from .mu_bound import Attack
 from .noise_law import Check
 
 _LITTLE = 0.3
-"""Of a claim: who has measured less has not measured it."""
+"""An audit that reaches less of the claim than this has measured little."""
 
 
 @dataclass(frozen=True)
-class Wired:
-    """What was found on one wire: one engine's way to make noise."""
+class SourceFindings:
+    """What was found in the messages of one source.
+
+    Attributes:
+        name: The source, such as "vectorised, edge by edge".
+        attacks: All attacks.
+        checks: All checks.
+        paths: The gradient code whose examples were attacked, of `canary.PATHS`.
+        last_bits: What can be said about the last bits of messages.
+    """
 
     name: str
     attacks: tuple[Attack, ...]
     checks: tuple[Check, ...]
     paths: tuple[str, ...] = ()
-    """Whose records were attacked: of any module, a linear model, a network."""
     last_bits: str = ""
-    """What can be said of the last bits of messages."""
 
     @property
     def passed(self) -> bool:
-        """Nothing that was measured is against the claim; and something was measured."""
-        right = all(attack.passed for attack in self.attacks) and all(
-            check.passed for check in self.checks
-        )
+        """Nothing measured contradicts the claim, and something was measured."""
+        right = all(attack.passed for attack in self.attacks)
+        right = right and all(check.passed for check in self.checks)
         return right and bool(self.attacks)
+
+    @property
+    def failures(self) -> list[str]:
+        """A sentence for each check that failed."""
+        sentences = []
+        for check in self.checks:
+            if not check.passed:
+                # an exact check has no p-value
+                p = f" (p = {check.probability:.1g})" if check.least < 0.5 else ""
+                sentences.append(f'{self.name}: check "{check.name}" failed: {check.sentence}{p}')
+        return sentences
 
 
 @dataclass(frozen=True)
 class Row:
-    """One adversary on one wire: the plan's epsilon, and the most that was proven."""
+    """One adversary at one source: the plan's epsilon, and the largest that was proven.
+
+    Attributes:
+        wire: Name of the message source.
+        adversary: Name of the adversary.
+        best: Its strongest attack.
+        attacks: How many attacks it made.
+        claimed: The plan's epsilon against it.
+        measured: The epsilon that its best attack proves.
+        passed: Whether none of its attacks proves more than is claimed.
+    """
 
     wire: str
     adversary: str
@@ -57,8 +83,17 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """The outcome: `passed` unless an attack proves more than is claimed, a check fails, or nothing
-    was measured.
+    """The outcome of `decor.audit`.
+
+    Attributes:
+        plan: The plan that was audited.
+        delta: Where epsilons are compared.
+        steps: Steps that were run.
+        canaries: Canaries that were planted.
+        confidence: Probability with which a correct engine passes.
+        wires: The findings at each message source: one for each way in which the engine makes
+            noise.
+        seconds: How long the audit took.
     """
 
     plan: NoisePlan
@@ -66,57 +101,48 @@ class Audit:
     steps: int
     canaries: int
     confidence: float
-    wires: tuple[Wired, ...]
+    wires: tuple[SourceFindings, ...]
     seconds: float
 
     @property
     def passed(self) -> bool:
+        """No attack proves more than is claimed, no check fails, and something was measured."""
         return bool(self.wires) and all(wire.passed for wire in self.wires)
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """The strongest attack of every adversary: one that proves too much, or else the most that
-        any has proven.
-        """
-        found = []
+        """The strongest attack of each adversary: one that proves too much, or the best one."""
+        rows = []
         for wire in self.wires:
-            for adversary in dict.fromkeys(attack.by.adversary for attack in wire.attacks):
-                some = [attack for attack in wire.attacks if attack.by.adversary == adversary]
-                best = max(
-                    some,
-                    key=lambda attack: (
-                        not attack.passed,
-                        attack.reached * math.sqrt(attack.by.leverage),
-                    ),
-                )
+            for adversary in dict.fromkeys(a.attacker.adversary for a in wire.attacks):
+                attacks = [a for a in wire.attacks if a.attacker.adversary == adversary]
+                best = max(attacks, key=_strength)
                 claimed = self.guarantee(adversary).epsilon
-                passed = all(attack.passed for attack in some)
-                found.append(
-                    Row(
-                        wire.name,
-                        adversary,
-                        best,
-                        len(some),
-                        claimed,
-                        self._measured(best, claimed),
-                        passed,
-                    )
+                measured = self._epsilon(best, claimed)
+                passed = all(attack.passed for attack in attacks)
+                rows.append(
+                    Row(wire.name, adversary, best, len(attacks), claimed, measured, passed)
                 )
-        return tuple(found)
+        return tuple(rows)
 
     def guarantee(self, adversary: str) -> Guarantee:
+        """The plan's guarantee at the audit's delta.
+
+        Args:
+            adversary: Its name, such as "curious".
+        """
         return self.plan.guarantee(self.delta, Adversary.parse(adversary))
 
-    def _measured(self, best: Attack, claimed: float) -> float:
+    def _epsilon(self, best: Attack, claimed: float) -> float:
         """The share of the claimed mu that was measured, as an epsilon of the whole plan.
 
-        The claim is the one against the very coalition that attacked, which may be weaker than the
-        worst of its kind. At example level, where the plan's claim is no Gaussian's, it is the
-        Gaussian's with the same epsilon: no proof.
+        The claim is the one against the coalition that attacked, which may be weaker than the worst
+        of its kind. At example level the plan's claim is not Gaussian: there it is that of the
+        Gaussian with the same epsilon, so the result is a comparison and not a proof.
         """
         exposure = self.plan.exposure
         if exposure.unit == "user":
-            allowed = 2 * exposure.clip * math.sqrt(exposure.steps * best.by.leverage)
+            allowed = 2 * exposure.clip * math.sqrt(exposure.steps * best.attacker.leverage)
         else:
             allowed = gaussian.mu(claimed, self.delta) if claimed < math.inf else math.inf
         share = best.reached * allowed
@@ -124,59 +150,48 @@ class Audit:
 
     @property
     def failures(self) -> list[str]:
-        """A sentence for everything that is not as claimed."""
-        found = [] if self.wires else ["nothing was measured: no engine was attacked"]
-        name = self.plan.topology.name
+        """A sentence for each thing that is not as claimed."""
+        sentences = [] if self.wires else ["nothing was measured: no engine was attacked"]
         for wire in self.wires:
             if not wire.attacks:
-                found.append(
-                    f"{wire.name}: nothing was measured: this process has heard no "
-                    "messages, and made no attack"
+                sentences.append(
+                    f"{wire.name}: nothing was measured: this process received no messages and "
+                    "made no attack"
                 )
-            for attack in wire.attacks:
-                if not attack.passed:
-                    who = (
-                        f" (users {', '.join(map(name, attack.by.coalition[:8]))})"
-                        if attack.by.coalition
-                        else ""
-                    )
-                    how, victim = (
-                        f"{attack.canary} canaries, {attack.kind} attack",
-                        name(attack.by.victim),
-                    )
-                    found.append(
-                        f"{wire.name}: {attack.by.adversary}{who} learns more of user {victim} "
-                        "than the plan allows: "
-                        f"mu {attack.measured:.3g} is proven, and {attack.claimed:.3g} was "
-                        f"claimed ({how})"
-                    )
-            found += [
-                f"{wire.name}: not so: {check.said} ({check.name}, probability "
-                f"{check.probability:.1g})"
-                for check in wire.checks
-                if not check.passed
-            ]
-        return found
+            excesses = [attack for attack in wire.attacks if not attack.passed]
+            sentences += [f"{wire.name}: {self._excess(attack)}" for attack in excesses]
+            sentences += wire.failures
+        return sentences
+
+    def _excess(self, attack: Attack) -> str:
+        name, attacker = self.plan.topology.name, attack.attacker
+        # eight names are enough to find the place
+        names = ", ".join(map(name, attacker.coalition[:8]))
+        members = f" (users {names})" if names else ""
+        return (
+            f"{attacker.adversary}{members} learns more about user {name(attacker.victim)} than "
+            f"the plan allows: an attack proves mu {attack.measured:.3g}, and the plan claims "
+            f"{attack.claimed:.3g} ({attack.canary} canaries, {attack.kind} attack)"
+        )
 
     def __str__(self) -> str:
         if not self.passed:
             return f"FAIL: {self.failures[0]}"
-        row = max(self.rows, key=lambda row: row.best.reached)
-        if row.best.reached < _LITTLE:
-            most = f"{100 * row.best.reached:.0f} % of the claimed mu at most"
-            return f"PASS, and little was measured: {most}; take more canaries or steps"
+        reached = 100 * max(row.best.reached for row in self.rows)
+        if reached < 100 * _LITTLE:
+            most = f"at most {reached:.0f} % of the claimed mu"
+            return f"PASS, but little was measured: {most}; use more canaries or steps"
+        attacks = sum(row.attacks for row in self.rows)
+        checks = sum(len(wire.checks) for wire in self.wires)
         return (
-            f"PASS: of the claimed mu up to {100 * row.best.reached:.0f} % was measured and "
-            "nowhere more than 100 %, by "
-            f"{sum(row.attacks for row in self.rows)} attacks of {len(self.rows)} kinds of "
-            "adversary; the noise is as planned "
-            f"({sum(len(wire.checks) for wire in self.wires)} checks; confidence "
-            f"{self.confidence:g})"
+            f"PASS: {attacks} attacks by {len(self.rows)} adversaries measured up to "
+            f"{reached:.0f} % of the claimed mu, and none more than 100 %; the noise is as "
+            f"planned ({checks} checks; confidence {self.confidence:g})"
         )
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for scripts and for the report; infinities are the string "inf"."""
-        found: dict[str, Any] = json_safe(
+        data: dict[str, Any] = json_safe(
             {
                 "passed": self.passed,
                 "plan": fingerprint(self.plan),
@@ -193,25 +208,34 @@ class Audit:
                 "users": self.plan.topology.users,
                 "topology": self.plan.topology.description,
                 "adversaries": [_row(row) for row in self.rows],
-                "attacks": [
-                    {"engine": wire.name, **_attack(attack)}
-                    for wire in self.wires
-                    for attack in wire.attacks
-                ],
-                "checks": [
-                    {"engine": wire.name, **vars(check), "passed": check.passed}
-                    for wire in self.wires
-                    for check in wire.checks
-                ],
+                "attacks": [_attack(w.name, attack) for w in self.wires for attack in w.attacks],
+                "checks": [_check(w.name, check) for w in self.wires for check in w.checks],
                 "failures": self.failures,
             }
         )
-        return found
+        return data
 
 
-def _attack(attack: Attack) -> dict[str, Any]:
-    told = vars(attack.by) | vars(attack) | {"reached": attack.reached, "passed": attack.passed}
-    return {name: value for name, value in told.items() if name != "by"}
+def _strength(attack: Attack) -> tuple[bool, float]:
+    # a coalition's claim grows with its leverage: what counts is the mu that is proven
+    return not attack.passed, attack.reached * math.sqrt(attack.attacker.leverage)
+
+
+def _attack(engine: str, attack: Attack) -> dict[str, Any]:
+    fields = vars(attack.attacker) | vars(attack)
+    del fields["attacker"]
+    return {"engine": engine, **fields, "reached": attack.reached, "passed": attack.passed}
+
+
+def _check(engine: str, check: Check) -> dict[str, Any]:
+    return {
+        "engine": engine,
+        "name": check.name,
+        "said": check.sentence,
+        "probability": check.probability,
+        "least": check.least,
+        "passed": check.passed,
+    }
 
 
 def _row(row: Row) -> dict[str, Any]:
@@ -224,8 +248,8 @@ def _row(row: Row) -> dict[str, Any]:
         "claimed_mu": best.claimed,
         "measured_mu": best.measured,
         "reached": best.reached,
-        "victim": best.by.victim,
-        "coalition": list(best.by.coalition),
+        "victim": best.attacker.victim,
+        "coalition": list(best.attacker.coalition),
         "canary": best.canary,
         "attack": best.kind,
         "attacks": row.attacks,

@@ -1,10 +1,9 @@
-"""Support: the last bits of messages whose gradient and noise are whole steps of a grid.
+"""The last bits of messages whose gradient and noise are whole steps of a grid.
 
-Noise that hides the first digits of a gradient may still show its last ones: floating-point noise
-has gaps, and a message that no noise could have made of the one gradient was made of the other. On
-a grid every integer can be had from every gradient, so that there is nothing to see: each message
-is a possible one, to the last bit, and the low bits of its integer are uniform whatever the data
-are.
+Noise that hides the first digits of a gradient may still show its last ones. Floating-point noise
+has gaps, so a message may be possible for one gradient and impossible for the other. On a grid each
+integer is possible for each gradient: every message is possible, to the last bit, and the low bits
+of its integer are uniform whatever the data are.
 """
 
 from __future__ import annotations
@@ -20,60 +19,63 @@ from decor.arrays import Array
 from .noise_law import Check
 
 _RESIDUES = 32
-"""Low bits are looked at as an integer's remainder by this."""
+"""Low bits are an integer's remainder by this."""
 _FINE = 0.25
-"""Of a step of the grid: where numbers of a message lie closer than this, its integer can be told,
-and a message off the grid is taken for one on it in a quarter of the cases at most.
+"""Largest spacing of floats, in grid steps, at which the integer of a value is known. A value off
+the grid then passes for one on it in a quarter of the cases at most.
 """
 _ENOUGH = 1_000
-"""Numbers from which something is said."""
+"""Known integers from which the low bits are tested."""
 
 
 @dataclass(frozen=True)
-class Integers:
-    """Messages in steps of the grid."""
+class GridIntegers:
+    """Messages in steps of the grid.
+
+    Attributes:
+        steps: The integers.
+        known: Whether the integer follows from the value: not where floats are coarser than steps.
+        possible: Whether the engine can have sent this value, with these last bits.
+    """
 
     steps: Array
-    told: Array
-    """Whether the step can be told from the number: not where numbers lie further apart
-    than steps.
-    """
+    known: Array
     possible: Array
-    """Whether the engine can have sent this number, with these last bits."""
 
 
-def integers(
-    before: Array, messages: Array, unit: float, sent: Callable[[Array], Array]
-) -> Integers:
-    """What messages [users, columns] say in steps of a grid, to whoever knows the models `before`
-    them, to the last bit.
+def grid_integers(
+    before: Array, messages: Array, unit: float, resend: Callable[[Array], Array]
+) -> GridIntegers:
+    """The integers in messages [users, columns], given the models `before` them to the last bit.
 
-    `sent(steps)` is what an engine makes of these integers: the very bits of a message, if this
-    engine can have sent it.
+    Args:
+        before: The models that the step began with.
+        messages: As sent, in their own precision.
+        unit: The value of one grid step.
+        resend: Makes messages from integers as the engine does, with the same last bits.
     """
-    # with a step size of one a message is the model less what is on the grid
+    # with a step size of one a message is the model minus a value on the grid
     steps = np.rint((before.astype(np.float64) - messages) / unit)
-    own = np.maximum(
-        np.spacing(np.abs(messages)), np.spacing((unit * np.abs(steps)).astype(messages.dtype))
-    )
-    return Integers(steps.astype(np.int64), own <= _FINE * unit, sent(steps) == messages)
+    size = (unit * np.abs(steps)).astype(messages.dtype)
+    spacing = np.maximum(np.spacing(np.abs(messages)), np.spacing(size))
+    return GridIntegers(steps.astype(np.int64), spacing <= _FINE * unit, resend(steps) == messages)
 
 
-class Support:
-    """Looks at the integers of all messages, each with the sign of the canary in it."""
+class LowBits:
+    """Statistics of the integers in all messages, by the sign of the canary in each."""
 
     def __init__(self) -> None:
-        self.told = self.impossible = 0
+        self.impossible = 0
         self.counts = np.zeros((2, _RESIDUES))
 
-    def see(self, found: Integers, signs: Array) -> None:
-        """`signs`: whether a canary is the one or the other, like the integers."""
-        self.told += int(found.told.sum())
-        self.impossible += int((found.told & ~found.possible).sum())
-        residues = found.steps % _RESIDUES
+    def add(self, integers: GridIntegers, signs: Array) -> None:
+        """`signs`: for each integer, which of the two hypotheses is true."""
+        self.impossible += int((integers.known & ~integers.possible).sum())
+        # for negative integers too the remainder is the low bits (two's complement)
+        residues = integers.steps % _RESIDUES
         for kind in (0, 1):
-            some = found.told & (signs == bool(kind))
-            self.counts[kind] += np.bincount(residues[some], minlength=_RESIDUES)
+            selected = integers.known & (signs == bool(kind))
+            self.counts[kind] += np.bincount(residues[selected], minlength=_RESIDUES)
 
     @property
     def is_enough(self) -> bool:
@@ -83,28 +85,15 @@ class Support:
         if not self.is_enough:
             return []
         expected = self.counts.sum(1, keepdims=True) / _RESIDUES
-        uniform = stats.chi2(_RESIDUES - 1).sf(
-            (np.square(self.counts - expected) / expected).sum(1)
-        )
-        # whichever law the low bits have, it must be the same under both hypotheses: else they tell
-        # them apart
+        law = stats.chi2(_RESIDUES - 1)
+        uniform = law.sf((np.square(self.counts - expected) / expected).sum(1))
+        # low bits of any distribution tell the hypotheses apart if it differs between them
         both = self.counts.sum(0)
-        of_each = np.outer(self.counts.sum(1), both) / both.sum()
-        alike = stats.chi2(_RESIDUES - 1).sf(
-            (np.square(self.counts - of_each) / np.maximum(of_each, 1)).sum()
-        )
-        said = "every message is a possible one, to the last bit"
+        pooled = np.outer(self.counts.sum(1), both) / both.sum()
+        alike = law.sf((np.square(self.counts - pooled) / np.maximum(pooled, 1)).sum())
+        failure = f"{self.impossible:,} values of messages are not possible on the grid"
         return [
-            Check(
-                "support",
-                said if not self.impossible else f"{said} ({self.impossible:,} are not)",
-                float(not self.impossible),
-                0.5,
-            ),
-            Check.of(
-                "low bits",
-                "the last bits of messages are uniform, whatever the data",
-                3 * min(*uniform, alike),
-                least,
-            ),
+            Check.exact("support", not self.impossible, f"{failure}, to the last bit"),
+            # three tests share one p-value (Bonferroni)
+            Check.of("low bits", 3 * min(*uniform, alike), least),
         ]

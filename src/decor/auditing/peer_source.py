@@ -1,4 +1,4 @@
-"""Real peers: processes with TLS between them, and what each of them hears and knows."""
+"""Messages of real peers: processes with TLS between them, each of which records what it knows."""
 
 from __future__ import annotations
 
@@ -15,34 +15,33 @@ from decor.arrays import Array
 from decor.choices import Dtype
 from decor.errors import DecorError, InputError
 from decor.federation import recording
-from decor.federation.local_federation import Together
-from decor.federation.peers import Peers, alone
-from decor.learning.batches import secretly
+from decor.federation.local_federation import LocalFederation
+from decor.federation.peers import Peers, split_by_user
+from decor.learning.batches import secret_batch
 from decor.learning.task import Task
 from decor.net.identity import Identity
-from decor.noise.stream import EDGE_SIGMA, OWN_SIGMA, shared
+from decor.noise.grid import Grid
+from decor.noise.stream import edge_noise
 from decor.privacy.plan import NoisePlan
 from decor.training.engine import Setting
 from decor.training.release_grid import grid_of
 
-from .low_bits import integers
-from .sources import RATE, RECIPE, Hear, Outcome, Seen
+from .low_bits import grid_integers
+from .sources import RATE, RECIPE, MessageSource, OnStep, RunProblems, StepView, grid_levels
 
-_KEY = 32
-"""Bytes of a key, of whatever kind."""
+_KEY_BYTES = 32
 
 
 @dataclass(frozen=True)
-class OfPeers:
-    """Real processes with TLS between them: what arrives, and the keys that users hold."""
+class PeerSource(MessageSource):
+    """Real processes with TLS between them: the messages received, and the keys users hold."""
 
     engine: Peers
     name: str = "peers"
-    secrets: bool = True
-    widest: int | None = None
-    repeated: int = 8
+    has_secrets: bool = True
+    max_canaries: int | None = None
+    max_runs: int = 8
     is_private: bool = True
-    hears: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.engine, Peers):
@@ -50,184 +49,165 @@ class OfPeers:
                 f"engine must be Vectorised(), ProcessGroup() or Peers(), not {self.engine!r}"
             )
 
-    def deviations(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
-        """The grid's, which are those planned or a little more."""
-        grid = grid_of(plan, parameters)
-        return grid.unit * OWN_SIGMA, grid.unit * EDGE_SIGMA * np.array(grid.multiples, dtype=float)
+    def noise_levels(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
+        return grid_levels(grid_of(plan, parameters))
 
-    def run(self, task: Task, plan: NoisePlan, seeds: Sequence[int], hear: Hear) -> Outcome:
+    def run(
+        self, task: Task, plan: NoisePlan, seeds: Sequence[int], on_step: OnStep
+    ) -> RunProblems:
+        # new ones for each run: no key of an earlier audit is used again
         identities = [Identity.new() for _ in range(task.users)]
-        # nobody is left behind: who is slow is no fault
+        # no user is left behind: being slow is not a fault
         terms = replace(self.engine, quorum=1.0).terms(
             task, Setting(plan, RATE, 0), RECIPE, identities, 0.5
         )
+        tasks = split_by_user(task)
         with tempfile.TemporaryDirectory(prefix="decor-audit-") as folder:
-            together = Together(terms, identities, alone(task), Path(folder), witnessed=True)
+            federation = LocalFederation(terms, identities, tasks, Path(folder), record=True)
             try:
-                together.trained()
-            except DecorError as problem:  # whose log is gone with the folder
+                federation.run()
+            except DecorError as problem:
+                # the message names a log that is deleted with the folder
                 raise DecorError(str(problem).rpartition("; see ")[0] or str(problem)) from None
-            written = _Written(plan, task.counts, [seat.witness for seat in together.seats])
-            problems = written.told(hear, self.engine.dtype, terms.grid.unit, terms.grid.multiples)
-            return Outcome(tuple(problems), tuple(written.entropy()))
+            recordings = _Recordings(plan, task.counts, [u.recording for u in federation.users])
+            recordings.replay(on_step, self.engine.dtype, terms.grid)
+            return RunProblems(tuple(recordings.problems), tuple(recordings.entropy_problems()))
 
 
-class _Written:
-    """What all witnesses have written down together."""
+class _Recordings:
+    """The recordings of all users together."""
 
     def __init__(self, plan: NoisePlan, records: Sequence[int], paths: Sequence[Path]) -> None:
         self.plan, self.records = plan, records
         self.messages: dict[tuple[int, int], bytes] = {}
+        """(sender, step) -> message."""
         self.keys: dict[tuple[int, int, int], bytes] = {}
+        """(user, neighbour, step) -> the edge's key."""
         self.models: dict[tuple[int, int], bytes] = {}
-        self.drawn: dict[tuple[int, int], list[bytes]] = {}
-        """(user, what for) -> bytes that it has drawn, in order."""
+        """(user, step) -> the model that the step began with."""
+        self.random: dict[tuple[int, int], list[bytes]] = {}
+        """(user, purpose) -> random bytes that it asked for, in order."""
         self.problems: list[str] = []
         self.foreign: list[str] = []
         for user, path in enumerate(paths):
-            for other, step, round_, said in recording.read(path):
-                if round_ == recording.KEY:
-                    self.keys[user, other, step] = said
-                elif round_ == recording.MODEL:
-                    self.models[user, step] = said
-                elif round_ in (recording.OF_EDGES, recording.OF_STEPS):
-                    self.drawn.setdefault((user, round_), []).append(said)
-                    if not other:
-                        self.foreign.append(
-                            f"user {user} draws bytes that are not the operating system's"
-                        )
-                elif round_ == 0 and self.messages.setdefault((other, step), said) != said:
-                    self.problems.append(
-                        f"user {other} has sent two different messages for step {step}"
-                    )
+            for entry in recording.read(path):
+                self._add(user, *entry)
+
+    def _add(self, user: int, other: int, step: int, round_: int, content: bytes) -> None:
+        if round_ == recording.KEY:
+            self.keys[user, other, step] = content
+        elif round_ == recording.MODEL:
+            self.models[user, step] = content
+        elif round_ in (recording.OF_EDGES, recording.OF_STEPS):
+            self.random.setdefault((user, round_), []).append(content)
+            if not other:
+                self.foreign.append(f"user {user} uses random bytes not from the operating system")
+        # rounds after the first only gossip what is public already
+        elif round_ == 0 and self.messages.setdefault((other, step), content) != content:
+            self.problems.append(f"user {other} sent two different messages for step {step}")
 
     @property
     def steps(self) -> int:
         return 1 + max((step for _, step in self.messages), default=-1)
 
-    def told(self, hear: Hear, dtype: Dtype, unit: float, multiples: Sequence[int]) -> list[str]:
-        users, by_record = range(self.plan.topology.users), self.plan.exposure.unit == "example"
+    def replay(self, on_step: OnStep, dtype: Dtype, grid: Grid) -> None:
+        """Calls `on_step` for each step, up to one in which something is missing."""
+        users = range(self.plan.topology.users)
+        # per-example gradients are clipped, and put on the grid, in double precision
+        by_example = self.plan.exposure.unit == "example"
+        kind = np.dtype(np.float64 if by_example else dtype)
         for step in range(self.steps):
-            missing = [
-                user
-                for user in users
-                if (user, step) not in self.messages or (user, step) not in self.models
-            ]
-            if missing:
-                return [
-                    *self.problems,
-                    f"nobody has heard a message of user {missing[0]} for step {step}",
-                ]
+            for user in users:
+                if (user, step) not in self.messages or (user, step) not in self.models:
+                    self.problems.append(f"no message of user {user} for step {step} was received")
+                    return
             sent, before = (
-                np.stack([np.frombuffer(held[user, step], dtype) for user in users])
-                for held in (self.messages, self.models)
+                np.stack([np.frombuffer(values[user, step], dtype) for user in users])
+                for values in (self.messages, self.models)
             )
-            found = integers(
-                before,
-                sent,
-                unit,
-                partial(_sent, before, unit, np.dtype(np.float64 if by_record else dtype)),
-            )
-            models = sent.astype(np.float64)
-            hear(
-                Seen(
-                    step,
-                    models,
-                    self._shared(step, models.shape[1], unit, multiples),
-                    self._batches(step),
-                    found,
-                )
-            )
-        return self.problems
+            resend = partial(_resend, before, grid.unit, kind)
+            integers = grid_integers(before, sent, grid.unit, resend)
+            messages, edges = sent.astype(np.float64), self._edges(step, sent.shape[1], grid)
+            on_step(StepView(step, messages, edges, self._batches(step), integers))
 
-    def _shared(self, step: int, count: int, unit: float, multiples: Sequence[int]) -> Array:
-        found = np.zeros((len(multiples), count))
-        for e, ((low, high), multiple) in enumerate(
-            zip(self.plan.topology.edges.tolist(), multiples, strict=True)
-        ):
-            keys = self.keys.get((low, high, step)), self.keys.get((high, low, step))
-            if keys[0] != keys[1] or keys[0] is None:
+    def _edges(self, step: int, count: int, grid: Grid) -> Array:
+        """[edges, columns], the noise of each edge, from the keys that its ends hold."""
+        noise = np.zeros((len(grid.multiples), count))
+        for e, (low, high) in enumerate(self.plan.topology.edges.tolist()):
+            key, other = self.keys.get((low, high, step)), self.keys.get((high, low, step))
+            if key != other or key is None:
                 self.problems.append(
                     f"users {low} and {high} have no common secret for step {step}"
                 )
-            if keys[0] is not None:
-                found[e] = unit * multiple * shared(keys[0], count)
-        return found
+            # the violation is reported; with one end's key the other checks still run
+            if key is not None:
+                noise[e] = grid.unit * grid.multiples[e] * edge_noise(key, count)
+        return noise
 
     def _batches(self, step: int) -> Array | None:
-        """The records that everybody has taken: a user who knows its own random bytes knows its own
-        batch.
-        """
+        """The examples that users sampled: a user knows its random bytes, so also its batch."""
         exposure = self.plan.exposure
         if exposure.unit == "user":
             return None
         assert exposure.batch_size is not None
-        found = np.zeros((len(self.records), self.records[0]), bool)
+        sampling = exposure.sampling or "poisson"
+        is_member = np.zeros((len(self.records), self.records[0]), bool)
         for user, records in enumerate(self.records):
-            drawn = self._for_batches(user)
-            if step < len(drawn):
-                rows = secretly(
-                    records,
-                    exposure.batch_size,
-                    exposure.sampling or "poisson",
-                    partial(_first, drawn[step]),
-                ).rows
-                found[user, rows[rows < records].numpy()] = True
-        return found
+            random = self._batch_bytes(user)
+            if step < len(random):
+                first = partial(_first, random[step])
+                rows = secret_batch(records, exposure.batch_size, sampling, first).rows
+                is_member[user, rows[rows < records].numpy()] = True
+        return is_member
 
-    def _for_batches(self, user: int) -> list[bytes]:
-        """What was drawn for batches, told by its length: four bytes a record, or eight and more
-        for each that is taken.
+    def _batch_bytes(self, user: int) -> list[bytes]:
+        """The random bytes for batches, recognised by their length.
+
+        Poisson sampling takes four bytes for each example; a fixed size eight or more for each
+        that is sampled. A key takes exactly 32.
         """
         size, records = self.plan.exposure.batch_size or 0, self.records[user]
         least = 8 * size if self.plan.exposure.sampling == "fixed" else 4 * records
-        return [
-            drawn
-            for drawn in self.drawn.get((user, recording.OF_STEPS), [])
-            if len(drawn) >= max(least, _KEY + 1)
-        ]
+        random = self.random.get((user, recording.OF_STEPS), [])
+        return [drawn for drawn in random if len(drawn) >= max(least, _KEY_BYTES + 1)]
 
-    def entropy(self) -> list[str]:
-        """What is wrong with the keys: everybody asks the operating system for all bytes of each,
-        and no two are alike.
-        """
-        found, topology = self.foreign[:1], self.plan.topology
-        every: list[bytes] = []
+    def entropy_problems(self) -> list[str]:
+        """Keys with fewer bytes than needed, from another source, or with bytes used before."""
+        problems, topology = self.foreign[:1], self.plan.topology
+        all_keys: list[bytes] = []
         for user in range(topology.users):
-            of_edges, of_steps = (
-                self.drawn.get((user, kind), [])
-                for kind in (recording.OF_EDGES, recording.OF_STEPS)
-            )
+            for_edges = self.random.get((user, recording.OF_EDGES), [])
+            for_steps = self.random.get((user, recording.OF_STEPS), [])
             degree = int((topology.edges == user).sum())
-            if len(of_edges) < degree or any(len(key) < _KEY for key in of_edges):
-                asked = sum(map(len, of_edges))
-                found.append(
-                    f"user {user} has asked for {asked} bytes for its keys with {degree} "
-                    f"neighbours, not {_KEY} for each"
+            # one key exchange with each neighbour, or more after a lost connection
+            if len(for_edges) < degree or any(len(key) < _KEY_BYTES for key in for_edges):
+                problems.append(
+                    f"user {user} asked for {sum(map(len, for_edges))} random bytes for its keys "
+                    f"with {degree} neighbours, not for {_KEY_BYTES} each"
                 )
-            own = [drawn for drawn in of_steps if len(drawn) == _KEY]
+            own = [drawn for drawn in for_steps if len(drawn) == _KEY_BYTES]
             if len(own) < self.steps:
-                found.append(
-                    f"user {user} has asked for {len(own)} keys of {_KEY} bytes for its "
-                    f"own noise in {self.steps} steps"
+                problems.append(
+                    f"user {user} asked for {len(own)} keys of {_KEY_BYTES} bytes for its own "
+                    f"noise in {self.steps} steps"
                 )
-            if self.plan.exposure.unit == "example" and len(self._for_batches(user)) < self.steps:
-                found.append(
-                    f"user {user} has not asked for enough random bytes to draw a batch "
-                    f"in each of {self.steps} steps"
+            if self.plan.exposure.unit == "example" and len(self._batch_bytes(user)) < self.steps:
+                problems.append(
+                    f"user {user} did not ask for enough random bytes to sample a batch in each "
+                    f"of {self.steps} steps"
                 )
-            every += [drawn for drawn in (*of_edges, *of_steps) if len(drawn) >= _KEY]
-        if len(set(every)) < len(every):
-            found.append("the same random bytes were drawn twice")
-        return found
+            all_keys += [drawn for drawn in (*for_edges, *for_steps) if len(drawn) >= _KEY_BYTES]
+        # 32 random bytes are never equal by chance
+        if len(set(all_keys)) < len(all_keys):
+            problems.append("the same random bytes were used twice")
+        return problems
 
 
-def _sent(before: Array, unit: float, kind: np.dtype[Any], steps: Array) -> Array:
-    """What is on the grid has the gradient's type; the local step is taken in double precision, and
-    rounded to the model's.
-    """
-    found: Array = (before.astype(np.float64) - (unit * steps).astype(kind)).astype(before.dtype)
-    return found
+def _resend(before: Array, unit: float, kind: np.dtype[Any], steps: Array) -> Array:
+    """Messages made from integers as a node does it, with the same last bits."""
+    # a node takes the step in double precision, from values of the gradient's type, then rounds
+    moved: Array = (before.astype(np.float64) - (unit * steps).astype(kind)).astype(before.dtype)
+    return moved
 
 
 def _first(drawn: bytes, count: int) -> bytes:

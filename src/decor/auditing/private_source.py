@@ -1,5 +1,6 @@
-"""A private run of the simulator: its messages, and by its secret, which only an audit may see,
-what its users know.
+"""Messages of a private run of the simulator, and, by its secret, what its users know.
+
+Only an audit may see the secret.
 """
 
 from __future__ import annotations
@@ -14,104 +15,104 @@ from torch import Tensor
 
 from decor.arrays import Array
 from decor.learning.task import Task
-from decor.noise.secret import WORDS_PER_KEY
-from decor.noise.stream import EDGE_SIGMA, OWN_SIGMA
+from decor.noise.private_noise import WORDS_PER_KEY
 from decor.privacy.plan import NoisePlan
 from decor.training import channel
 from decor.training.engine import Setting
 from decor.training.release_grid import grid_of
-from decor.training.share import Alone
+from decor.training.share import SingleProcess
 from decor.training.simulation import Simulation
-from decor.training.vectorised import Vectorised, check_private
+from decor.training.vectorised import Vectorised, draw_secret
 
-from .low_bits import integers
-from .sources import RATE, RECIPE, Hear, Outcome, Seen, drawn
+from .low_bits import grid_integers
+from .sources import (
+    RATE,
+    RECIPE,
+    MessageSource,
+    OnStep,
+    RunProblems,
+    StepView,
+    batch_members,
+    grid_levels,
+)
 
-_SECRET = 32
-"""Bytes of a run's secret."""
+_SECRET_BYTES = 32
 
 
 @dataclass(frozen=True)
-class Private:
-    """`Vectorised(seed=None)`: every run has a secret of its own, so that more canaries come from
-    more runs.
-    """
+class PrivateSource(MessageSource):
+    """`Vectorised(seed=None)`: each run has its own secret, so more canaries take more runs."""
 
     engine: Vectorised
     name: str = "vectorised, private"
-    secrets: bool = True
-    widest: int | None = None
-    repeated: int = 48
+    has_secrets: bool = True
+    max_canaries: int | None = None
+    max_runs: int = 48
     is_private: bool = True
-    hears: bool = True
 
-    def deviations(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
-        """The grid's, which are those planned or a little more."""
-        grid = grid_of(plan, parameters, WORDS_PER_KEY)
-        return grid.unit * OWN_SIGMA, grid.unit * EDGE_SIGMA * np.array(grid.multiples, dtype=float)
+    def noise_levels(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
+        return grid_levels(grid_of(plan, parameters, WORDS_PER_KEY))
 
-    def run(self, task: Task, plan: NoisePlan, seeds: Sequence[int], hear: Hear) -> Outcome:
-        """What `Vectorised.run` does, with the secret in hand.
-
-        The seeds are the canaries' alone.
-        """
-        asked: list[bytes] = []
+    def run(
+        self, task: Task, plan: NoisePlan, seeds: Sequence[int], on_step: OnStep
+    ) -> RunProblems:
+        """Does what `Vectorised.run` does, and keeps the secret. Seeds are the canaries' alone."""
+        drawn: list[bytes] = []
 
         def random(count: int) -> bytes:
-            asked.append(os.urandom(count))
-            return asked[-1]
+            drawn.append(os.urandom(count))
+            return drawn[-1]
 
         settings = [Setting(plan, RATE, None)]
-        share = Alone(task, None, (), check_private(settings, random))
-        # on one thread a round of gossip can be taken again, bit by bit, by whoever has heard the
-        # messages
+        share = SingleProcess(task, None, (), draw_secret(settings, random))
+        # with one thread a gossip round can be repeated bit by bit from the messages
+        # a lambda, because `listen` needs the simulation that this engine makes
         engine = replace(
             self.engine, threads=1, on_messages=lambda step, messages: listen(step, messages)
         )
         simulation = Simulation(engine, share, settings, RECIPE, None)
         descent = simulation.descent
-        assert isinstance(descent.channel, channel.Private)
+        assert isinstance(descent.channel, channel.GridChannel)
         noise, dtype = descent.channel.source, np.dtype(engine.dtype)
         exposure, sizes = plan.exposure, [block[0].numel() for block in descent.models]
-        batches = drawn(
-            plan, share.batches(exposure.batch_size, exposure.sampling or "poisson", [0], 1)
-        )
-        before = _flat(descent.models)
+        sampling = exposure.sampling or "poisson"
+        # batches from the run's secret, so the same as the engine draws
+        batches = batch_members(plan, share.batches(exposure.batch_size, sampling, [0], 1))
+        before = _flatten(descent.models)
 
-        def sent(steps: Array) -> Array:
-            """A gradient with noise is rounded once to the models' type, and then taken from the
-            model.
-            """
-            found: Array = before - (noise.grid.unit * steps).astype(dtype)
-            return found
+        def resend(steps: Array) -> Array:
+            # gradient and noise are rounded once to the models' type, then subtracted
+            messages: Array = before - (noise.grid.unit * steps).astype(dtype)
+            return messages
 
         def listen(step: int, messages: Tensor) -> None:
             nonlocal before
-            heard = messages.flatten(1).numpy().copy()
-            found = integers(before, heard, noise.grid.unit, sent)
+            received = messages.flatten(1).numpy().copy()
+            integers = grid_integers(before, received, noise.grid.unit, resend)
             edges = [
                 noise.edge_integers(step, size, sum(sizes[:k])) for k, size in enumerate(sizes)
             ]
             shared = noise.grid.unit * np.concatenate(edges, axis=1)
-            hear(Seen(step, heard.astype(np.float64), shared, batches(step), found))
-            before = _flat(
-                descent.channel.mix([block.clone() for block in descent.models], RECIPE.gossip)
-            )
+            on_step(StepView(step, received.astype(np.float64), shared, batches(step), integers))
+            # the models of the next step, by the engine's own gossip
+            models = [block.clone() for block in descent.models]
+            before = _flatten(descent.channel.mix(models, RECIPE.gossip))
 
-        simulation.finished()
-        return Outcome((), _short(asked))
+        simulation.run()
+        return RunProblems((), _check_entropy(drawn))
 
 
-def _short(asked: list[bytes]) -> tuple[str, ...]:
-    if len(asked) == 1 and len(asked[0]) == _SECRET:
+def _check_entropy(drawn: list[bytes]) -> tuple[str, ...]:
+    if len(drawn) == 1 and len(drawn[0]) == _SECRET_BYTES:
         return ()
+    count = sum(map(len, drawn))
     return (
-        f"a run's secret was made from {sum(map(len, asked))} bytes of the operating system, "
-        f"not from {_SECRET}",
+        f"the run's secret was made from {count} bytes of the operating system, not from "
+        f"{_SECRET_BYTES}",
     )
 
 
-def _flat(blocks: list[Tensor]) -> Array:
-    """Everybody's model as it is sent, in its own precision."""
-    found: Array = torch.cat([block.flatten(1) for block in blocks], 1).numpy().copy()
-    return found
+def _flatten(blocks: list[Tensor]) -> Array:
+    """All users' models as they are sent, in their own precision."""
+    models: Array = torch.cat([block.flatten(1) for block in blocks], 1).numpy().copy()
+    return models

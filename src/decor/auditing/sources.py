@@ -1,15 +1,14 @@
-"""What an engine's users send: the messages of a run of canaries, step by step, and what its users
-know beside them.
+"""Message sources: an engine runs canaries, and an audit gets each step's messages and secrets.
 
-There are three ways: the simulator's floating-point noise, a private run's on the grid, and real
-peers'.
+There are three kinds of noise: the simulator's in floating point, a private run's on the grid, and
+that of real peers.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -22,173 +21,170 @@ from decor.learning.batches import Batches
 from decor.learning.recipe import Recipe
 from decor.learning.task import Task
 from decor.noise import root
+from decor.noise.grid import Grid
+from decor.noise.stream import EDGE_SIGMA, OWN_SIGMA
 from decor.privacy.plan import NoisePlan
-from decor.training.channel import Sparse
+from decor.training.channel import SparseChannel
 from decor.training.engine import Setting
-from decor.training.mixer import mixer
+from decor.training.mixer import choose_mixer
 from decor.training.vectorised import Vectorised
 
-from .low_bits import Integers
+from .low_bits import GridIntegers
 
-if TYPE_CHECKING:
-    pass
-
+# no metrics: an audit needs the messages alone
 RECIPE = Recipe(evaluate_every=10**9)
 SMALL_MODEL, LARGE_MODEL = 8_000, 1_000_000
-"""Canaries of a small model, and of a large one."""
-_UNHEARD = 2
-"""Steps that are taken once more without a listener."""
+"""Canaries in one run of a small model, and of a large one."""
+_REPEATED_STEPS = 2
+"""Steps that are run again without a listener."""
 RATE = 1.0
-"""Step size: a message is the model less gradient and noise."""
+"""Step size: a message is the model minus gradient and noise."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """All that any adversary sees or knows of one step."""
+class StepView:
+    """All that any attacker sees or knows of one step.
+
+    Attributes:
+        step: Its number.
+        messages: [users, columns], as first sent.
+        edges: [edges, columns], the noise of each edge; None where no user draws it edge by edge.
+        batches: [users, examples of all runs], whether a user sampled its example; None where all
+            are used.
+        integers: The messages in steps of the grid, where there is one.
+    """
 
     step: int
     messages: Array
-    """[users, columns], as first sent."""
     edges: Array | None = None
-    """The noise of every edge, [edges, columns]; None where nobody draws noise edge by edge."""
     batches: Array | None = None
-    """[users, records of all runs], whether a user has taken its record; None where all records are
-    taken.
-    """
-    integers: Integers | None = None
-    """The messages in steps of the grid, where there is one."""
+    integers: GridIntegers | None = None
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What must not happen on any wire, whatever the noise: a sentence for everything that did."""
+class RunProblems:
+    """Violations that no noise excuses, a sentence for each.
 
-    problems: tuple[str, ...] = ()
+    Attributes:
+        protocol: Two messages for a step, missing secrets, an engine that behaves differently
+            without a listener.
+        entropy: Keys that are too short, or not secret; None where nothing is secret.
+    """
+
+    protocol: tuple[str, ...] = ()
     entropy: tuple[str, ...] | None = None
-    """About keys that are shorter, or not as secret, as they must be; None where nothing is
-    secret.
+
+    def __add__(self, other: RunProblems) -> RunProblems:
+        protocol = self.protocol + other.protocol
+        if self.entropy is None or other.entropy is None:
+            return RunProblems(protocol)
+        return RunProblems(protocol, self.entropy + other.entropy)
+
+
+OnStep = Callable[[StepView], object]
+
+
+class MessageSource(ABC):
+    """One way in which an engine makes noise.
+
+    Attributes:
+        name: For reports.
+        has_secrets: Whether users know the noise of their edges, so that coalitions can use it.
+        max_canaries: In one run; more canaries take more seeds. None: a run has one seed, and as
+            many canaries as fit.
+        max_runs: Where each run has one seed.
+        is_private: Whether keys are secret and all bits of a message are hidden.
     """
 
-    def __add__(self, other: Outcome) -> Outcome:
-        entropy = (
-            None if self.entropy is None or other.entropy is None else self.entropy + other.entropy
-        )
-        return Outcome(self.problems + other.problems, entropy)
+    name: str
+    has_secrets: bool
+    max_canaries: int | None
+    max_runs: int
+    is_private: bool
+
+    def receives_messages(self) -> bool:
+        """Whether this process gets the messages; known once a run has joined its process group."""
+        return True
+
+    @abstractmethod
+    def noise_levels(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
+        """(standard deviation of a user's own noise, those of all edges) in this engine."""
+
+    @abstractmethod
+    def run(
+        self, task: Task, plan: NoisePlan, seeds: Sequence[int], on_step: OnStep
+    ) -> RunProblems:
+        """Runs the task, calls `on_step` for each step, and returns violations of the protocol."""
 
 
-Hear = Callable[[Seen], object]
-
-
-class Wire(Protocol):
-    """One way in which an engine makes noise."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def secrets(self) -> bool:
-        """Whether users know the noise of their edges, so that some of them can be curious."""
-        ...
-
-    @property
-    def widest(self) -> int | None:
-        """Canaries of one run at most; more come from more seeds in it.
-
-        None: it has one, and as many canaries as can be.
-        """
-        ...
-
-    @property
-    def repeated(self) -> int:
-        """Runs at most, where each has one seed."""
-        ...
-
-    @property
-    def is_private(self) -> bool:
-        """Whether a promise is made: secret keys, and noise that hides all bits of a message."""
-        ...
-
-    @property
-    def hears(self) -> bool:
-        """Whether this process is the one that is told the messages: known once a run has joined
-        its process group.
-        """
-        ...
-
-    def deviations(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
-        """Of everybody's own noise and of every edge's, as they really are."""
-        ...
-
-    def run(self, task: Task, plan: NoisePlan, seeds: Sequence[int], hear: Hear) -> Outcome: ...
+def grid_levels(grid: Grid) -> tuple[float, Array]:
+    """The noise levels on a grid: those planned, or a little more."""
+    return grid.unit * OWN_SIGMA, grid.unit * EDGE_SIGMA * np.array(grid.multiples, dtype=float)
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulatedSource(MessageSource):
     """The simulator, in one process or in several."""
 
     engine: Vectorised | ProcessGroup
     name: str
-    secrets: bool
-    widest: int = LARGE_MODEL
-    repeated: int = 1
+    has_secrets: bool
+    max_canaries: int = LARGE_MODEL
+    max_runs: int = 1
     is_private: bool = False
 
-    @property
-    def hears(self) -> bool:
-        return isinstance(self.engine, Vectorised) or World.joined().is_first
+    def receives_messages(self) -> bool:
+        return isinstance(self.engine, Vectorised) or World.current().is_first
 
-    def deviations(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
+    def noise_levels(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
         return plan.sigma_cdp, np.broadcast_to(np.array(plan.sigma_cor), plan.topology.edge_count)
 
-    def run(self, task: Task, plan: NoisePlan, seeds: Sequence[int], hear: Hear) -> Outcome:
+    def run(
+        self, task: Task, plan: NoisePlan, seeds: Sequence[int], on_step: OnStep
+    ) -> RunProblems:
         sizes = [weights.numel() for weights in task.model.parameters()]
-        edges = _Edges(plan, seeds, sizes) if self.secrets else None
-        batches = drawn(
-            plan,
-            Batches(
-                task.counts, plan.exposure.batch_size, plan.exposure.sampling or "poisson", seeds
-            ),
-        )
-        early: list[Array] = []
+        edges = _EdgeNoise(plan, seeds, sizes) if self.has_secrets else None
+        exposure = plan.exposure
+        sampling = exposure.sampling or "poisson"
+        batches = batch_members(plan, Batches(task.counts, exposure.batch_size, sampling, seeds))
+        first_steps: list[Array] = []
 
         def listen(step: int, messages: Tensor) -> None:
-            heard = messages.double().cpu().flatten(1).numpy()
-            if step < min(_UNHEARD, plan.exposure.steps):
-                early.append(heard)
-            hear(Seen(step, heard, None if edges is None else edges.noise(step), batches(step)))
+            # in double precision, which holds each float32 value exactly
+            received = messages.double().cpu().flatten(1).numpy()
+            if step < min(_REPEATED_STEPS, exposure.steps):
+                first_steps.append(received)
+            noise = None if edges is None else edges.noise(step)
+            on_step(StepView(step, received, noise, batches(step)))
 
-        replace(self.engine, on_messages=listen).run(
-            task, [Setting(plan, RATE, seed) for seed in seeds], RECIPE
-        )
-        return Outcome(self._unheard(task, plan, seeds, early))
+        settings = [Setting(plan, RATE, seed) for seed in seeds]
+        replace(self.engine, on_messages=listen).run(task, settings, RECIPE)
+        return RunProblems(self._repeat(task, plan, seeds, first_steps))
 
-    def _unheard(
-        self, task: Task, plan: NoisePlan, seeds: Sequence[int], early: list[Array]
+    def _repeat(
+        self, task: Task, plan: NoisePlan, seeds: Sequence[int], first_steps: list[Array]
     ) -> tuple[str, ...]:
-        """An engine that nobody listens to may take another way, such as noise and gossip in one
-        kernel: to the same models.
+        """Repeats the first steps without a listener, and compares the models.
+
+        Without one an engine may run other code, such as noise and gossip in one kernel.
         """
-        short = replace(
-            plan, exposure=replace(plan.exposure, steps=min(_UNHEARD, plan.exposure.steps))
-        )
-        runs = replace(self.engine, on_messages=None).run(
-            task, [Setting(short, RATE, seed) for seed in seeds], RECIPE
-        )
-        if not self.hears:
+        steps = min(_REPEATED_STEPS, plan.exposure.steps)
+        # the same seeds: the same noise, if the engine is right
+        short = replace(plan, exposure=replace(plan.exposure, steps=steps))
+        settings = [Setting(short, RATE, seed) for seed in seeds]
+        runs = replace(self.engine, on_messages=None).run(task, settings, RECIPE)
+        if not self.receives_messages():
             return ()
-        if not early:
-            return ("no message was heard",)
-        models = torch.cat(
-            [_as_sent(weights) for run in runs for weights in run.models.values()], 1
-        ).numpy()
-        expected = plan.topology.mixing @ early[-1]
-        # the clock's numbers are the largest, and have roundings of their own
-        apart = np.abs(models - expected) > 1e-4 * (np.abs(expected) + early[-1].std())
-        return (
-            ("who is not listened to trains other models than the messages make",)
-            if apart.any()
-            else ()
-        )
+        if not first_steps:
+            return ("the engine sent no message",)
+        blocks = [_as_sent(weights) for run in runs for weights in run.models.values()]
+        models = torch.cat(blocks, 1).numpy()
+        expected = plan.topology.mixing @ first_steps[-1]
+        # relative to each value too: the clock's values are the largest, with larger roundings
+        tolerance = 1e-4 * (np.abs(expected) + first_steps[-1].std())
+        if (np.abs(models - expected) > tolerance).any():
+            return ("without a listener the engine trains other models than the messages make",)
+        return ()
 
 
 def _as_sent(weights: Tensor) -> Tensor:
@@ -196,40 +192,44 @@ def _as_sent(weights: Tensor) -> Tensor:
     return (weights.transpose(1, 2) if weights.dim() == 3 else weights).double().flatten(1)
 
 
-def drawn(plan: NoisePlan, batches: Batches) -> Callable[[int], Array | None]:
-    """step -> the records that everybody takes in it, as each user knows of its own; at user level
-    everybody takes all.
+def batch_members(plan: NoisePlan, batches: Batches) -> Callable[[int], Array | None]:
+    """step -> the examples that each user samples, [users, examples of all runs].
+
+    A user knows its own row. At user level all examples are used, and the result is None.
     """
     if plan.exposure.unit == "user":
         return lambda step: None
-    runs, records = len(batches.seeds), int(batches.records[0])  # an audit gives everybody as many
+    # an audit gives each user the same number of examples
+    runs, records = len(batches.seeds), int(batches.records[0])
 
-    def of(step: int) -> Array:
+    def members(step: int) -> Array:
         rows = batches.draw(step).rows.numpy()
-        found = np.zeros((len(batches.records), runs, records), bool)
+        is_member = np.zeros((len(batches.records), runs, records), bool)
         row, place = np.nonzero(rows < batches.null)  # the others are padding
-        found.reshape(-1, records)[row, rows[row, place] - batches.starts[row // runs]] = True
-        return found.reshape(len(batches.records), -1)
+        is_member.reshape(-1, records)[row, rows[row, place] - batches.starts[row // runs]] = True
+        return is_member.reshape(len(batches.records), -1)
 
-    return of
+    return members
 
 
-class _Edges:
-    """Every edge's noise, as both of its ends draw it."""
+class _EdgeNoise:
+    """The noise of each edge in the simulator, as both of its ends draw it."""
 
     def __init__(self, plan: NoisePlan, seeds: Sequence[int], sizes: Sequence[int]) -> None:
-        self.shapes = [(plan.topology.edge_count, len(seeds), 1, size) for size in sizes]
-        mixing = mixer(plan.topology, False, torch.float64)
-        self.channel = Sparse(mixing, [plan], seeds, _rows_of_edges, plan.topology.edge_count)
+        edges = plan.topology.edge_count
+        self.shapes = [(edges, len(seeds), 1, size) for size in sizes]
+        mixing = choose_mixer(plan.topology, False, torch.float64)
+        # the engine's own code draws the noise, but one row per edge instead of two per edge
+        self.channel = SparseChannel(mixing, [plan], seeds, _rows_of_edges, edges)
 
     def noise(self, step: int) -> Array:
-        found = [torch.zeros(shape, dtype=torch.float64) for shape in self.shapes]
-        self.channel.noise(found, torch.ones(self.shapes[0][1], 1, dtype=torch.float64), step)
-        edges: Array = torch.cat(found, -1).flatten(1).numpy()
+        blocks = [torch.zeros(shape, dtype=torch.float64) for shape in self.shapes]
+        self.channel.noise(blocks, torch.ones(self.shapes[0][1], 1, dtype=torch.float64), step)
+        edges: Array = torch.cat(blocks, -1).flatten(1).numpy()
         return edges
 
 
-def _rows_of_edges(users: int, edges: Array, own: float, shared: Array) -> root.Columns:
+def _rows_of_edges(users: int, edges: Array, own: float, shared: Array) -> root.SparseRoot:
     """The columns of `root.by_edges` that are edges, each in a row of its own."""
     kept = np.flatnonzero(shared > 0)
-    return root.Columns.of(np.arange(len(kept) + 1), kept, shared[kept])
+    return root.SparseRoot.of(np.arange(len(kept) + 1), kept, shared[kept])

@@ -1,6 +1,4 @@
-"""Ear: takes the messages of a run apart, step by step, into what the auditor knows and noise; and
-looks at its law.
-"""
+"""Transcript: splits the messages of a run into known gradients and noise, and checks the noise."""
 
 from __future__ import annotations
 
@@ -11,93 +9,96 @@ import numpy as np
 from decor.arrays import Array
 from decor.privacy.plan import NoisePlan
 
-from .attackers import Foe, covariance, incidence
-from .low_bits import Integers, Support
-from .noise_law import Check, Columns, Law
-from .sources import RATE, Outcome, Wire
+from .attackers import Attacker, covariance, incidence
+from .low_bits import GridIntegers, LowBits
+from .noise_law import Check, CoordinateLaw, NoiseLaw
+from .sources import RATE, MessageSource, RunProblems
 
 _PARTS = 512
-"""Users and edges up to which each one's noise is looked at by itself."""
+"""Users and edges up to which the noise of each is tested alone."""
 CHECKS = 20
-"""Eight of the noise at users, six of its parts, one of low bits, one of the clip, three of
-records; and one to spare.
+"""Checks that share the error: eight of the users' noise, six of its parts, one of low bits, one of
+the clip, three of examples; and one to spare.
 """
-CLIPPED = "what is longer than the clip, 1.2, 2 or 8 times, is sent as one clip"
 _WHOLE = 1 - 1e-9
-"""Of a planned deviation, but for rounding."""
+"""A noise level counts as planned from this share on: the rest is rounding."""
 
 
-def but_first(columns: Array, runs: int) -> Array:
-    """All runs' columns, each without its first, which tells nothing."""
-    found: Array = columns.reshape(len(columns), runs, -1)[:, :, 1:].reshape(len(columns), -1)
-    return found
+def without_first(columns: Array, runs: int) -> Array:
+    """The columns of all runs, each without its first, which has no canary."""
+    kept: Array = columns.reshape(len(columns), runs, -1)[:, :, 1:].reshape(len(columns), -1)
+    return kept
 
 
-def integers_but_first(found: Integers, runs: int) -> Integers:
-    return Integers(*(but_first(each, runs) for each in (found.steps, found.told, found.possible)))
+def integers_without_first(integers: GridIntegers, runs: int) -> GridIntegers:
+    arrays = integers.steps, integers.known, integers.possible
+    return GridIntegers(*(without_first(array, runs) for array in arrays))
 
 
-class Ear:
-    """Of one run or several: `own` and `shared` are the deviations of everybody's noise that this
-    wire should have.
-    """
+class Transcript:
+    """The messages of one or several runs, with the statistics of their noise."""
 
-    def __init__(self, wire: Wire, plan: NoisePlan, parameters: int, runs: int = 1) -> None:
+    def __init__(
+        self, source: MessageSource, plan: NoisePlan, parameters: int, runs: int = 1
+    ) -> None:
+        """For `runs` runs, one after the other, of models with `parameters` parameters."""
         topology = plan.topology
         self.plan, self.steps, self.expected = plan, 0, runs * plan.exposure.steps
-        self.own, self.shared = wire.deviations(plan, parameters)
+        self.own, self.shared = source.noise_levels(plan, parameters)
         self.W, self.K = topology.mixing.toarray(), incidence(topology.users, topology.edges)
+        # models begin at zero, unless `begin` says otherwise
         self.model = np.zeros(1)
-        self.is_private, self.support = wire.is_private, Support()
-        self.law, self.every = Law(self.seen_by(()), self.own), Columns(self.seen_by(()), self.own)
-        every = np.concatenate([np.full(topology.users, self.own), self.shared[self.shared > 0]])
-        self.parts = (
-            Law(np.diag(np.square(every))) if wire.secrets and len(every) <= _PARTS else None
-        )
+        self.is_private, self.low_bits = source.is_private, LowBits()
+        sigma = self.covariance(())
+        self.law, self.coordinates = NoiseLaw(sigma, self.own), CoordinateLaw(sigma, self.own)
+        # independent parts of the noise: that of each user, then that of each edge
+        parts = np.concatenate([np.full(topology.users, self.own), self.shared[self.shared > 0]])
+        can_split = source.has_secrets and len(parts) <= _PARTS
+        self.parts = NoiseLaw(np.diag(np.square(parts))) if can_split else None
 
-    def seen_by(self, coalition: tuple[int, ...]) -> Array:
-        """The covariance of everybody's noise, but for what a coalition knows of it."""
+    def covariance(self, coalition: tuple[int, ...]) -> Array:
+        """The covariance of all users' noise, given what a coalition knows of it."""
         topology = self.plan.topology
         return covariance(topology.users, topology.edges, self.own, self.shared, coalition)
 
     def begin(self, model: Array) -> None:
-        """A run in which everybody begins with this model."""
+        """Begins a run in which all users have this model."""
         self.model = model
 
-    def noised(self, messages: Array) -> Array:
-        """Everybody's gradient with noise: the local step backwards.
-
-        Then gossip forwards, for the next.
-        """
+    def noisy_gradients(self, messages: Array) -> Array:
+        """All users' gradients with noise, from the messages of the next step."""
+        # undo the local step, then gossip, which gives the models of the next step
         before, self.model = self.model, self.W @ messages
         self.steps += 1
-        found: Array = (before - messages) / RATE
-        return found
+        gradients: Array = (before - messages) / RATE
+        return gradients
 
-    def known(self, foe: Foe, edges: Array) -> Array:
-        """The noise of the coalition's edges, at whoever has it in a message."""
-        of_theirs = np.isin(self.plan.topology.edges, foe.coalition).any(axis=1)
-        found: Array = self.K[:, of_theirs] @ edges[of_theirs]
-        return found
+    def coalition_noise(self, attacker: Attacker, edges: Array) -> Array:
+        """The noise of the coalition's edges, in the message of each user that has it."""
+        # an edge is known if one of its ends colludes
+        of_coalition = np.isin(self.plan.topology.edges, attacker.coalition).any(axis=1)
+        noise: Array = self.K[:, of_coalition] @ edges[of_coalition]
+        return noise
 
-    def weights(self, foe: Foe) -> Array:
-        """What the best attack makes of everybody's messages: an estimate of the victim's, with the
-        least noise there can be.
-        """
-        honest = np.setdiff1d(np.arange(self.plan.topology.users), foe.coalition)
-        row = np.linalg.inv(self.seen_by(foe.coalition)[np.ix_(honest, honest)])[
-            np.searchsorted(honest, foe.victim)
-        ]
-        found = np.zeros(self.plan.topology.users)
-        found[honest] = row / row[np.searchsorted(honest, foe.victim)]
-        return found
+    def weights(self, attacker: Attacker) -> Array:
+        """Weights of the optimal attack: the estimate of the victim with the least variance."""
+        honest = np.setdiff1d(np.arange(self.plan.topology.users), attacker.coalition)
+        sigma, victim = (
+            self.covariance(attacker.coalition),
+            np.searchsorted(honest, attacker.victim),
+        )
+        # generalised least squares with the other gradients known: a row of the inverse covariance
+        row = np.linalg.inv(sigma[np.ix_(honest, honest)])[victim]
+        weights = np.zeros(self.plan.topology.users)
+        weights[honest] = row / row[victim]
+        return weights
 
-    def look(self, noise: Array, edges: Array | None) -> Array:
-        """Gives the noise times the inverse of its covariance: what the best attack weighs."""
-        weighed = self.every.see(noise)
-        self.law.see(noise)
+    def add_noise(self, noise: Array, edges: Array | None) -> Array:
+        """Adds noise to the statistics; returns it times its inverse covariance."""
+        weighed = self.coordinates.add(noise)
+        self.law.add(noise)
         if self.parts is not None and edges is not None:
-            self.parts.see(np.concatenate([noise - self.K @ edges, edges[self.shared > 0]]))
+            self.parts.add(np.concatenate([noise - self.K @ edges, edges[self.shared > 0]]))
         return weighed
 
     @property
@@ -105,51 +106,34 @@ class Ear:
         """Whether messages hide their last bits, in words."""
         if not self.is_private:
             return (
-                "not claimed: a simulation's noise is in floating point, whose last bits tell "
-                "what it was added to"
+                "not claimed: a simulation draws floating-point noise, whose last bits reveal what "
+                "it was added to"
             )
-        if not self.support.is_enough:
+        if not self.low_bits.is_enough:
             return (
-                "not seen: messages are coarser than the grid, so that their last bits are not "
-                "those of an integer"
+                "not tested: messages are coarser than the grid, so their last bits are not those "
+                "of an integer"
             )
-        return "looked at"
+        return "tested"
 
-    def checks(self, error: float, outcome: Outcome) -> tuple[Check, ...]:
-        """All of them; with four more at most they fail without cause with a probability of at most
-        `error`.
-        """
-        least, problems = error / CHECKS, outcome.problems
-        found = [*self.law.checks(least), self.every.check(least)] if self.law.steps else []
+    def checks(self, error: float, problems: RunProblems) -> tuple[Check, ...]:
+        """All checks; with four more at most, one fails by chance with probability <= `error`."""
+        least = error / CHECKS
+        checks = [*self.law.checks(least), self.coordinates.check(least)] if self.law.steps else []
         if self.parts is not None and self.parts.steps:
-            found += [
-                replace(c, name=f"parts: {c.name}") for c in self.parts.checks(least, users=False)
-            ]
+            parts = self.parts.checks(least, users=False)
+            checks += [replace(check, name=f"parts: {check.name}") for check in parts]
         if self.is_private:
-            found += self.support.checks(least)
-        if outcome.entropy is not None:
-            said = "every key is made from 32 bytes of the operating system, and no two are alike"
-            found.append(
-                Check(
-                    "entropy",
-                    outcome.entropy[0] if outcome.entropy else said,
-                    float(not outcome.entropy),
-                    0.5,
-                )
-            )
-        enough = self.own >= self.plan.sigma_cdp * _WHOLE and bool(
-            (self.shared >= np.array(self.plan.sigma_cor) * _WHOLE).all()
-        )
-        right = not problems and self.steps == self.expected
-        said = (
-            problems[0]
-            if problems
-            else f"{self.steps} messages of everybody for {self.expected} steps"
-        )
+            checks += self.low_bits.checks(least)
+        if problems.entropy is not None:
+            checks.append(Check.exact("entropy", not problems.entropy, *problems.entropy[:1]))
+        edges_enough = self.shared >= np.array(self.plan.sigma_cor) * _WHOLE
+        enough = self.own >= self.plan.sigma_cdp * _WHOLE and bool(edges_enough.all())
+        # a protocol violation explains more than the count of messages
+        failure = f"each user sent {self.steps} messages in {self.expected} steps"
+        right = not problems.protocol and self.steps == self.expected
         return (
-            *found,
-            Check(
-                "deviations", "nobody's noise is meant to be less than planned", float(enough), 0.5
-            ),
-            Check("messages", said, float(right), 0.5),
+            *checks,
+            Check.exact("deviations", enough),
+            Check.exact("messages", right, (*problems.protocol, failure)[0]),
         )

@@ -6,7 +6,7 @@ import argparse
 import json
 import tempfile
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,277 +16,272 @@ from decor.distributed import launch
 from decor.distributed.world import World
 from decor.errors import AuditFailed, FragileGraphWarning, InputError
 from decor.machine import cores
+from decor.results.audit_summary import HEADER, AuditSummary
 from decor.results.files import replace_text
 from decor.text import table
 
-from . import node
 from . import options as opt
+from . import values
+from .node import require_libraries
 from .terminal import write_json
 
-_AUDIT = """examples:
+_EXAMPLE = """examples:
   decor audit --topology ring --users 8 --epsilon 3 --adversary curious
-  decor audit trial/federation.toml     real peers on this machine, with that graph and noise
-  decor audit run                       plan and engine of a saved run; adds to its report.html"""
+  decor audit trial/federation.toml  # real peers on this machine, with that graph and noise
+  decor audit run                    # plan and engine of a saved run; adds to its report.html"""
 
 ENGINES = ("vectorised", "process-group", "peers")
+_EPSILON = 3.0
 
 
-def add_commands(commands: Any) -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    audit = commands.add_parser(
-        "audit", help="measures that the privacy holds", epilog=_AUDIT, formatter_class=raw
-    )
-    audit.set_defaults(run=run_audit)
-    said = (
-        "a saved plan, a federation's file, or the folder of a run; or describe a plan by the "
-        "options below"
-    )
-    audit.add_argument("what", nargs="?", metavar="WHAT", help=said)
-    audit.add_argument(
-        "--engine", choices=ENGINES, metavar="NAME", help=f"whose messages: {', '.join(ENGINES)}"
-    )
-    audit.add_argument(
-        "--processes",
-        type=opt.whole,
-        metavar="N",
-        help="of process-group (default: one for every core)",
-    )
-    audit.add_argument(
-        "--device",
-        help="of the simulator: cpu or cuda (default: cpu, or where the run was trained)",
-    )
-    audit.add_argument(
-        "--canaries",
-        type=opt.whole,
-        metavar="N",
-        help="more prove more (default: 120,000, or 80,000 records)",
-    )
-    audit.add_argument(
-        "--audit-steps",
-        type=opt.whole,
-        metavar="T",
-        help="steps to run (default: what takes some seconds)",
-    )
-    sure = "of a failure not being chance (default: 0.9999)"
-    audit.add_argument("--confidence", type=opt.number, default=0.9999, metavar="P", help=sure)
-    seeds = (
-        "of canaries and of simulated noise, or secret: attack a private run (default: 0, or "
-        "as the run was trained)"
-    )
-    audit.add_argument("--seed", type=opt.seed, metavar="S", help=seeds)
-    audit.add_argument(
-        "--epsilon", type=opt.number, metavar="E", help="the claim (default: 3), or give the noise:"
-    )
-    audit.add_argument(
-        "--sigma-cdp", type=opt.number, metavar="S", help="independent noise of every user"
-    )
-    audit.add_argument("--sigma-cor", type=opt.number, metavar="S", help="noise of every edge")
-    opt.add_adversary(audit)
-    opt.add_graph(audit)
-    opt.add_exposure(audit)
-    opt.add_output(audit)
-    audit.add_argument("--hand-over", help=argparse.SUPPRESS)
+@dataclass(frozen=True)
+class _EngineSpec:
+    """The engine to audit: as a run's manifest describes it, changed by the options."""
+
+    name: Any = "vectorised"
+    dtype: Any = "float32"
+    device: Any = "cpu"
+    tf32: bool = False
+    private: bool = False
 
 
-def run_audit(options: argparse.Namespace) -> None:
+def add_to(commands: Any) -> None:
+    help = "attack an engine, to check that its privacy guarantee holds"
+    parser = opt.add_command(commands, "audit", run, help, _EXAMPLE)
+    what = (
+        "a saved plan, a federation file or the folder of a run, instead of the noise, graph and "
+        "exposure options; also sets the default adversary and delta"
+    )
+    parser.add_argument("what", nargs="?", metavar="WHAT", help=what)
+    engine = (
+        f"engine to attack: {', '.join(ENGINES[:-1])} or {ENGINES[-1]} (default: that of the run, "
+        "peers for a federation file, otherwise vectorised)"
+    )
+    parser.add_argument("--engine", choices=ENGINES, metavar="NAME", help=engine)
+    count = "with --engine process-group, number of processes (default: one per core)"
+    parser.add_argument("--processes", type=values.whole, metavar="N", help=count)
+    device = (
+        "where to compute, except with --engine peers: cpu or cuda (default: as the run was "
+        "trained, otherwise cpu)"
+    )
+    parser.add_argument("--device", metavar="NAME", help=device)
+    canaries = (
+        "number of canaries, planted secrets that the attack guesses; more prove more (default: "
+        "120,000, or 80,000 with --unit example)"
+    )
+    parser.add_argument("--canaries", type=values.whole, metavar="N", help=canaries)
+    steps = "steps to run and attack (default: as many as take a few seconds)"
+    parser.add_argument("--audit-steps", type=values.whole, metavar="T", help=steps)
+    sure = "probability that a correct engine passes (default: 0.9999)"
+    parser.add_argument("--confidence", type=values.number, default=0.9999, metavar="P", help=sure)
+    seed = (
+        "secret to attack a private run; or a number for a repeatable simulation (default: as the "
+        "run was trained, otherwise 0)"
+    )
+    parser.add_argument("--seed", type=values.seed, metavar="S", help=seed)
+    opt.add_epsilon(
+        parser, default=_EPSILON, syntax=", unless --sigma-cdp and --sigma-cor are given"
+    )
+    opt.add_fixed_noise(parser)
+    opt.add_adversary(parser)
+    opt.add_graph(parser)
+    opt.add_exposure(parser)
+    opt.add_output(parser)
+    # for rank 0 of a process group: where it leaves the result for the command that started it
+    parser.add_argument("--hand-over", help=argparse.SUPPRESS)
+
+
+def run(options: argparse.Namespace) -> None:
+    # before a plan is computed: a missing library is reported at once
     if options.engine == "peers" or str(options.what).endswith(".toml"):
-        node.installed()
-    plan, told, folder = _target(options)
+        require_libraries()
+    plan, engine, folder = _target(options)
     if options.seed is not None:
-        told["private"] = options.seed == "secret"
-    if told["name"] == "process-group" and told.get("private"):
+        engine = replace(engine, private=options.seed == "secret")
+    several = engine.name == "process-group"
+    if several and engine.private:
         raise InputError(
-            "a private run of several processes is not audited: no process knows the noise of "
-            "all; audit --engine vectorised "
-            "--seed secret, which draws the same noise, or --engine peers"
+            "a private run of several processes cannot be audited: no process knows all noise; "
+            "audit --engine vectorised --seed secret, which draws the same noise, or --engine peers"
         )
-    if told["name"] != "process-group" and options.processes is not None:
-        raise InputError("--processes are those of --engine process-group; say both, or neither")
-    if told["name"] == "process-group" and World.announced() is None:
-        data = _by_processes(plan, options)
+    if not several and options.processes is not None:
+        raise InputError("--processes needs --engine process-group; give both, or neither")
+    if several and World.from_environment() is None:
+        audit = _audit_in_processes(plan, options)
     else:
-        data = _audited(plan, told, options)
-    if not World.joined().is_first:  # which has heard the messages, and says what it found
+        audit = _audit(plan, engine, options)
+    if not World.current().is_first:  # only rank 0 has the messages of all users
         return
     if options.hand_over is not None:
-        Path(options.hand_over).write_text(json.dumps(data), encoding="utf-8")
+        Path(options.hand_over).write_text(json.dumps(audit.to_json()), encoding="utf-8")
         return
-    _show(data, folder, options)
-    if not data["passed"]:
-        raise AuditFailed(data["failures"][0])
+    _show(audit, folder, options)
+    # raised last: a failure is shown and saved like a success
+    if not audit.passed:
+        raise AuditFailed(audit.failures[0])
 
 
-def _audited(
-    plan: decor.NoisePlan, told: dict[str, Any], options: argparse.Namespace
-) -> dict[str, Any]:
-    engine = _engine(told, options)
+def _audit(plan: decor.NoisePlan, spec: _EngineSpec, options: argparse.Namespace) -> AuditSummary:
+    engine = _make_engine(spec, options)
     if isinstance(engine, decor.ProcessGroup):
-        from decor.distributed.communicator import Team
+        from decor.distributed.communicator import Communicator
 
-        launch.enlist()
-        # what is refused from here on the first process says alone
-        Team.of_environment(engine.device)
-    found = decor.audit(
+        launch.prepare_worker()
+        # joined first: from here on, only rank 0 reports bad input
+        Communicator.from_environment(engine.device)
+    audit = decor.audit(
         plan,
         engine=engine,
         delta=options.delta,
         canaries=options.canaries,
         steps=options.audit_steps,
         confidence=options.confidence,
+        # canaries are drawn from a known seed, also where the noise is secret
         seed=options.seed if isinstance(options.seed, int) else 0,
     )
     progress.report("")
-    return found.to_json()
+    return AuditSummary.from_json(audit.to_json())
 
 
-def _by_processes(plan: decor.NoisePlan, options: argparse.Namespace) -> dict[str, Any]:
-    """This very command in several processes, of which the first hands over what it has found."""
+def _audit_in_processes(plan: decor.NoisePlan, options: argparse.Namespace) -> AuditSummary:
+    """Runs this command again in several processes; rank 0 writes the result to a file."""
     count = cores() if options.processes is None else options.processes
     if not 1 <= count <= plan.topology.users:
         raise InputError(
             f"--processes must be from 1 to the {plan.topology.users} users, not {count}"
         )
+    # through a file: libraries in the workers may print to standard output
     with tempfile.TemporaryDirectory(prefix="decor-audit-") as folder:
         file = Path(folder) / "audit.json"
-        launch.start(count, [*options.words, "--hand-over", str(file)])
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return found
+        launch.start(count, [*options.arguments, "--hand-over", str(file)])
+        return AuditSummary.from_json(json.loads(file.read_text(encoding="utf-8")))
 
 
-def _engine(told: dict[str, Any], options: argparse.Namespace) -> Any:
-    """The engine of which a manifest tells this: its numbers are as long, and made on the same kind
-    of device.
-    """
-    dtype = told.get("dtype", "float32")
-    if told["name"] == "peers":
-        return decor.Peers(dtype=dtype)
-    device = _device(told.get("device", "cpu")) if options.device is None else options.device
-    tf32 = device != "cpu" and dtype == "float32" and told.get("tf32") is True
-    kind = decor.ProcessGroup if told["name"] == "process-group" else decor.Vectorised
-    return kind(seed=None if told.get("private") else 0, device=device, dtype=dtype, tf32=tf32)
+def _make_engine(spec: _EngineSpec, options: argparse.Namespace) -> Any:
+    """The engine of a description, with the same precision on the same kind of device."""
+    if spec.name == "peers":
+        return decor.Peers(dtype=spec.dtype)
+    device = _available(spec.device) if options.device is None else options.device
+    # elsewhere there is no TF32, and the engine would refuse the option
+    tf32 = device != "cpu" and spec.dtype == "float32" and spec.tf32
+    kind = decor.ProcessGroup if spec.name == "process-group" else decor.Vectorised
+    return kind(seed=None if spec.private else 0, device=device, dtype=spec.dtype, tf32=tf32)
 
 
-def _device(trained: str) -> str:
-    """Where the run was trained, if this machine has it."""
+def _available(device: str) -> str:
+    """The device on which the run was trained, if this machine has it; else cpu."""
     from decor.training.vectorised import check_device
 
     try:
-        check_device(trained)
+        check_device(device)
     except InputError as problem:
         warnings.warn(
-            f"the run was trained on {trained}, and is audited on cpu: {problem}", stacklevel=2
+            f"the run was trained on {device}, and is audited on cpu: {problem}", stacklevel=2
         )
         return "cpu"
-    return trained
+    return device
 
 
-def _target(options: argparse.Namespace) -> tuple[decor.NoisePlan, dict[str, Any], Path | None]:
-    """(the plan, the engine it is for as a manifest tells of it, the folder that the outcome
-    belongs to).
-    """
+def _target(options: argparse.Namespace) -> tuple[decor.NoisePlan, _EngineSpec, Path | None]:
+    """The plan, the engine, and the folder of the run that gets the result."""
     if options.what is None:
-        return _described(options), {"name": options.engine or "vectorised"}, None
+        return _plan_of_options(options), _EngineSpec(options.engine or "vectorised"), None
     for name in ("epsilon", "sigma_cdp", "sigma_cor"):
         if getattr(options, name) is not None:
-            raise InputError(
-                f"{options.what} already says the noise; drop --{name.replace('_', '-')}"
-            )
+            raise InputError(f"{options.what} already sets the noise; drop {opt.flag_of(name)}")
     opt.refuse_beside_plan(options)
     path = Path(options.what)
+    engine, folder = _EngineSpec(), None
     if path.suffix == ".toml":
         from decor.federation.federation import Federation
 
         federation = Federation.read(path)
-        plan, told, folder = federation.plan, {"name": "peers", "dtype": federation.dtype}, None
+        plan, engine = federation.plan, _EngineSpec("peers", federation.dtype)
     elif path.is_dir():
-        run = decor.Run.load(path)
-        plan, told, folder = run.plan, _engine_of(run, options), path
+        saved = decor.Run.load(path)
+        plan, engine, folder = saved.plan, _engine_of_run(saved, options), path
     else:
-        plan, told, folder = decor.NoisePlan.load(path), {"name": "vectorised"}, None
+        plan = decor.NoisePlan.load(path)
     if options.engine is not None:
-        told |= {"name": options.engine}
-    return (
-        (plan if options.adversary is None else replace(plan, adversary=opt.adversary_of(options))),
-        told,
-        folder,
-    )
+        engine = replace(engine, name=options.engine)
+    # messages depend on the noise alone: any adversary may be asked about
+    if options.adversary is not None:
+        plan = replace(plan, adversary=opt.adversary_of(options))
+    return plan, engine, folder
 
 
-def _engine_of(run: decor.Run, options: argparse.Namespace) -> dict[str, Any]:
-    held = run.manifest.get("engine")
-    told: dict[str, Any] = dict(held) if isinstance(held, dict) else {"name": held}
-    if options.engine is None and (name := told.get("name")) not in ENGINES:
+def _engine_of_run(run: decor.Run, options: argparse.Namespace) -> _EngineSpec:
+    saved = run.manifest.get("engine")
+    held: dict[str, Any] = saved if isinstance(saved, dict) else {"name": saved}
+    if options.engine is None and (name := held.get("name")) not in ENGINES:
         raise InputError(
-            f"the run's manifest names the engine {name!r}; say --engine, with one "
-            f"of {', '.join(ENGINES)}"
+            f"the run's manifest names the engine {name!r}; give --engine, with one of "
+            f"{', '.join(ENGINES)}"
         )
+    # the manifest is a file that anyone may have edited
     for name, kinds in (("dtype", ("float32", "float64")), ("device", ("cpu", "cuda"))):
-        if told.get(name, kinds[0]) not in kinds:
-            needed = " or ".join(kinds)
+        if held.get(name, kinds[0]) not in kinds:
             raise InputError(
-                f"the run's manifest has the {name} {told[name]!r} where {needed} is needed; "
+                f"the run's manifest has the {name} {held[name]!r}, not {' or '.join(kinds)}; "
                 "audit its plan.json instead"
             )
-    if not run.simulated and told.get("name") in ("vectorised", "process-group"):
-        # one process draws the same noise as several, and can be listened to
-        told |= {"name": "vectorised", "private": True}
-    return told
-
-
-def _described(options: argparse.Namespace) -> decor.NoisePlan:
-    topology, exposure, adversary = (
-        opt.topology_of(options),
-        opt.exposure_of(options),
-        opt.adversary_of(options),
+    engine = _EngineSpec(
+        held.get("name"),
+        held.get("dtype", "float32"),
+        held.get("device", "cpu"),
+        held.get("tf32") is True,
     )
-    if options.sigma_cdp is not None or options.sigma_cor is not None:
-        if options.epsilon is not None or options.sigma_cdp is None or options.sigma_cor is None:
+    if not run.simulated and engine.name in ("vectorised", "process-group"):
+        # one process draws the same secret noise as several, and all its messages can be read
+        engine = replace(engine, name="vectorised", private=True)
+    return engine
+
+
+def _plan_of_options(options: argparse.Namespace) -> decor.NoisePlan:
+    setting = opt.topology_of(options), opt.exposure_of(options), opt.adversary_of(options)
+    noise = options.sigma_cdp, options.sigma_cor
+    if noise != (None, None):
+        # half of a noise pair, or a pair and a budget, has no clear meaning
+        if options.epsilon is not None or None in noise:
             raise InputError("give --epsilon, or both --sigma-cdp and --sigma-cor (0 for none)")
-        return decor.NoisePlan(topology, exposure, adversary, options.sigma_cdp, options.sigma_cor)
-    budget = decor.Budget(
-        3.0 if options.epsilon is None else options.epsilon,
-        opt.DELTA if options.delta is None else options.delta,
-    )
+        return decor.NoisePlan(*setting, *noise)
+    epsilon = _EPSILON if options.epsilon is None else options.epsilon
+    budget = decor.Budget(epsilon, opt.delta_of(options))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FragileGraphWarning)  # the audit shows what it means
-        return decor.calibrate(topology, exposure, adversary, budget, any_delta=options.any_delta)
+        # the audit shows how little a fragile graph hides
+        warnings.simplefilter("ignore", FragileGraphWarning)
+        return decor.calibrate(*setting, budget, any_delta=options.any_delta)
 
 
-def _kept(data: dict[str, Any], folder: Path) -> list[Any]:
-    """The outcome beside the run, and in its report."""
+def _save(audit: AuditSummary, folder: Path) -> list[Any]:
+    """Writes the result beside the run, and into its report."""
     from decor.results import outcomes, report
 
-    replace_text(folder / "audit.json", json.dumps(data, indent=1) + "\n")
-    run = decor.Run.load(folder)
-    shown = outcomes.of_runs([(folder.name or "run", run)], run.manifest.get("command", ""))
-    report.write(shown | {"audits": [(folder.name, data)]}, folder / "report.html")
+    replace_text(folder / "audit.json", json.dumps(audit.to_json(), indent=1) + "\n")
+    saved = decor.Run.load(folder)
+    name = folder.name
+    page = outcomes.report_of_runs([(name or "run", saved)], saved.manifest.get("command", ""))
+    page = replace(page, audits=((name, audit),))
+    report.write(page, folder / "report.html")
     return [folder / "audit.json", folder / "report.html"]
 
 
-def _show(data: dict[str, Any], folder: Path | None, options: argparse.Namespace) -> None:
-    wrote = [] if folder is None else _kept(data, folder)
+def _show(audit: AuditSummary, folder: Path | None, options: argparse.Namespace) -> None:
+    written = [] if folder is None else _save(audit, folder)
     if options.plot is not None:
-        from decor.auditing.figure import drawn
+        from decor.auditing.figure import draw
 
-        drawn(data, options.plot)
-        wrote.append(options.plot)
+        draw(audit, options.plot)
+        written.append(options.plot)
     if options.json:
-        write_json(data)
+        write_json(audit.to_json())
         return
-    from decor.results.audit_section import HEADER, lines
-
-    print(
-        f"{data['topology']}; {data['canaries']:,} canaries, {data['steps']} of "
-        f"{data['steps_of_plan']:,} steps"
-    )
-    print(table(HEADER, lines(data)))
-    right = sum(check["passed"] for check in data["checks"])
-    bits = "\n".join(
-        f"Last bits of messages, {wire}: {said}." for wire, said in data["last_bits"].items()
-    )
-    print(
-        f"\n{right} of {len(data['checks'])} checks passed.\n{bits}\n\n{data['statement']}  "
-        f"({data['seconds']:g} s)"
-    )
-    for path in wrote:
+    steps = f"{audit.steps} of {audit.steps_of_plan:,} steps"
+    print(f"{audit.topology}; {audit.canaries:,} canaries, {steps}")
+    print(table(HEADER, audit.rows))
+    print(f"\n{audit.checks_passed} of {len(audit.checks)} checks passed.")
+    for source, result in audit.last_bits.items():
+        print(f"Last bits of messages, {source}: {result}.")
+    print(f"\n{audit.statement}  ({audit.seconds:g} s)")
+    for path in written:
         print(f"wrote {path}")

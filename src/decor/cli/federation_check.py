@@ -1,64 +1,77 @@
-"""What `decor federation check` says: the graph, the noise, who learns what, what it takes, and
-what would be better.
-"""
+"""What `decor federation check` prints: graph, noise, adversaries, users, and improvements."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from decor.privacy.answer import AdversaryRow, PlanAnswer
 from decor.text import rounded_up, table
 
-from .terminal import write_json
+from .plan_output import adversary_table, noise_lines
+from .terminal import guarantee_json, write_json
 
 if TYPE_CHECKING:
     from decor.federation.federation import Federation
 
-_MANY = 40
-"""Users that are listed one by one at most."""
+_LISTED = 40
+"""Users in the table of users."""
 
 
-def report(federation: Federation, json: bool, more: dict[str, Any], first: str = "") -> None:
-    facts = _facts(federation) | more
-    if json:
+def report(
+    federation: Federation, as_json: bool, more: dict[str, Any], first_line: str = ""
+) -> None:
+    """Prints what a federation file means.
+
+    Args:
+        federation: The file.
+        as_json: Whether to print one JSON object instead of tables.
+        more: Further keys of the JSON object.
+        first_line: Printed above the tables.
+    """
+    answer = PlanAnswer(federation.plan, federation.guarantee(), tuple(federation.notes))
+    rows = answer.adversary_rows(account=federation.guarantee)
+    facts = _facts(federation, answer, rows) | more
+    if as_json:
         write_json(facts)
-    else:
-        print(
-            first
-            + "\n".join(
-                [_heading(federation, facts), _adversaries(facts), _users(facts), _hints(facts)]
-            )
-        )
+        return
+    hints = "\n".join(f"  - {hint}" for hint in facts["hints"])
+    print(first_line + _heading(federation, facts))
+    print(adversary_table(rows, facts["delta"]))
+    print(_users(facts))
+    print(f"What would make it stronger:\n{hints}")
 
 
-def _facts(federation: Federation) -> dict[str, Any]:
+def _facts(
+    federation: Federation, answer: PlanAnswer, rows: Sequence[AdversaryRow]
+) -> dict[str, Any]:
     from decor.federation.file import net_module
     from decor.federation.hints import hints
 
-    plan, guarantee, topology = federation.plan, federation.guarantee(), federation.topology
+    plan, guarantee, topology = answer.plan, answer.guarantee, federation.topology
     messages = net_module("messages")
-    a_message = messages.HEADER.size + messages.Model.fixed.size + federation.model_bytes
-    adversaries = []
-    for adversary in plan.listed_adversaries():
-        g = federation.guarantee(adversary)
-        worst, to = topology.name(g.worst_user), [topology.name(v) for v in g.worst_coalition]
-        row = {
-            "adversary": str(adversary),
-            "epsilon": g.epsilon,
-            "exact": g.exact,
-            "worst_user": worst,
-            "to": to,
+    # as framed on the wire: TLS adds its own bytes
+    header_bytes = messages.HEADER.size + messages.Model.fixed.size
+    adversaries = [
+        {
+            "adversary": str(row.adversary),
+            "epsilon": row.epsilon,
+            "exact": row.exact,
+            "worst_user": row.most_exposed,
+            "to": list(row.coalition),
         }
-        adversaries.append(row)
+        for row in rows
+    ]
     degrees = topology.degrees.tolist()
     users = [
         {
-            "name": m.name,
-            "address": m.address,
+            "name": member.name,
+            "address": member.address,
             "neighbours": degrees[k],
             "epsilon": float(guarantee.per_user[k]),
+            **({} if member.records is None else {"records": member.records}),
         }
-        | ({} if m.records is None else {"records": m.records})
-        for k, m in enumerate(federation.members)
+        for k, member in enumerate(federation.members)
     ]
     return {
         "name": federation.name,
@@ -67,38 +80,32 @@ def _facts(federation: Federation) -> dict[str, Any]:
         "edges": topology.edge_count,
         "sigma_cdp": plan.sigma_cdp,
         "sigma_cor": plan.sigma_cor,
-        "epsilon": guarantee.epsilon,
-        "delta": guarantee.delta,
-        "adversary": str(guarantee.adversary),
+        **guarantee_json(guarantee),
         "unit": federation.privacy.unit,
         "steps": federation.training.steps,
         "worst_user": topology.name(guarantee.worst_user),
-        "worst_coalition": [topology.name(v) for v in guarantee.worst_coalition],
+        "worst_coalition": [topology.name(user) for user in guarantee.worst_coalition],
         "exact": guarantee.exact,
         "statement": str(guarantee),
         "adversaries": adversaries,
         "users": users,
         "parameters": federation.parameters,
-        "message_bytes": a_message,
+        "message_bytes": header_bytes + federation.model_bytes,
         "rounds": federation.gossip.rounds,
-        "warnings": list(federation.notes),
+        "warnings": list(answer.warnings),
         "hints": list(hints(federation)),
     }
 
 
 def _heading(federation: Federation, facts: dict[str, Any]) -> str:
-    shape = federation.network.topology or "graph of its own"
-    training, size = federation.training, facts["message_bytes"]
+    graph, training = federation.network.topology or "graph by edges", federation.training
+    rounds = f"{facts['rounds']} round{'s' if facts['rounds'] > 1 else ''}"
     lines = [
-        f"{federation.name}: {len(federation.members)} users, {shape}, {facts['edges']} edges; "
-        f"{training.steps:,} steps, "
-        f"clip {training.clip:g}; digest {facts['digest']}",
-        f"  sigma_cdp  {rounded_up(facts['sigma_cdp']):>10}  independent noise of every user",
-        f"  sigma_cor  {rounded_up(facts['sigma_cor']):>10}  noise shared on each edge, cancelled "
-        "by the neighbour",
-        f"  message    {size:>10,}  bytes a round and neighbour before TLS, "
-        f"{facts['parameters']:,} numbers; "
-        f"{facts['rounds']} round{'s' if facts['rounds'] > 1 else ''} a step",
+        f"{federation.name}: {len(federation.members)} users, {graph}, {facts['edges']} edges; "
+        f"{training.steps:,} steps, clip {training.clip:g}; digest {facts['digest']}",
+        *noise_lines(facts["sigma_cdp"], rounded_up(facts["sigma_cor"])),
+        f"  message    {facts['message_bytes']:>10,}  bytes per round and neighbour before TLS, "
+        f"{facts['parameters']:,} parameters; {rounds} per step",
         "",
         facts["statement"],
         *(f"Warning: {note}" for note in facts["warnings"]),
@@ -106,37 +113,17 @@ def _heading(federation: Federation, facts: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _adversaries(facts: dict[str, Any]) -> str:
-    rows = []
-    for row in facts["adversaries"]:
-        to = ", ".join(row["to"][:8]) + (", ..." if len(row["to"]) > 8 else "")
-        said = rounded_up(row["epsilon"]) if row["exact"] else f"<= {rounded_up(row['epsilon'])}"
-        rows.append([row["adversary"], said, row["worst_user"] + (f", to {to}" if to else "")])
-    return (
-        "Who learns what (epsilon at delta "
-        f"{facts['delta']:g}):\n" + table(["adversary", "epsilon", "most exposed"], rows) + "\n"
-    )
-
-
 def _users(facts: dict[str, Any]) -> str:
-    listed = facts["users"][:_MANY]
+    listed, left = facts["users"][:_LISTED], len(facts["users"]) - _LISTED
     columns = {
-        "user": [u["name"] for u in listed],
-        "records": [f"{u['records']:,}" for u in listed if "records" in u],
-        "address": [u["address"] or "dials only" for u in listed],
-        "neighbours": [str(u["neighbours"]) for u in listed],
-        "epsilon": [rounded_up(u["epsilon"]) for u in listed],
+        "user": [user["name"] for user in listed],
+        # empty at user level, where the number of examples is not public
+        "records": [f"{user['records']:,}" for user in listed if "records" in user],
+        "address": [user["address"] or "dials only" for user in listed],
+        "neighbours": [str(user["neighbours"]) for user in listed],
+        "epsilon": [rounded_up(user["epsilon"]) for user in listed],
     }
-    # there are records at example level
     columns = {name: column for name, column in columns.items() if column}
-    left = (
-        f"\n  and {len(facts['users']) - _MANY} more (--json lists them)"
-        if len(facts["users"]) > _MANY
-        else ""
-    )
-    said = table(list(columns), list(zip(*columns.values(), strict=True)))
-    return f"Every user, against {facts['adversary']}:\n{said}{left}\n"
-
-
-def _hints(facts: dict[str, Any]) -> str:
-    return "What would make it stronger:\n" + "\n".join(f"  - {hint}" for hint in facts["hints"])
+    lines = table(list(columns), list(zip(*columns.values(), strict=True)))
+    more = f"\n  and {left} more (--json lists them)" if left > 0 else ""
+    return f"Each user, against {facts['adversary']}:\n{lines}{more}\n"

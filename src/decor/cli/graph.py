@@ -1,4 +1,4 @@
-"""`decor graph`: what a graph is worth."""
+"""`decor graph`: properties of a graph that matter for privacy and for learning."""
 
 from __future__ import annotations
 
@@ -6,75 +6,65 @@ import argparse
 from typing import Any
 
 import decor
-from decor.graph import mixing, spectrum
+from decor.graph import laplacian, mixing
 from decor.privacy.answer import advice
-from decor.privacy.leverage.coalition import Phase, exposed
-from decor.privacy.leverage.solve import Noise
+from decor.privacy.leverage.coalition import Phase, worst_leverages
+from decor.privacy.leverage.solve import ScaledCovariance
 from decor.text import rounded_up, table
 
 from . import options as opt
+from . import values
 from .terminal import write_json
 
-_GRAPH = """example:
+_EXAMPLE = """example:
   decor graph --topology torus --users 64 --plot torus.png"""
 
 _CONNECTIVITY_LIMIT = 300
-"""Users up to which vertex connectivity (a flow problem for every pair) is computed for a graph of
-no known family.
+"""Users up to which vertex connectivity is computed: it is a flow problem for every pair. In a
+named family it is known.
 """
 
 
-def add_commands(commands: Any) -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    graph = commands.add_parser(
-        "graph", help="what a graph is worth", epilog=_GRAPH, formatter_class=raw
+def add_to(commands: Any) -> None:
+    help = "show a graph's connectivity, how fast it mixes, and how exposed its users are"
+    parser = opt.add_command(commands, "graph", run, help, _EXAMPLE)
+    opt.add_graph(parser)
+    ratio = (
+        "sigma_cor^2 / sigma_cdp^2: variance of shared noise relative to independent noise, for "
+        "users' exposure (default: 10)"
     )
-    graph.set_defaults(run=run_graph)
-    opt.add_graph(graph)
-    graph.add_argument(
-        "--ratio",
-        type=opt.number,
-        default=10.0,
-        metavar="X",
-        help="sigma_cor^2/sigma_cdp^2 of exposures (default: 10)",
-    )
-    graph.add_argument(
-        "--save", metavar="FILE", help="write the graph: edge list, .gml or .graphml"
-    )
-    opt.add_output(graph)
+    parser.add_argument("--ratio", type=values.number, default=10.0, metavar="X", help=ratio)
+    save = "save the graph to this file: .gml, .graphml, or else an edge list"
+    parser.add_argument("--save", metavar="FILE", help=save)
+    opt.add_output(parser)
 
 
-def run_graph(options: argparse.Namespace) -> None:
-    topology = opt.topology_of(options)
-    if not (0 <= options.ratio < float("inf")):
-        raise decor.InputError(
-            f"--ratio must be a finite number of at least 0, not {options.ratio!r}"
-        )
+def run(options: argparse.Namespace) -> None:
+    topology, ratio = opt.topology_of(options), options.ratio
+    # written so that NaN is refused
+    if not (0 <= ratio < float("inf")):
+        raise decor.InputError(f"--ratio must be a finite number of at least 0, not {ratio!r}")
     if options.save:
         decor.write(topology, options.save)
-    facts = _facts(topology, options.ratio)
+    # one phase of unit weight: each user's leverage in one step
+    exposures = worst_leverages((Phase(ScaledCovariance(topology, ratio), 1.0),), 0).per_user
+    facts = _facts(topology, ratio, exposures)
     if options.json:
         write_json(facts)
     else:
-        print(_page(topology, facts))
+        print(_text(topology, facts))
     if options.plot is not None:
         from decor.results import plots
 
-        plots.graph_figure(
-            topology, _exposures(topology, options.ratio), options.ratio, options.plot
-        )
+        plots.graph_figure(topology, exposures, ratio, options.plot)
         if not options.json:
             print(f"\nwrote {options.plot}")
 
 
-def _exposures(topology: decor.Topology, ratio: float) -> Any:
-    return exposed((Phase(Noise(topology, ratio), 1.0),), 0).per_user
-
-
-def _facts(topology: decor.Topology, ratio: float) -> dict[str, Any]:
+def _facts(topology: decor.Topology, ratio: float, exposures: Any) -> dict[str, Any]:
+    # a family has a closed form, however large the graph
     known = topology.family is not None or topology.users <= _CONNECTIVITY_LIMIT
     degrees = topology.degrees
-    exposures = _exposures(topology, ratio)
     return {
         "users": topology.users,
         "edges": topology.edge_count,
@@ -82,8 +72,8 @@ def _facts(topology: decor.Topology, ratio: float) -> dict[str, Any]:
         "least_degree": int(degrees.min()),
         "mean_degree": float(degrees.mean()),
         "largest_degree": int(degrees.max()),
-        "algebraic_connectivity": spectrum.algebraic_connectivity(topology),
-        "vertex_connectivity": spectrum.vertex_connectivity(topology) if known else None,
+        "algebraic_connectivity": laplacian.algebraic_connectivity(topology),
+        "vertex_connectivity": laplacian.vertex_connectivity(topology) if known else None,
         "consensus_rate": mixing.consensus_rate(topology),
         "heterogeneity": mixing.heterogeneity(topology),
         "ratio": ratio,
@@ -94,45 +84,34 @@ def _facts(topology: decor.Topology, ratio: float) -> dict[str, Any]:
     }
 
 
-def _page(topology: decor.Topology, facts: dict[str, Any]) -> str:
+def _text(topology: decor.Topology, facts: dict[str, Any]) -> str:
     vertex = facts["vertex_connectivity"]
-    rows = [
-        ["edges", f"{facts['edges']:,}", ""],
-        [
-            "degrees",
-            f"{facts['least_degree']} to {facts['largest_degree']}",
-            f"{facts['mean_degree']:.3g} on average",
-        ],
-        [
-            "a(G)",
+    degrees = f"{facts['least_degree']} to {facts['largest_degree']}"
+    low, high = (rounded_up(facts[f"{end}_exposure"]) for end in ("smallest", "largest"))
+    rows = {
+        "edges": (f"{facts['edges']:,}", ""),
+        "degrees": (degrees, f"{facts['mean_degree']:.3g} on average"),
+        "a(G)": (
             rounded_up(facts["algebraic_connectivity"]),
-            "algebraic connectivity: how much correlated noise is needed",
-        ],
-        [
-            "vertex connectivity",
+            "algebraic connectivity: the larger, the less correlated noise is needed",
+        ),
+        "vertex connectivity": (
             "not computed" if vertex is None else str(vertex),
             "users whose loss disconnects the graph",
-        ],
-        [
-            "p",
+        ),
+        "p": (
             rounded_up(facts["consensus_rate"]),
-            "consensus rate: what one gossip round takes off disagreement",
-        ],
-        [
-            "H_G(W)",
+            "consensus rate: the share of squared disagreement one gossip round removes",
+        ),
+        "H_G(W)": (
             rounded_up(facts["heterogeneity"]),
-            "what one gossip round leaves of correlated noise",
-        ],
-        [
-            "exposure",
-            f"{rounded_up(facts['smallest_exposure'])} to {rounded_up(facts['largest_exposure'])}",
-            f"of local DP's variance, at ratio {facts['ratio']:g}; {1 / topology.users:.4g} is "
-            "central DP",
-        ],
-    ]
-    return (
-        f"{topology.description}\n"
-        + table(["what", "value", "meaning"], rows)
-        + "\n\n"
-        + advice(topology, vertex)
-    )
+            "the share of correlated noise one gossip round leaves",
+        ),
+        "exposure": (
+            f"{low} to {high}",
+            f"leverage relative to local DP, at ratio {facts['ratio']:g}; central DP has "
+            f"{1 / topology.users:.4g}",
+        ),
+    }
+    lines = table(["property", "value", "meaning"], [[name, *row] for name, row in rows.items()])
+    return f"{topology.description}\n{lines}\n\n{advice(topology, vertex)}"

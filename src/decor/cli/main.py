@@ -1,4 +1,4 @@
-"""The command `decor`: one short function per command."""
+"""The command `decor`: parses the options, runs one command, and turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,33 @@ from decor.distributed import launch
 from decor.distributed.world import World
 from decor.errors import AuditFailed, DecorError, InputError
 
-from . import audit, compare, federation, graph, node, noise, release, reproduce, status, train, ui
-from .terminal import INTERRUPTED, shown_progress
+from . import (
+    account,
+    audit,
+    compare,
+    federation,
+    graph,
+    keygen,
+    ledger,
+    node,
+    plan,
+    release,
+    report,
+    reproduce,
+    status,
+    train,
+    ui,
+    up,
+)
+from .terminal import INTERRUPTED, show_progress
+
+_COMMANDS = (
+    *(plan, account, graph),
+    *(train, release, compare, report, reproduce),
+    *(keygen, federation, node, up, ledger, status),
+    *(ui, audit),
+)
+"""In the order of `decor --help`: plan, train, deploy, and the rest."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -26,73 +51,73 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
+    """The parser of all commands. It loads no heavy library, so that `decor --help` is fast."""
     top = _Parser(
         prog="decor",
-        description="Private decentralised learning: plan the noise, know "
-        "who learns what, and train.",
+        description="Private decentralised learning: plan the noise, see what each adversary "
+        "learns, and train.",
     )
     top.add_argument("--version", action="version", version=f"decor {decor.__version__}")
     commands = top.add_subparsers(
         title="commands", metavar="COMMAND", required=True, parser_class=_Parser
     )
-    for module in (
-        noise,
-        graph,
-        train,
-        release,
-        compare,
-        reproduce,
-        federation,
-        node,
-        status,
-        ui,
-        audit,
-    ):
-        module.add_commands(commands)
+    for command in _COMMANDS:
+        command.add_to(commands)
     return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command.
 
-    0: it worked; 1: an audit failed; 2: bad input, said in a sentence; 130: interrupted.
+    Args:
+        arguments: As typed after `decor`; by default those of this process.
+
+    Returns:
+        0: it worked; 1: an audit failed; 2: bad input, explained in one sentence on standard
+        error; 130: interrupted.
     """
     options = parser().parse_args(arguments)
-    options.words = list(sys.argv[1:] if arguments is None else arguments)
-    shown, warnings.showwarning = warnings.showwarning, _warn
+    # for commands that run themselves again in several processes
+    options.arguments = list(sys.argv[1:] if arguments is None else arguments)
+    before, warnings.showwarning = warnings.showwarning, _show_warning
     try:
-        with shown_progress():
+        with show_progress():
             code: int = options.run(options) or 0
-        sys.stdout.flush()
+        sys.stdout.flush()  # here, where a closed pipe is caught
         if code == INTERRUPTED:
-            _say_interrupted()
+            _report_interrupt()
         return code
-    except AuditFailed as found:
-        print(f"decor: {found}", file=sys.stderr)
+    except AuditFailed as failure:
+        print(f"decor: {failure}", file=sys.stderr)
         return 1
     except DecorError as problem:
-        # all processes of a group have the same input, and the first of them says what is wrong
-        # with it
-        if World.joined().is_first or not isinstance(problem, InputError):
+        # bad input is the same in every process of a group, so that rank 0 alone reports it; any
+        # other error may be this process's own
+        if World.current().is_first or not isinstance(problem, InputError):
             print(f"decor: {problem}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader went away, as `head` does
+    except BrokenPipeError:
+        # the reader has closed the pipe, as `head` does; without a new standard output Python
+        # would complain again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        _say_interrupted()
+        _report_interrupt()
         return INTERRUPTED
     finally:
-        warnings.showwarning = shown
+        warnings.showwarning = before
 
 
-def _say_interrupted() -> None:
-    if World.joined().is_first and not launch.is_started():
+def _report_interrupt() -> None:
+    # of a process group only the process that started it reports
+    if World.current().is_first and not launch.is_worker():
         print("decor: interrupted", file=sys.stderr)
 
 
-def _warn(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-    if World.joined().is_first:
+def _show_warning(
+    message: Warning | str, category: type[Warning], *_: object, **__: object
+) -> None:
+    if World.current().is_first:
         print(f"decor: warning: {message}", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""`decor release`: what may be published of a private run, in a folder of its own."""
+"""`decor release`: copies what may be published of a private run to a new folder."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ import decor
 from . import options as opt
 from .terminal import write_json
 
-_RELEASE = """example:
+_EXAMPLE = """example:
   decor train --task breast-cancer --epsilon 3 --learning-rate 0.1 --seed secret --output run
   decor release run published"""
 
 
-def add_commands(commands: Any) -> None:
-    said = "copies what may be published of a private run, with a model card"
-    release = commands.add_parser(
-        "release", help=said, epilog=_RELEASE, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    release.set_defaults(run=run_release)
-    release.add_argument("what", metavar="RUN", help="the folder of a private run, or of a node")
-    release.add_argument("to", metavar="DIR", help="a new folder")
-    opt.add_json(release)
+def add_to(commands: Any) -> None:
+    help = "copy the publishable part of a private run, with a model card"
+    parser = opt.add_command(commands, "release", run, help, _EXAMPLE)
+    private = "folder written by decor train --seed secret, or by decor node"
+    parser.add_argument("what", metavar="RUN", help=private)
+    parser.add_argument("to", metavar="DIR", help="new folder for the copy")
+    opt.add_json(parser)
 
 
-def run_release(options: argparse.Namespace) -> None:
-    run = decor.Run.load(options.what)
-    run.release(options.to)
+def run(options: argparse.Namespace) -> None:
+    private = decor.Run.load(options.what)
+    private.release(options.to)
+    # the folder itself is listed, so that no released file can be missing from the list
     written = sorted(path.name for path in Path(options.to).iterdir())
     if options.json:
-        write_json({"output": options.to, "files": written, "statement": str(run.guarantee)})
-        return
-    print(f"{run.guarantee}\n\nwrote {options.to}: {', '.join(written)}")
+        write_json({"output": options.to, "files": written, "statement": str(private.guarantee)})
+    else:
+        print(f"{private.guarantee}\n\nwrote {options.to}: {', '.join(written)}")

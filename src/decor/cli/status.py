@@ -1,6 +1,4 @@
-"""`decor status`: what running nodes say of themselves, and what those who do not run any more have
-left behind.
-"""
+"""`decor status`: the state of running nodes, and the last state of those that have ended."""
 
 from __future__ import annotations
 
@@ -12,105 +10,91 @@ from typing import TYPE_CHECKING, Any
 from decor.errors import InputError, LedgerError
 from decor.text import rounded_up
 
-from . import node
 from . import options as opt
+from .node import require_libraries, socket_of
 from .terminal import write_json
 
 if TYPE_CHECKING:
     from decor.net.ledger import Entry
 
-_STATUS = """examples:
+_EXAMPLE = """examples:
   decor status bonn.ledger
-  decor status trial/run         # everybody whom decor up has started"""
+  decor status trial/run         # all users that decor up has started"""
 
 
-def add_commands(commands: Any) -> None:
-    said = "ask a running node, or what a finished one has left"
-    status = commands.add_parser(
-        "status", help=said, epilog=_STATUS, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    status.set_defaults(run=run_status)
-    status.add_argument("path", metavar="PATH", help="a node's ledger, or a folder of them")
-    opt.add_json(status)
+def add_to(commands: Any) -> None:
+    help = "show the state of nodes, running or finished"
+    parser = opt.add_command(commands, "status", run, help, _EXAMPLE)
+    parser.add_argument("path", metavar="PATH", help="a node's ledger, or a folder of ledgers")
+    opt.add_json(parser)
 
 
-def run_status(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     path = Path(options.path)
-    said = [_of(ledger) for ledger in _ledgers(path)]
-    if not any(each["running"] for each in said) and not all(each["finished"] for each in said):
-        idle = "; ".join(f"{each['user']} {_why(each)}" for each in said if not each["finished"])
+    nodes = [_state(ledger) for ledger in _ledgers(path)]
+    finished = all(node["finished"] for node in nodes)
+    if not finished and not any(node["running"] for node in nodes):
+        idle = "; ".join(
+            f"{each['user']} {_why_idle(each)}" for each in nodes if not each["finished"]
+        )
         raise InputError(
-            f"no node is running in {str(path)!r}: {idle}; start it again with decor "
-            "node or decor up to go on"
+            f"no node is running in {str(path)!r}: {idle}; restart it with decor node or decor up"
         )
     if options.json:
-        write_json({"nodes": said})
+        write_json({"nodes": nodes})
         return
-    for each in said:
-        print("\n".join(_lines(each)))
-    if all(each["finished"] for each in said):
-        print(
-            f"\nFinished: {'this user is' if len(said) == 1 else f'all {len(said)} users are'} "
-            "done, and nothing is running."
-        )
+    for node in nodes:
+        print("\n".join(_lines(node)))
+    if finished:
+        users = "this user is" if len(nodes) == 1 else f"all {len(nodes)} users are"
+        print(f"\nFinished: {users} done, and nothing is running.")
 
 
 def _ledgers(path: Path) -> list[Path]:
-    """The ledgers that a path names; those whose node is starting may be there as a socket
-    alone.
-    """
+    """The ledgers that a path names."""
     if not path.is_dir():
+        # the socket of bonn.ledger is bonn.ledger.socket
         return [path.with_suffix("") if path.suffix == ".socket" else path]
-    found = sorted(
-        {
-            *path.glob("*.ledger"),
-            *(socket.with_suffix("") for socket in path.glob("*.ledger.socket")),
-        }
-    )
-    if not found:
+    # a node that is just starting has a socket, and no ledger yet
+    starting = {socket.with_suffix("") for socket in path.glob("*.ledger.socket")}
+    ledgers = sorted({*path.glob("*.ledger")} | starting)
+    if not ledgers:
         nearby = sorted(path.glob("*/*.ledger"))
-        hint = (
-            f"; name the folder {str(nearby[0].parent)!r}"
-            if nearby
-            else "; start one with decor node or decor up"
-        )
+        folder = f"name the folder {str(nearby[0].parent)!r}" if nearby else ""
         raise InputError(
-            f"no node is running in {str(path)!r}, and none has left a ledger there{hint}"
+            f"no node is running in {str(path)!r}, and there is no ledger; "
+            + (folder or "start one with decor node or decor up")
         )
-    return found
+    return ledgers
 
 
-def _of(ledger: Path) -> dict[str, Any]:
-    """What a node says of itself, or its ledger of the last run."""
+def _state(ledger: Path) -> dict[str, Any]:
+    """The answer of a running node, or what the ledger says about the last run."""
     from decor.net import status
-    from decor.net.ledger import left_behind
+    from decor.net.ledger import read_closed
 
     try:
-        return {"running": True, "finished": False} | status.asked(node.socket_of(ledger))
+        return {"running": True, "finished": False} | status.query(socket_of(ledger))
     except InputError:
+        # no node answers, so that the ledger is all there is to read
         if not ledger.is_file():
             raise
-    blank: dict[str, Any] = {
-        "running": False,
-        "finished": False,
-        "user": ledger.stem,
-        "problem": None,
-        "result": None,
-    }
+    idle = {"running": False, "finished": False, "user": ledger.stem}
+    idle |= {"problem": None, "result": None}
     try:
-        entries = left_behind(ledger)
+        entries = read_closed(ledger)
     except LedgerError as problem:
-        return blank | {"problem": str(problem)}
+        return idle | {"problem": str(problem)}
     if entries is None:
-        return blank | {"problem": "does not answer: it is starting or ending, or was killed"}
-    return blank | (_left(ledger, entries[-1]) if entries else {"problem": "has never begun"})
+        return idle | {"problem": "does not answer: it is starting or ending, or was killed"}
+    return idle | (_last_run(ledger, entries[-1]) if entries else {"problem": "has never begun"})
 
 
-def _left(ledger: Path, last: Entry) -> dict[str, Any]:
-    node.installed()
-    from decor.federation.spending import name_of, paid, planned, promise
+def _last_run(ledger: Path, last: Entry) -> dict[str, Any]:
+    require_libraries()
+    from decor.federation.spending import cost, name_of, plan_of, promise
 
-    guarantee, promised, steps = paid(last), promise(last), planned(last).exposure.steps
+    guarantee, steps = cost(last), plan_of(last).exposure.steps
     finished = last.ended is not None
     return {
         "federation": name_of(last),
@@ -119,7 +103,9 @@ def _left(ledger: Path, last: Entry) -> dict[str, Any]:
         "steps": steps,
         "messages": last.steps,
         "missed": steps - last.steps if finished else None,
-        "epsilon": (promised if last.steps else guarantee).epsilon,
+        # without a message nothing is spent; with one, only the whole plan's guarantee holds
+        # whatever made the run stop
+        "epsilon": (promise(last) if last.steps else guarantee).epsilon,
         "epsilon_if_fixed": guarantee.epsilon,
         "delta": guarantee.delta,
         "result": _result(ledger, last.federation.hex()) if finished else None,
@@ -127,52 +113,42 @@ def _left(ledger: Path, last: Entry) -> dict[str, Any]:
 
 
 def _result(ledger: Path, federation: str) -> str | None:
-    """The folder of the run, where decor up and decor node put it by default."""
-    for folder in (
-        ledger.with_suffix(""),
-        ledger.with_name(f"run-{ledger.stem}"),
-        Path(f"run-{ledger.stem}"),
-    ):
+    """The folder of the run, if it is where decor up or decor node puts it by default."""
+    name = f"run-{ledger.stem}"
+    for folder in (ledger.with_suffix(""), ledger.with_name(name), Path(name)):
         try:
-            held = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+            manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
-        if isinstance(held, dict) and held.get("federation") == federation:
+        if isinstance(manifest, dict) and manifest.get("federation") == federation:
             return str(folder)
     return None
 
 
-def _why(each: dict[str, Any]) -> str:
-    return each["problem"] or f"stopped at step {each['step']} of {each['steps']}"
+def _why_idle(node: dict[str, Any]) -> str:
+    return node["problem"] or f"stopped at step {node['step']} of {node['steps']}"
 
 
-def _lines(each: dict[str, Any]) -> list[str]:
-    if each.get("problem"):
-        return [f"{each['user']}: {each['problem']}"]
-    state = f"paused: {each['paused']}" if each.get("paused") else "at work"
-    where = (
-        state
-        if each["running"]
-        else "finished"
-        if each["finished"]
-        else "not running; start it again to go on"
+def _lines(node: dict[str, Any]) -> list[str]:
+    if node.get("problem"):
+        return [f"{node['user']}: {node['problem']}"]
+    if node["running"]:
+        state = f"paused: {node['paused']}" if node.get("paused") else "running"
+    else:
+        state = "finished" if node["finished"] else "not running; restart it to go on"
+    missed = "" if node["missed"] is None else f", {node['missed']} steps missed"
+    epsilon, delta, fixed = (
+        rounded_up(node[name]) for name in ("epsilon", "delta", "epsilon_if_fixed")
     )
-    missed = "" if each["missed"] is None else f", {each['missed']} steps missed"
     lines = [
-        f"{each['user']} in {each['federation']}: step {each['step']} of {each['steps']}, {where}",
-        f"  promised: epsilon {rounded_up(each['epsilon'])} (delta {rounded_up(each['delta'])}), "
-        f"the whole plan's; {each['messages']} "
-        f"messages{missed}: epsilon {rounded_up(each['epsilon_if_fixed'])} if that was fixed in "
-        "advance",
+        f"{node['user']} in {node['federation']}: step {node['step']} of {node['steps']}, {state}",
+        f"  guarantee: epsilon {epsilon} (delta {delta}) for the whole plan; {node['messages']} "
+        f"messages{missed}: epsilon {fixed} if their number was fixed in advance",
     ]
-    for other in each.get("neighbours", ()):
-        lines.append(
-            f"  {other['name']}: "
-            f"{'here' if other['here'] else 'done' if other['done'] else other['problem']}"
-        )
-    if each["finished"]:
-        lines.append(
-            "  its model and run: "
-            f"{each['result'] or 'in the folder that decor node was given as --output'}"
-        )
+    for other in node.get("neighbours", ()):
+        answer = "here" if other["here"] else "done" if other["done"] else other["problem"]
+        lines.append(f"  {other['name']}: {answer}")
+    if node["finished"]:
+        folder = node["result"] or "in the folder given to decor node as --output"
+        lines.append(f"  model and run: {folder}")
     return lines

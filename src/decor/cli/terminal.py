@@ -1,4 +1,4 @@
-"""What a person sees in a terminal: tables, progress, and numbers that fit."""
+"""What the terminal shows: JSON, the command line for reports, and a line of progress."""
 
 from __future__ import annotations
 
@@ -10,68 +10,79 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import decor
 from decor import progress
 from decor.distributed.world import World
 from decor.text import json_safe
 
 INTERRUPTED = 130
-"""The exit status of a command that a person stopped: 128 and the number of SIGINT."""
+"""The exit status of a command that Ctrl-C stopped: 128 plus the number of SIGINT."""
+
+_CLEAR_LINE = "\r\x1b[K"
 
 
-def typed() -> str:
-    """What was typed, to be typed again."""
+def command_line() -> str:
+    """The command as it was typed, without the options that say what to do with the folder."""
     kept = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
     return shlex.join(["decor", *kept])
+
+
+def guarantee_json(guarantee: decor.Guarantee) -> dict[str, Any]:
+    """What every command with a guarantee prints about it with `--json`."""
+    return {
+        "epsilon": guarantee.epsilon,
+        "delta": guarantee.delta,
+        "adversary": str(guarantee.adversary),
+    }
 
 
 def write_json(value: dict[str, Any]) -> None:
     print(json.dumps(json_safe(value), allow_nan=False))
 
 
-def _progress(what: str, fraction: float | None, seconds: float) -> str:
-    """What is being done, how much of it, and how long it will take."""
+def _progress_line(what: str, fraction: float | None, seconds: float) -> str:
+    """What is being done, the share of it that is done, and the time left."""
     if not fraction:
         return f"{what} ({seconds:.0f} s)"
-    bar = "█" * round(20 * fraction) + "░" * (20 - round(20 * fraction))
-    early = fraction < 0.03 or seconds < 2  # too early to say how long
-    left = "" if early else f", {_time(seconds / fraction - seconds)} left"
-    return f"{bar} {fraction:4.0%}  {what}{left}"
+    filled = round(20 * fraction)
+    # an estimate from the first seconds is worse than none
+    early = fraction < 0.03 or seconds < 2
+    left = "" if early else f", {_duration(seconds / fraction - seconds)} left"
+    return f"{'█' * filled}{'░' * (20 - filled)} {fraction:4.0%}  {what}{left}"
 
 
-def _time(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 @contextmanager
-def shown_progress() -> Iterator[None]:
-    """One line on standard error, when it is a terminal and the work takes more than a second."""
+def show_progress() -> Iterator[None]:
+    """One line on standard error, if it is a terminal and the work takes more than a second."""
     if not sys.stderr.isatty():
         yield
         return
     start = drawn = time.monotonic()
 
+    def write(text: str) -> None:
+        print(_CLEAR_LINE + text, end="", file=sys.stderr, flush=True)
+
     def listener(what: str, fraction: float | None) -> None:
         nonlocal drawn
         now = time.monotonic()
-        if not World.joined().is_first:  # known only after the group was joined
+        # asked at every report: the rank is known only after the process has joined its group
+        if not World.current().is_first:
             return
-        if not what:  # what comes next is for standard output
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-            return
-        if now - start > 1 and now - drawn > 0.1:
+        if not what:  # an empty report: the next output goes to standard output
+            write("")
+        elif now - start > 1 and now - drawn > 0.1:
             drawn = now
-            print(
-                f"\r\x1b[K{_progress(what, fraction, now - start)}",
-                end="",
-                file=sys.stderr,
-                flush=True,
-            )
+            write(_progress_line(what, fraction, now - start))
 
     try:
         with progress.listening(listener):
             yield
     finally:
         if drawn != start:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            write("")

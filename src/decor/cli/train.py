@@ -19,187 +19,192 @@ from decor.distributed.world import World
 from decor.errors import InputError
 from decor.learning.recipe import Recipe
 from decor.machine import cores
-from decor.results.live_status import Live
+from decor.results.live_status import LiveStatus
 from decor.results.stop_reason import StopReason
 from decor.text import table
 
 from . import options as opt
-from . import training_options
-from .terminal import INTERRUPTED, write_json
+from . import training_options, values
+from .terminal import INTERRUPTED, guarantee_json, write_json
 
-_TRAIN = """example:
+_EXAMPLE = """example:
   decor train --task breast-cancer --topology ring --users 16 --epsilon 10 --steps 100 \\
       --learning-rate 0.1 --output run"""
 
-
-def add_commands(commands: Any) -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    train = commands.add_parser(
-        "train", help="one private training, saved to a folder", epilog=_TRAIN, formatter_class=raw
-    )
-    train.set_defaults(run=run_train)
-    training_options.add_task(train, None)
-    train.add_argument(
-        "--learning-rate", type=opt.number, required=True, metavar="R", help="step size"
-    )
-    train.add_argument("--epsilon", type=opt.number, metavar="E", help="the most that may be spent")
-    train.add_argument(
-        "--plan",
-        metavar="FILE",
-        help="a plan saved by decor plan, instead of epsilon, graph, steps and clip",
-    )
-    opt.add_adversary(train)
-    opt.add_graph(train)
-    opt.add_exposure(train, steps=100)
-    training_options.add_training(train)
-    engines = (
-        "vectorised (all users in one process), or process-group (dealt out to several; "
-        "what torchrun starts takes it)"
-    )
-    train.add_argument(
-        "--engine", choices=("vectorised", "process-group"), metavar="NAME", help=engines
-    )
-    said = "of process-group, where torchrun has not started them (default: one for every core)"
-    train.add_argument("--processes", type=opt.whole, metavar="N", help=said)
-    train.add_argument("--device", default="cpu", help="cpu (default) or cuda")
-    train.add_argument(
-        "--tf32", action="store_true", help="on a GPU: use TF32 matrix multiplication"
-    )
-    secret = (
-        "a number: a simulation, whose noise anyone who knows it can subtract; secret: a "
-        "private run (default: 0)"
-    )
-    train.add_argument("--seed", type=opt.seed, default=0, metavar="S", help=secret)
-    own = (
-        "private run: measure the training loss too, in private.jsonl; a run stopped by looking "
-        "at it has no guarantee"
-    )
-    train.add_argument("--private-metrics", action="store_true", help=own)
-    train.add_argument(
-        "--allow-disconnected",
-        action="store_true",
-        help="train on a graph in parts, whose models never agree",
-    )
-    train.add_argument("--output", required=True, metavar="DIR", help="folder for the run")
-    train.add_argument(
-        "--checkpoint-every",
-        type=opt.number,
-        default=10.0,
-        metavar="S",
-        help="seconds (default: 10)",
-    )
-    train.add_argument("--resume", action="store_true", help="go on with the run in that folder")
-    train.add_argument("--overwrite", action="store_true", help="replace the run in that folder")
-    train.add_argument(
-        "--tensorboard", metavar="DIR", help="write metrics for TensorBoard there as well"
-    )
-    train.add_argument(
-        "--json",
-        action="store_true",
-        help="one JSON object on standard output, and nothing else there",
-    )
+_RESTART_MARK = ".torchrun"
+"""A file in the run's folder that names the torchrun whose run it is."""
 
 
-def run_train(options: argparse.Namespace) -> int:
-    folder, started = Path(options.output), World.announced() is not None
-    launch.enlist()
+def add_to(commands: Any) -> None:
+    help = "train with the noise that a privacy budget needs, and save the run"
+    parser = opt.add_command(commands, "train", run, help, _EXAMPLE)
+    training_options.add_task(parser)
+    rate = "step size"
+    parser.add_argument(
+        "--learning-rate", type=values.number, required=True, metavar="R", help=rate
+    )
+    opt.add_epsilon(parser, required=False, syntax="; required without --plan")
+    plan = (
+        "a plan saved by decor plan, instead of --epsilon, --delta, --adversary and the graph "
+        "and exposure options"
+    )
+    parser.add_argument("--plan", metavar="FILE", help=plan)
+    opt.add_adversary(parser)
+    opt.add_graph(parser)
+    opt.add_exposure(parser, training_options.STEPS, records=training_options.RECORDS)
+    training_options.add_training(parser)
+    _add_engine(parser)
+    parser.add_argument("--output", required=True, metavar="DIR", help="folder for the run")
+    every = "seconds between checkpoints (default: 10)"
+    parser.add_argument(
+        "--checkpoint-every", type=values.number, default=10.0, metavar="S", help=every
+    )
+    opt.add_resume(parser, "run")
+    board = "also write metrics for TensorBoard to this folder"
+    parser.add_argument("--tensorboard", metavar="DIR", help=board)
+    opt.add_json(parser)
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    names = ("vectorised", "process-group")
+    engine = (
+        "vectorised for all users in one process, process-group for users spread over several "
+        "processes (default: vectorised, or process-group under torchrun)"
+    )
+    parser.add_argument("--engine", choices=names, metavar="NAME", help=engine)
+    count = (
+        "with --engine process-group and no torchrun, number of processes (default: one per core)"
+    )
+    parser.add_argument("--processes", type=values.whole, metavar="N", help=count)
+    parser.add_argument(
+        "--device",
+        default="cpu",
+        metavar="NAME",
+        help="where to compute: cpu or cuda (default: cpu)",
+    )
+    tf32 = "with --device cuda, use TF32 matrix multiplication, faster and less precise"
+    parser.add_argument("--tf32", action="store_true", help=tf32)
+    seed = (
+        "secret for a private run; or a number for a repeatable simulation, which is not private: "
+        "anyone with the number can subtract the noise (default: 0)"
+    )
+    parser.add_argument("--seed", type=values.seed, default=0, metavar="S", help=seed)
+    private = (
+        "with --seed secret, also record the training loss, in private.jsonl, which must stay "
+        "private; a run stopped because of what it shows has no guarantee"
+    )
+    parser.add_argument("--private-metrics", action="store_true", help=private)
+    disconnected = "accept a disconnected graph, whose parts end up with different models"
+    parser.add_argument("--allow-disconnected", action="store_true", help=disconnected)
+
+
+def run(options: argparse.Namespace) -> int:
+    folder, started = Path(options.output), World.from_environment() is not None
+    launch.prepare_worker()
     if options.engine == "vectorised" and started:
         raise InputError(
-            "torchrun has started several processes, and vectorised is one; drop "
-            "--engine, or torchrun"
+            "torchrun has started several processes, but the engine vectorised is one process; "
+            "drop --engine, or start without torchrun"
         )
     world = World()
     if started:
-        # before the first Ctrl-C is only noted: who ends at once must not be waited for by who goes
-        # on to a measurement
-        from decor.distributed.communicator import Team
+        # joined before Ctrl-C is caught: a process that ends at once must not be waited for by
+        # others that go on to the next measurement
+        from decor.distributed.communicator import Communicator
 
-        Team.of_environment(options.device)
-        world = World.joined()
-    if world.is_first:  # of several processes the first one has the folder
+        Communicator.from_environment(options.device)
+        world = World.current()
+    if world.is_first:  # only rank 0 writes the folder
         _check_folder(folder, options, started)
     if options.engine == "process-group" and not started:
-        _start(options)
+        _start_processes(options)
         return 0
     if options.processes is not None and not started:
-        raise InputError("--processes are those of --engine process-group; say both, or neither")
+        raise InputError("--processes needs --engine process-group; give both, or neither")
     task, plan, recipe = _task_plan_and_recipe(options)
     resumed = decor.Run.load(folder) if options.resume and world.is_first else None
-    live = Live(
-        folder, plan, resumed.history if resumed is not None else None, options.seed != "secret"
-    )
-    engine = _engine(options, started)
-    with _until_interrupted(world) as interrupted:
-        # callbacks run in the first process, which has everybody's models
+    history = None if resumed is None else resumed.history
+    live = LiveStatus(folder, plan, history, options.seed != "secret")
+    with _stop_on_interrupt(world) as interrupted:
+        # callbacks run at rank 0, which has the models of all users
         callbacks = [
             *(_tensorboard(options.tensorboard) if world.is_first else ()),
-            _watched(live),
+            lambda moment: live.record(moment.step, moment.public),
             _checkpoints(folder, options.checkpoint_every, options.overwrite),
             interrupted,
         ]
-        run = decor.train(
+        result = decor.train(
             task,
             plan,
             recipe,
             learning_rate=options.learning_rate,
-            engine=engine,
+            engine=_engine(options, started),
             callbacks=callbacks,
             resume=resumed,
             allow_disconnected=options.allow_disconnected,
         )
+    # the other ranks have neither the models nor a folder
     if not world.is_first:
         return 0
-    run.save(folder, overwrite=options.overwrite)
-    live.over()
-    (folder / ".torchrun").unlink(missing_ok=True)
-    _show(run, folder, options)
-    return INTERRUPTED if run.stopped is not None and run.stopped.cause == "interrupted" else 0
+    result.save(folder, overwrite=options.overwrite)
+    live.remove()
+    (folder / _RESTART_MARK).unlink(missing_ok=True)
+    _show(result, folder, options)
+    stopped = result.stopped
+    return INTERRUPTED if stopped is not None and stopped.cause == "interrupted" else 0
 
 
 def _check_folder(folder: Path, options: argparse.Namespace, started: bool) -> None:
-    """Refuses to write over a run, or to resume none.
+    """Refuses to overwrite a run, or to resume where there is none.
 
-    A run that torchrun has `started`, and starts again, goes on by itself.
+    A run that torchrun restarts (`started`) resumes by itself.
     """
-    manifest, mark = folder / "manifest.json", folder / ".torchrun"
-    again = started and "TORCHELASTIC_RUN_ID" in os.environ
+    manifest, mark = folder / "manifest.json", folder / _RESTART_MARK
+    by_torchrun = started and "TORCHELASTIC_RUN_ID" in os.environ
+    # the run's id alone may be "none" for every torchrun of this machine
     starter = f"{os.environ.get('TORCHELASTIC_RUN_ID')} {os.getppid()}"
-    if again and mark.exists() and mark.read_text() == starter:
+    if by_torchrun and mark.exists() and mark.read_text() == starter:
         options.resume, options.overwrite = manifest.exists(), False
     elif manifest.exists() and not (options.resume or options.overwrite):
         raise InputError(
-            f"{options.output!r} holds a run or a comparison already; go on with a run by "
-            "--resume, replace it by --overwrite, "
-            "or name another folder"
+            f"{options.output!r} already holds a run or a comparison; resume a run with --resume, "
+            "replace it with --overwrite, or name another folder"
         )
     elif options.resume and not manifest.exists():
         raise InputError(f"there is nothing to resume in {options.output!r}; drop --resume")
-    elif again:
+    elif by_torchrun:
         folder.mkdir(parents=True, exist_ok=True)
         if not options.resume:
-            # what is started again must not go on with what was to be replaced
+            # a restart must not resume the run that was to be replaced
             manifest.unlink(missing_ok=True)
         mark.write_text(starter)
 
 
 def _engine(options: argparse.Namespace, started: bool) -> decor.Vectorised | decor.ProcessGroup:
-    seed = None if options.seed == "secret" else options.seed
+    common: dict[str, Any] = {
+        "seed": _seed(options),
+        "device": options.device,
+        "tf32": options.tf32,
+    }
     if not started:
-        own = options.private_metrics
         return decor.Vectorised(
-            seed, options.device, threads=options.threads, tf32=options.tf32, private_metrics=own
+            **common, threads=options.threads, private_metrics=options.private_metrics
         )
     if options.private_metrics:
         raise InputError(
-            "--private-metrics needs one process: a loss must not travel between several; drop it"
+            "--private-metrics needs a single process: a private loss must not travel between "
+            "processes; drop it"
         )
-    return decor.ProcessGroup(
-        seed=seed, device=options.device, threads=options.threads or 1, tf32=options.tf32
-    )
+    return decor.ProcessGroup(**common, threads=options.threads or 1)
 
 
-def _start(options: argparse.Namespace) -> None:
-    """This very command in several processes; what cannot work is said before."""
+def _seed(options: argparse.Namespace) -> int | None:
+    """None draws secret noise."""
+    return None if options.seed == "secret" else options.seed
+
+
+def _start_processes(options: argparse.Namespace) -> None:
+    """Runs this command again in several processes, after every check that one process can do."""
     from decor.learning.batches import check_size
     from decor.training.engine import Setting
     from decor.training.validation import check
@@ -209,46 +214,37 @@ def _start(options: argparse.Namespace) -> None:
     if not 1 <= count <= task.users:
         raise InputError(f"--processes must be from 1 to the {task.users} users, not {count}")
     check(task, plan, recipe, options.allow_disconnected)
-    Setting(plan, options.learning_rate, None if options.seed == "secret" else options.seed)
+    Setting(plan, options.learning_rate, _seed(options))  # checks the learning rate
     check_size(task.counts, recipe.batch_size or plan.exposure.batch_size)
-    launch.start(count, options.words)
+    launch.start(count, options.arguments)
 
 
 def _task_plan_and_recipe(options: argparse.Namespace) -> tuple[Any, decor.NoisePlan, Recipe]:
     if options.plan is not None:
-        if (
-            options.epsilon is not None
-            or options.delta is not None
-            or options.adversary is not None
-        ):
+        if any(each is not None for each in (options.epsilon, options.delta, options.adversary)):
             raise InputError(
-                "--plan already says the budget and the adversary; drop --epsilon, "
+                "the saved plan already sets the budget and the adversary; drop --epsilon, "
                 "--delta and --adversary"
             )
-        batch, options.batch_size = options.batch_size, None
+        # beside a plan the batch size is the recipe's; the plan has the one that costs privacy
+        batch_size, options.batch_size = options.batch_size, None
         opt.refuse_beside_plan(options)
         plan = decor.NoisePlan.load(options.plan)
-        return (
-            training_options.task_of(options, plan.topology),
-            plan,
-            training_options.recipe_of(options, plan.topology, batch),
-        )
+        task = training_options.task_of(options, plan.topology)
+        return task, plan, training_options.recipe_of(options, plan.topology, batch_size)
     if options.epsilon is None:
         raise InputError(
-            "give --epsilon (the most that may be spent), or a plan saved by decor "
-            "plan with --plan FILE"
+            "give --epsilon (the largest to spend), or a plan saved by decor plan with --plan FILE"
         )
     topology = opt.topology_of(options)
     task = training_options.task_of(options, topology)
-    options.steps = 100 if options.steps is None else options.steps
-    exposure, batch = training_options.exposure_of(options, task)
-    recipe = training_options.recipe_of(options, topology, batch)
-    budget = decor.Budget(options.epsilon, opt.DELTA if options.delta is None else options.delta)
+    exposure, batch_size = training_options.exposure_of(options, task)
+    recipe = training_options.recipe_of(options, topology, batch_size)
     plan = decor.calibrate(
         topology,
         exposure,
         opt.adversary_of(options),
-        budget,
+        decor.Budget(options.epsilon, opt.delta_of(options)),
         gossip_rounds=recipe.gossip_rounds,
         accelerate=recipe.accelerate,
         any_delta=options.any_delta,
@@ -257,59 +253,47 @@ def _task_plan_and_recipe(options: argparse.Namespace) -> tuple[Any, decor.Noise
 
 
 @contextmanager
-def _until_interrupted(world: World) -> Iterator[Any]:
-    """A callback that stops a run cleanly after Ctrl-C; a second Ctrl-C stops at once."""
-    asked = False
+def _stop_on_interrupt(world: World) -> Iterator[Any]:
+    """A callback that stops the run cleanly after Ctrl-C; a second Ctrl-C stops at once."""
+    interrupted = False
 
-    def ask(*_: object) -> None:
-        nonlocal asked
-        asked = True
-        signal.signal(signal.SIGINT, before)
+    def note(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+        signal.signal(signal.SIGINT, before)  # a second Ctrl-C is not caught
         if world.is_first:
             print(
                 "\ndecor: stopping after this measurement; press Ctrl-C again to stop at once",
                 file=sys.stderr,
             )
 
-    def reason(moment: Any) -> StopReason | None:
-        return (
-            StopReason(f"interrupted after step {moment.step}; go on with --resume", "interrupted")
-            if asked
-            else None
-        )
+    def stop(moment: Any) -> StopReason | None:
+        text = f"interrupted after step {moment.step}; resume with --resume"
+        return StopReason(text, "interrupted") if interrupted else None
 
-    before = signal.signal(signal.SIGINT, ask)
+    before = signal.signal(signal.SIGINT, note)
     try:
-        yield reason
+        yield stop
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-def _checkpoints(folder: Path, every: float, overwrite: bool) -> Any:
-    """A callback that saves the run every few seconds, so that even a killed process leaves a whole
-    folder.
-    """
+def _checkpoints(folder: Path, seconds: float, overwrite: bool) -> Any:
+    """A callback that saves the run regularly, so that a killed process leaves a valid folder."""
     saved = time.monotonic()
 
     def save(moment: Any) -> None:
         nonlocal saved
-        if time.monotonic() - saved >= every:
+        if time.monotonic() - saved >= seconds:
             moment.run().save(folder, overwrite)
+            # taken after the save, so that a slow disk does not slow the run down
             saved = time.monotonic()
 
     return save
 
 
-def _watched(live: Live) -> Any:
-    """A callback for those who watch the folder, as `decor ui --watch` does."""
-
-    def tell(moment: Any) -> None:
-        live.measured(moment.step, moment.public)
-
-    return tell
-
-
 def _tensorboard(path: str | None) -> list[Any]:
+    """No callback, or one that writes every public metric for TensorBoard."""
     if path is None:
         return []
     try:
@@ -327,7 +311,7 @@ def _tensorboard(path: str | None) -> list[Any]:
         for name, value in moment.public.items():
             if name != "step":
                 writer.add_scalar(name, value, moment.step)
-        writer.flush()
+        writer.flush()  # so that the board follows the run
 
     return [log]
 
@@ -335,9 +319,9 @@ def _tensorboard(path: str | None) -> list[Any]:
 def _show(run: decor.Run, folder: Path, options: argparse.Namespace) -> None:
     from decor.results import outcomes, report
 
-    data = outcomes.of_runs([(folder.name or "run", run)], run.manifest.get("command", ""))
+    data = outcomes.report_of_runs([(folder.name or "run", run)], run.manifest.get("command", ""))
     report.write(data, folder / "report.html")
-    guarantee = run.guarantee
+    guarantee, plan = run.guarantee, run.plan
     progress.report("")
     if options.json:
         write_json(
@@ -346,27 +330,19 @@ def _show(run: decor.Run, folder: Path, options: argparse.Namespace) -> None:
                 "stopped": run.stopped,
                 "simulated": run.simulated,
                 "metrics": run.metrics,
-                "epsilon": guarantee.epsilon,
-                "delta": guarantee.delta,
-                "adversary": str(guarantee.adversary),
+                **guarantee_json(guarantee),
                 "statement": str(guarantee),
-                "sigma_cdp": run.plan.sigma_cdp,
-                "sigma_cor": run.plan.sigma_cor,
+                "sigma_cdp": plan.sigma_cdp,
+                "sigma_cor": plan.sigma_cor,
                 "output": str(folder),
                 "report": str(folder / "report.html"),
             }
         )
         return
-    print(
-        f"{run.manifest['task']['name']} on {run.plan.topology.description}, "
-        f"{run.steps_taken:,} steps"
-    )
-    print(
-        table(
-            ["metric", "value"],
-            [[name, f"{value:.6g}"] for name, value in run.metrics.items() if name != "step"],
-        )
-    )
+    rows = [[name, f"{value:.6g}"] for name, value in run.metrics.items() if name != "step"]
+    task = run.manifest["task"]["name"]
+    print(f"{task} on {plan.topology.description}, {run.steps_taken:,} steps")
+    print(table(["metric", "value"], rows))
     if run.simulated:
         print("  (the training loss is of private data: a private run does not measure it)")
     if run.stopped:

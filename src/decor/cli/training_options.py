@@ -1,6 +1,4 @@
-"""Options that `decor train` and `decor compare` share: the task, how it is trained, and on
-what.
-"""
+"""Options that `decor train` and `decor compare` share: the task and how it is trained."""
 
 from __future__ import annotations
 
@@ -15,112 +13,103 @@ from decor.graph.topology import Topology
 from decor.learning.recipe import Recipe
 
 from . import options as opt
+from . import values
+
+STEPS = 100
+"""The default of `--steps` where models are trained; a plan alone costs nothing, and has 1000."""
+RECORDS = " (not accepted here: the task's data decides)"
+"""Added to the help text of `--records` where models are trained."""
 
 
-def add_task(parser: argparse.ArgumentParser, default: str | None) -> None:
-    group = parser.add_argument_group("what is learnt")
-    names = "least-squares, breast-cancer, digits, a9a or mnist"
-    said = f" (default: {default})" if default else ""
-    group.add_argument(
-        "--task", default=default, required=default is None, metavar="NAME", help=names + said
+def add_task(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """The options of `task_of`; `--task` is required without a default."""
+    group = parser.add_argument_group("task")
+    names = "what to learn: least-squares, breast-cancer, digits, a9a or mnist"
+    names += f" (default: {default})" if default else ""
+    required = default is None
+    group.add_argument("--task", default=default, required=required, metavar="NAME", help=names)
+    shards = (
+        "how the data is split among users: iid, dirichlet or by-label (default: depends on the "
+        "task)"
     )
-    group.add_argument(
-        "--shards",
-        help="how records are dealt out: iid, dirichlet or by-label (default: the task's own)",
-    )
-    group.add_argument(
-        "--alpha",
-        type=opt.number,
-        metavar="A",
-        help="of --shards dirichlet: smaller is less alike (default: 10)",
-    )
-    group.add_argument(
-        "--data-seed",
-        type=opt.whole,
-        default=0,
-        metavar="S",
-        help="of the split into users and test data (default: 0)",
-    )
+    group.add_argument("--shards", metavar="NAME", help=shards)
+    alpha = "with --shards dirichlet, the smaller A is, the more users' data differ (default: 10)"
+    group.add_argument("--alpha", type=values.number, metavar="A", help=alpha)
+    seed = "seed for splitting the data into users' shares and test data (default: 0)"
+    group.add_argument("--data-seed", type=values.whole, default=0, metavar="S", help=seed)
 
 
 def add_training(parser: argparse.ArgumentParser) -> None:
-    """An option for every field of `Recipe`; the batch size is one of what is exposed."""
-    group = parser.add_argument_group("how it is trained (nothing here costs privacy)")
+    """An option for every field of `Recipe`, except the batch size: `Exposure` has it too."""
+    group = parser.add_argument_group("training (nothing here costs privacy)")
     for each in fields(Recipe):
-        if each.name == "accelerate":
-            opt.add_accelerate(group)
-        elif each.name == "schedule":
-            opt.add_field(group, each, default="constant", read=str)  # by its name; see schedule_of
+        if each.name == "schedule":
+            opt.add_field(group, each, default="constant", read=str)  # by name; see _schedule
         elif each.name != "batch_size":
             opt.add_field(group, each)
-    group.add_argument(
-        "--threads",
-        type=opt.whole,
-        metavar="N",
-        help="processor threads (default: as many as help)",
-    )
+    threads = "number of CPU threads (default: the number that runs fastest)"
+    group.add_argument("--threads", type=values.whole, metavar="N", help=threads)
 
 
 def recipe_of(options: argparse.Namespace, topology: Topology, batch_size: int | None) -> Recipe:
-    """The recipe that the options of `add_training` say."""
-    given = {
-        each.name: getattr(options, each.name)
-        for each in fields(Recipe)
-        if getattr(options, each.name) is not None
-    }
-    return Recipe(**given | {"schedule": schedule_of(options, topology), "batch_size": batch_size})
+    """The recipe that the options of `add_training` describe."""
+    schedule = _schedule(options.schedule or "constant", topology)
+    own = {"schedule": schedule, "batch_size": batch_size}
+    return Recipe(**opt.field_values(options, Recipe) | own)
 
 
 def task_of(options: argparse.Namespace, topology: Topology) -> Any:
-    """The task for the users of this graph, by their names where they have any."""
-    tasks = decor.tasks  # says what to install where torch is missing
-    given = {"shards": options.shards, "alpha": options.alpha}
-    users = topology.labels or topology.users
-    return tasks.make(
+    """The task for the users of this graph, by their names where they have names."""
+    more = {"shards": options.shards, "alpha": options.alpha}
+    return decor.tasks.make(
         options.task,
-        users=users,
+        # by name where users have names, so that shards and users cannot be mixed up
+        users=topology.labels or topology.users,
         seed=options.data_seed,
-        **{k: v for k, v in given.items() if v is not None},
+        **{name: value for name, value in more.items() if value is not None},
     )
 
 
 def exposure_of(options: argparse.Namespace, task: Any) -> tuple[decor.Exposure, int | None]:
-    """What the task's data is exposed to, and the batch size where that is no part of it (user
-    level).
+    """The exposure, and the recipe's batch size.
+
+    At example level the batch size decides epsilon and belongs to the exposure. At user level it
+    costs no privacy and belongs to the recipe.
     """
     if options.records is not None:
-        raise InputError("--records is what the task's users hold; drop it")
+        raise InputError("--records follows from the task's data; drop it")
+    if options.steps is None:
+        options.steps = STEPS
     if options.unit == "example":
         if options.batch_size is None:
             raise InputError("--unit example needs --batch-size, such as --batch-size 16")
         options.records = task.records
         return opt.exposure_of(options), None
-    batch, options.batch_size = options.batch_size, None
-    return opt.exposure_of(options), batch
+    # an exposure at user level refuses a batch size
+    batch_size, options.batch_size = options.batch_size, None
+    return opt.exposure_of(options), batch_size
 
 
-def schedule_of(options: argparse.Namespace, topology: Topology) -> Any:
+def _schedule(text: str, topology: Topology) -> Any:
     from decor.learning import schedule
 
-    name, *numbers = (options.schedule or "constant").strip().lower().replace("_", "-").split(":")
+    name, *numbers = text.strip().lower().replace("_", "-").split(":")
     try:
-        values = [float(text) for text in numbers]
-        match name, len(values):
-            case "constant", 0:
+        match name, [float(number) for number in numbers]:
+            case "constant", []:
                 return schedule.Constant()
-            case "cosine", 0 | 1:
-                return schedule.Cosine(*values)
-            case "inverse-time", 1:
-                return schedule.InverseTime(*values)
-            case "pl", 2 | 3:
-                return schedule.PolyakLojasiewicz(
-                    values[0], values[1], mixing.consensus_rate(topology), *values[2:3]
-                )
+            case "cosine", [] | [_] as parameters:
+                return schedule.Cosine(*parameters)
+            case "inverse-time", [horizon]:
+                return schedule.InverseTime(horizon)
+            case "pl", [mu, smoothness, *more] if len(more) < 2:
+                # a property of the graph, so that the caller need not know it
+                rate = mixing.consensus_rate(topology)
+                return schedule.PolyakLojasiewicz(mu, smoothness, rate, *more)
     except ValueError as problem:
-        if isinstance(problem, InputError):
+        if isinstance(problem, InputError):  # the schedule itself explains what is wrong
             raise
     raise InputError(
-        f"unknown schedule {options.schedule!r}; choose constant, cosine, inverse-time:HORIZON "
-        "(such as inverse-time:5000) "
-        "or pl:MU:SMOOTHNESS (such as pl:0.1:2)"
+        f"unknown schedule {text!r}; choose constant, cosine, inverse-time:HORIZON (such as "
+        "inverse-time:5000) or pl:MU:SMOOTHNESS (such as pl:0.1:2)"
     )

@@ -1,6 +1,4 @@
-"""ProcessGroup: one run on many processes and machines, by torch.distributed; everybody holds some
-of the users.
-"""
+"""ProcessGroup: one run on many processes and machines, each with some of the users."""
 
 from __future__ import annotations
 
@@ -21,33 +19,41 @@ from decor.training.engine import IN_MEMORY, Callback, Capabilities, Setting
 from decor.training.manifest import versions
 from decor.training.simulation import Simulation
 from decor.training.validation import check
-from decor.training.vectorised import Vectorised, check_private
+from decor.training.vectorised import Vectorised, draw_secret
 
-from .communicator import Team
-from .rank_share import Teammate
+from .communicator import Communicator
+from .rank_share import RankShare
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """The simulator over the processes that torchrun has started; alone it is one process.
+    """The simulator on all processes that torchrun has started; without torchrun, on one process.
 
-    Users are dealt out so that few edges run between processes. Noise needs no words: both ends of
-    an edge draw it from the seed, the edge's number and the step. In a round of gossip the models
-    at the borders travel. Numbers are those of `Vectorised(noise="edges")`, to rounding, whatever
-    the number of processes (what a module draws itself, as dropout does, is as random, but not the
-    same).
+    Users are assigned to ranks so that few edges cross ranks. Both ends of an edge draw its noise
+    from the seed, the edge's number and the step, so noise is never sent; in a gossip round only
+    the models at the borders travel. Results are those of `Vectorised(noise="edges")`, to rounding,
+    for any number of processes. What a module draws itself (dropout) has the same distribution, not
+    the same values.
 
-    Everybody calls `decor.train` with the same task and plan. Callbacks run in the first process,
-    whose run has everybody's models; the others' runs have none. A run to resume is given to the
-    first, too. `threads` are those of one process. With `device="cuda"` every process takes a card
-    of its machine, and models travel between cards (NCCL). `on_messages`, given everywhere, sees
-    what `Vectorised`'s sees, in the first process.
+    Every process calls `decor.train` with the same task and plan. Callbacks run on rank 0, whose
+    run has all models; the other ranks' runs have none. A run to resume is given to rank 0 only.
 
-    `seed=None` is a private run: every process draws its own 256 bits for the noise and batches of
-    its users, and processes that share an edge agree on its key by X25519. Only messages on the
-    grid, and what follows from them, travel: no seed, no hash of data, no loss. That protects from
-    those who listen between the processes, not from one who poses as a process; and every process
-    holds the data of its users, whom no adversary of a plan stands for.
+    Attributes:
+        seed: Seed of a simulation. None: a private run. Each process draws 256 bits for the noise
+            and batches of its users, and processes that share an edge agree on its key by X25519.
+        device: "cpu", or "cuda": each process takes a GPU of its machine, and models travel between
+            GPUs (NCCL).
+        dtype: Precision of models, "float32" or "float64".
+        threads: Threads of one process; None tries how many help. The default suits one process
+            per core.
+        path: Gradient code, as of `Vectorised`.
+        tf32: Whether GPUs multiply with operands of eleven bits, as of `Vectorised`.
+        on_messages: Called on rank 0 as `Vectorised`'s is; give it on every rank.
+
+    Guarantee: in a private run only messages on the grid, and what follows from them, travel: no
+    seed, no hash of data, no loss. That protects against eavesdroppers between the processes, not
+    against a machine that poses as one of them. Each process also holds its users' data, which no
+    adversary of a plan stands for.
     """
 
     seed: int | None = 0
@@ -63,8 +69,8 @@ class ProcessGroup:
 
     @property
     def capabilities(self) -> Capabilities:
-        # a private run cannot be resumed, but only the first process is given a run to resume:
-        # `run` lets all refuse it together
+        # a private run cannot be resumed, but only rank 0 is given a run to resume: `run` makes all
+        # ranks refuse it together
         return Capabilities()
 
     @property
@@ -74,9 +80,9 @@ class ProcessGroup:
     def _simulator(self) -> Vectorised:
         """The simulator of this process's users."""
         device = self.device
+        # ranks of one machine take its GPUs in turn
         if device == "cuda" and torch.cuda.is_available():
             device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
-        noise = None if self.seed is None else "edges"
         return Vectorised(
             self.seed,
             device,
@@ -84,7 +90,7 @@ class ProcessGroup:
             self.threads,
             self.path,
             self.tf32,
-            noise,
+            noise=None if self.seed is None else "edges",
             on_messages=self.on_messages,
         )
 
@@ -96,49 +102,62 @@ class ProcessGroup:
         callbacks: Sequence[Callback] = (),
         resume: Run | None = None,
     ) -> list[Run]:
-        """Everybody's grid of runs; see `Vectorised.run`."""
-        team = Team.of_environment(self.device)
-        if team.size > task.users:
+        """Runs all settings on all processes; called by `train` and `sweep`.
+
+        Args:
+            task: All users' data; each process trains its own users.
+            settings: As of `Vectorised.run`, the same on every rank.
+            recipe: How to train, the same on every rank.
+            callbacks: Called on rank 0.
+            resume: On rank 0, a run that stopped early, to be continued.
+
+        Returns:
+            One run for every setting. Only rank 0's runs have models.
+
+        Raises:
+            InputError: On all ranks, if their arguments differ.
+        """
+        comm = Communicator.from_environment(self.device)
+        if comm.size > task.users:
             raise InputError(
-                f"{team.size} processes are more than the {task.users} users; start fewer"
+                f"{comm.size} processes are more than the {task.users} users; start fewer"
             )
         secret = None
         if self.seed is None:
-            again = (
-                resume is not None
-                or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-                or team.is_restarted()
-            )
-            if int(team.total(torch.tensor(float(again)))):
-                raise InputError(
-                    "a private run cannot be resumed by several processes, nor begun again after "
-                    "one has died or another has "
-                    "joined: messages have been between them, and would be made again with other "
-                    "noise; start a new run, and "
-                    "count both"
-                )
-            secret = check_private(settings)
+            self._refuse_restart(comm, resume)
+            secret = draw_secret(settings)
             task = check(task, settings[0].plan, recipe, allow_disconnected=True)
-        mate = Teammate(team, task, settings[0].plan.topology, len(settings), callbacks, secret)
-        # of a private run not even a hash of the data travels: who differs there has its own users'
-        # data wrong
+        share = RankShare(comm, task, settings[0].plan.topology, len(settings), callbacks, secret)
+        # of a private run not even a hash of the data travels: it would confirm a guessed record
         data = (
-            {"data and model": mate.fingerprint}
+            {"data and model": share.fingerprint}
             if secret is None
             else {"model": str(task.model), "users": task.users}
         )
-        team.agree(
+        comm.assert_equal(
             {
                 **data,
                 "plans": [setting.plan.to_json() for setting in settings],
                 "learning rates": [setting.learning_rate for setting in settings],
                 "seeds": [setting.seed for setting in settings],
-                "recipe": recipe.described(),
+                "recipe": recipe.to_json(),
                 "engine": [self.dtype, self.path, self.tf32, self.device.partition(":")[0]],
                 "listeners": self.on_messages is not None,
-                "deal of users": [users.tolist() for users in mate.members],
+                "users of each rank": [users.tolist() for users in share.users_by_rank],
                 "versions": versions(),
             }
         )
+        # with all users' counts, so that every rank refuses alike
         check_size(task.counts, recipe.batch_size or settings[0].plan.exposure.batch_size)
-        return Simulation(self._simulator(), mate, settings, recipe, resume).finished()
+        return Simulation(self._simulator(), share, settings, recipe, resume).run()
+
+    def _refuse_restart(self, comm: Communicator, resume: Run | None) -> None:
+        """Refuses, on all ranks, a private run that may have sent messages before."""
+        restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        again = resume is not None or restarts != "0" or comm.is_restarted()
+        if int(comm.all_reduce_sum(torch.tensor(float(again)))):
+            raise InputError(
+                "a private run cannot be resumed by several processes, nor restarted after one has "
+                "died or another has joined: messages were sent, and would be sent again with "
+                "other noise; start a new run, and count both"
+            )

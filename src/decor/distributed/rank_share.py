@@ -1,4 +1,4 @@
-"""Teammate: one process's share of a run, whose other users are at other processes of a team."""
+"""RankShare: one rank's users of a run, and how they become all users."""
 
 from __future__ import annotations
 
@@ -19,72 +19,64 @@ from decor.learning.batches import Batches
 from decor.learning.gradients.clip import Blocks
 from decor.learning.task import Task
 from decor.noise import root
-from decor.noise.secret import Crossing, GridNoise, Handshake, Secret, width_for
+from decor.noise.private_noise import GridNoise, Handshake, RemoteEdge, Secret, width_for
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
 from decor.results.stop_reason import StopReason
-from decor.training.channel import Channel, Complete, Private, Sparse
+from decor.training.channel import Channel, CompleteChannel, GridChannel, SparseChannel
 from decor.training.engine import Callback, Moment
 from decor.training.manifest import fingerprint
-from decor.training.mixer import DENSE, is_complete
-from decor.training.resumption import Resumed
-from decor.training.share import private_grid, stopped
+from decor.training.mixer import DENSE_LIMIT, is_complete
+from decor.training.resume_state import ResumeState
+from decor.training.share import call_callbacks, private_grid
 
-from .border_exchange import Across, parts
-from .communicator import Team
+from .border_exchange import BorderMixer, split_graph
+from .communicator import Communicator
 
-_GIVE, _FAILED = 1, 2
-"""What the first process says to the others while its callbacks are called: give your models for
-run k, or: all is lost.
-"""
+_DONE, _GATHER, _FAILED = 0, 1, 2
+"""What rank 0 broadcasts while its callbacks run: all called, send the models of run k, failed."""
+_FRESH, _WITHOUT_VELOCITY, _WITH_VELOCITY, _REFUSED = range(4)
+"""What rank 0 broadcasts about the run to resume."""
 
 
-class Teammate:
-    """The first process has everybody's models when a run is made of them, the run to resume, and
-    the callbacks.
-    """
+class RankShare:
+    """A share (see `decor.training.share`) with some of the users; rank 0 assembles runs."""
 
     name = "process-group"
 
     def __init__(
         self,
-        team: Team,
-        whole: Task,
+        comm: Communicator,
+        full_task: Task,
         topology: Topology,
         runs: int,
         callbacks: Sequence[Callback],
         secret: Secret | None = None,
     ) -> None:
-        self.team, self.whole, self.runs, self.callbacks, self.secret = (
-            team,
-            whole,
-            runs,
-            callbacks,
-            secret,
-        )
-        self.part, self.members = parts(topology, team)
-        self.salt = 2**40 * team.rank
-        self.waits, self.is_alone = team.size > 1, team.size == 1
-        self.is_first = team.rank == 0
-        self.asks = bool(int(team.told(torch.tensor(int(bool(callbacks))))))
+        self.comm, self.full_task, self.runs = comm, full_task, runs
+        self.callbacks, self.secret = callbacks, secret
+        self.subgraph, self.users_by_rank = split_graph(topology, comm)
+        self.salt = 2**40 * comm.rank  # ranks draw different dropout masks from one seed
+        self.waits_for_ranks, self.has_all_users = comm.size > 1, comm.size == 1
+        self.is_first = comm.rank == 0
+        # ranks must agree whether to wait for callbacks; only rank 0 may have any
+        self.has_callbacks = bool(int(comm.broadcast(torch.tensor(int(bool(callbacks))))))
 
     @cached_property
     def fingerprint(self) -> str:
-        return fingerprint(self.whole)
+        return fingerprint(self.full_task)
 
     @cached_property
     def task(self) -> Task:
-        return replace(
-            self.whole, shards=[self.whole.shards[int(user)] for user in self.part.users]
-        )
+        shards = [self.full_task.shards[int(user)] for user in self.subgraph.users]
+        return replace(self.full_task, shards=shards)
 
     def batches(
         self, size: int | None, sampling: Sampling, seeds: Sequence[int], unit: int
     ) -> Batches:
         words = None if self.secret is None else self.secret.batch_words
-        return Batches(
-            self.task.counts, size, sampling, seeds, unit, self.part.users.tolist(), words
-        )
+        users = self.subgraph.users.tolist()
+        return Batches(self.task.counts, size, sampling, seeds, unit, users, words)
 
     def channel(
         self,
@@ -95,144 +87,146 @@ class Teammate:
     ) -> Channel:
         topology, central = plans[0].topology, plans[0].adversary.average_only
         if device.type == "cuda":
-            from .cuda_border_exchange import OnCards
+            from .cuda_border_exchange import MultiGpuChannel  # Triton needs a GPU
 
-            return OnCards(plans, seeds, dtype, device, self.part, self.team)
-        complete = is_complete(topology)
-        mixing = Across(topology, self.part, self.team, central or complete)
+            return MultiGpuChannel(plans, seeds, dtype, device, self.subgraph, self.comm)
+        complete, users = is_complete(topology), self.subgraph.users
+        mixer = BorderMixer(topology, self.subgraph, self.comm, central or complete)
         if self.secret is not None:
-            return Private(mixing, self._private_noise(plans[0], self.secret))
-        if complete and not central and topology.users > DENSE:
-            return Complete(mixing, plans, seeds, self.part.users)
+            return GridChannel(mixer, self._private_noise(plans[0], self.secret))
+        if complete and not central and topology.users > DENSE_LIMIT:
+            return CompleteChannel(mixer, plans, seeds, users)
 
-        def of(users: int, *rest: Any) -> root.Columns:
-            return root.by_edges(users, *rest).within(self.part.users, users)
+        def own_rows(count: int, *rest: Any) -> root.SparseRoot:
+            return root.by_edges(count, *rest).rows_for(users, count)
 
-        return Sparse(mixing, plans, seeds, of, len(self.part.users))
+        return SparseChannel(mixer, plans, seeds, own_rows, len(users))
 
     def _private_noise(self, plan: NoisePlan, secret: Secret) -> GridNoise:
-        """Of the users here: edges between them from this process's secret, edges to others' users
-        from one that both hold.
+        """This rank's noise: inner edges from its own secret, others from keys agreed with a rank.
+
+        Guarantee: ranks exchange public keys only; each edge's key is bound to the edge's users.
         """
-        topology, grid = plan.topology, private_grid(plan, self.whole)
+        topology, grid, rank = plan.topology, private_grid(plan, self.full_task), self.comm.rank
         home = np.empty(topology.users, np.int64)
-        for rank, users in enumerate(self.members):
-            home[users] = rank
-        place = {int(user): k for k, user in enumerate(self.part.users)}
+        for number, users in enumerate(self.users_by_rank):
+            home[users] = number
+        row = {int(user): k for k, user in enumerate(self.subgraph.users)}
+        # X25519: a listener sees public keys, and learns no edge's noise
         handshake = Handshake(secret)
-        others = self.team.everyones(handshake.public)
+        public_keys = self.comm.all_gather(handshake.public)
         inside, multiples, crossing = [], [], []
         for (low, high), multiple in zip(topology.edges.tolist(), grid.multiples, strict=True):
-            if home[low] == home[high] == self.team.rank:
-                inside.append((place[low], place[high]))
+            if home[low] == home[high] == rank:
+                inside.append((row[low], row[high]))
                 multiples.append(multiple)
-            elif self.team.rank in (home[low], home[high]):
-                user, sign, other = (
-                    (low, 1, home[high]) if home[low] == self.team.rank else (high, -1, home[low])
-                )
-                shared = handshake.agree(others[other], struct.pack("<2Q", low, high))
-                crossing.append(Crossing(place[user], sign * multiple, shared))
+            elif rank in (home[low], home[high]):
+                # the lower end adds the edge's noise, the higher one subtracts it
+                is_low = home[low] == rank
+                user, sign, other = (low, 1, home[high]) if is_low else (high, -1, home[low])
+                key = handshake.agree(public_keys[other], struct.pack("<2Q", low, high))
+                crossing.append(RemoteEdge(row[user], sign * multiple, key))
         width = width_for(topology.users, topology.edge_count)
-        return GridNoise(grid, secret, len(place), np.array(inside), multiples, width, crossing)
+        return GridNoise(grid, secret, len(row), np.array(inside), multiples, width, crossing)
 
-    def mean(self, block: Tensor) -> Tensor:
-        return (self.team.total(block.sum(0, dtype=torch.float64)) / self.whole.users).to(
-            block.dtype
-        )
+    def mean_over_users(self, block: Tensor) -> Tensor:
+        return self.comm.mean_over_users(block, self.full_task.users)
 
-    def total(self, value: Tensor) -> Tensor:
-        return self.team.total(value)
+    def sum_over_ranks(self, value: Tensor) -> Tensor:
+        return self.comm.all_reduce_sum(value)
 
-    def metrics(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
-        # every user counts the same; public test data are the same everywhere
-        found["loss"] = self.team.total(found["loss"] * (self.task.users / self.whole.users))
-        return found
+    def combine_metrics(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
+        # every user has the same weight; test data are the same on all ranks
+        weight = self.task.users / self.full_task.users
+        metrics["loss"] = self.comm.all_reduce_sum(metrics["loss"] * weight)
+        return metrics
 
-    def everybodys(self, blocks: Blocks) -> Blocks:
-        order = torch.from_numpy(np.argsort(np.concatenate(self.members)))
-        gathered = [
-            self.team.gathered(block, [len(users) for users in self.members]) for block in blocks
-        ]
-        return [torch.cat(every)[order] for every in gathered] if self.is_first else []
+    def gather_users(self, blocks: Blocks) -> Blocks:
+        # from the order of ranks back to the order of users
+        order = torch.from_numpy(np.argsort(np.concatenate(self.users_by_rank)))
+        counts = [len(users) for users in self.users_by_rank]
+        gathered = [self.comm.gather(block, counts) for block in blocks]
+        return [torch.cat(rows)[order] for rows in gathered] if self.is_first else []
 
-    def resumed(self, find: Callable[[], Resumed | None], like: Blocks) -> Resumed | None:
-        """The first process has the run, and deals it out."""
-        found, problem = None, None
+    def resume_state(
+        self, load: Callable[[], ResumeState | None], like: Blocks
+    ) -> ResumeState | None:
+        """Rank 0 loads the run and scatters it."""
+        state, problem = None, None
         try:
-            found = find()
+            state = load()
         except InputError as refused:
-            problem = refused
-        # 0: nothing to resume; 1: a run, 2: with its velocity; 3: one that cannot be resumed
-        word = 3 if problem else 0 if found is None else 2 if found.velocity else 1
-        word = int(self.team.told(torch.tensor(word)))
-        if word == 3:
+            problem = refused  # raised below, after the other ranks know
+        if problem is not None:
+            status = _REFUSED
+        elif state is None:
+            status = _FRESH
+        else:
+            status = _WITH_VELOCITY if state.velocity else _WITHOUT_VELOCITY
+        status = int(self.comm.broadcast(torch.tensor(status)))
+        if status == _REFUSED:
             raise problem or InputError("the first process cannot resume its run")
-        if not word:
+        if status == _FRESH:
             return None
-        if found is None or not self.is_first:
-            found = Resumed(0, {}, like, like)
-        start, history = (
-            int(self.team.told(torch.tensor(found.start))),
-            self.team.said(found.history),
-        )
-        return Resumed(
-            start,
-            history,
-            self._dealt(found.models),
-            self._dealt(found.velocity) if word == 2 else [],
-        )
+        if state is None or not self.is_first:
+            # only the shapes count here: values come from rank 0
+            state = ResumeState(0, {}, like, like)
+        start = int(self.comm.broadcast(torch.tensor(state.start)))
+        history = self.comm.broadcast_json(state.history)
+        models = self._scatter(state.models)
+        velocity = self._scatter(state.velocity) if status == _WITH_VELOCITY else []
+        return ResumeState(start, history, models, velocity)
 
-    def _dealt(self, blocks: Blocks) -> Blocks:
-        """Everybody's numbers at the first process -> those of the users of each."""
-        found = []
+    def _scatter(self, blocks: Blocks) -> Blocks:
+        """Rank 0's arrays of all users -> each rank's rows."""
+        scattered = []
         for block in blocks:
-            own = block.new_empty((len(self.part.users), *block.shape[1:]))
-            rows = (
-                [block[torch.from_numpy(users)] for users in self.members] if self.is_first else []
-            )
-            found.append(self.team.dealt(own, rows))
-        return found
+            own = block.new_empty((len(self.subgraph.users), *block.shape[1:]))
+            # other ranks' blocks have their own rows only, and no others to index
+            by_rank = [torch.from_numpy(users) for users in self.users_by_rank]
+            rows = [block[users] for users in by_rank] if self.is_first else []
+            scattered.append(self.comm.scatter(own, rows))
+        return scattered
 
-    def asked(self, moments: dict[int, Moment], run: Callable[[int], Run]) -> dict[int, StopReason]:
-        """The first process asks its callbacks.
-
-        When one wants a run, the others give their models; then they hear the end.
-        """
-        if not self.asks:
-            return {}
-        if self.is_first:
-            return self._asked_here(moments, run)
-        word = torch.zeros(2, dtype=torch.int64)
-        while (said := int(self.team.told(word)[0])) == _GIVE:
-            run(int(word[1]))
-        if said == _FAILED:
-            raise DecorError("the first process has failed in a callback")
-        ended = self.team.told(torch.zeros(self.runs, dtype=torch.int64))
-        return {
-            k: StopReason(f"stopped after step {moments[k].step}", "unfinished")
-            for k in torch.nonzero(ended).flatten().tolist()
-        }
-
-    def _asked_here(
+    def run_callbacks(
         self, moments: dict[int, Moment], run: Callable[[int], Run]
     ) -> dict[int, StopReason]:
-        def gathered(k: int) -> Run:
-            if not asking:
+        """Rank 0 calls the callbacks; if one asks for a run, the other ranks send their models."""
+        if not self.has_callbacks:
+            return {}
+        if self.is_first:
+            return self._run_callbacks_here(moments, run)
+        message = torch.zeros(2, dtype=torch.int64)
+        while (command := int(self.comm.broadcast(message)[0])) == _GATHER:
+            run(int(message[1]))
+        # rank 0 is leaving: to wait for it would never end
+        if command == _FAILED:
+            raise DecorError("the first process has failed in a callback")
+        is_stopped = self.comm.broadcast(torch.zeros(self.runs, dtype=torch.int64))
+        return {
+            k: StopReason(f"stopped after step {moments[k].step}", "unfinished")
+            for k in torch.nonzero(is_stopped).flatten().tolist()
+        }
+
+    def _run_callbacks_here(
+        self, moments: dict[int, Moment], run: Callable[[int], Run]
+    ) -> dict[int, StopReason]:
+        def gather_run(k: int) -> Run:
+            # later the other ranks no longer listen, and gathering would hang
+            if not calling:
                 raise InputError("a run can be asked for while its callback is called, not later")
-            self.team.told(torch.tensor([_GIVE, k]))
+            self.comm.broadcast(torch.tensor([_GATHER, k]))
             return run(k)
 
-        asking = True
+        calling = True
+        gathering = {k: replace(m, run_now=partial(gather_run, k)) for k, m in moments.items()}
         try:
-            reasons = stopped(
-                {k: replace(moment, run_now=partial(gathered, k)) for k, moment in moments.items()},
-                self.callbacks,
-            )
+            reasons = call_callbacks(gathering, self.callbacks)
         except BaseException:
-            self.team.told(torch.tensor([_FAILED, 0]))
+            self.comm.broadcast(torch.tensor([_FAILED, 0]))
             raise
         finally:
-            asking = False
-        self.team.told(torch.zeros(2, dtype=torch.int64))
-        self.team.told(torch.tensor([int(k in reasons) for k in range(self.runs)]))
+            calling = False
+        self.comm.broadcast(torch.tensor([_DONE, 0]))
+        self.comm.broadcast(torch.tensor([int(k in reasons) for k in range(self.runs)]))
         return reasons

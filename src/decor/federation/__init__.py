@@ -1,3 +1,1 @@
-"""Real users on a real network: the file they agree on, one user's work, and a whole federation on
-one machine.
-"""
+"""A federation of real users: its file, one user's node, and all users on one machine."""

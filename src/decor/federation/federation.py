@@ -1,7 +1,6 @@
-"""Federation: who trains what together, on what budget; the same at every party, and compared field
-by field when they meet.
+"""Federation: users, model, recipe and budget; the same for all, and compared when users connect.
 
-Noise is never in the file: every party derives it from the budget, and what it derived is part of
+Noise is never in the file: every user derives it from the budget, and the derived noise is part of
 what is compared.
 """
 
@@ -18,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from decor.choices import Dtype
+from decor.choices import Acceleration, Dtype
 from decor.errors import FragileGraphWarning, InputError, require
 from decor.graph.gossip import Gossip
 from decor.graph.topology import Topology
@@ -40,14 +39,15 @@ from .file import (
     Network,
     Privacy,
     Training,
-    member_of,
+    abbreviate,
+    locate_errors,
+    parse_member,
+    parse_section,
     refuse_unknown,
-    section_of,
-    shown,
-    written,
+    toml_text,
 )
-from .member_graph import check_reach, drawn_out, topology_of
-from .model import built, fitting, parameters
+from .member_graph import check_reach, normalise, topology_of
+from .model import build, convert_data, parameters
 
 if TYPE_CHECKING:
     from decor.learning.task import Task
@@ -55,20 +55,25 @@ if TYPE_CHECKING:
 __all__ = ["Federation", "Member", "Model", "Network", "Privacy", "Training"]
 
 _DIGITS = 6
-"""Of a derived sigma, rounded up: another machine's last digits, which differ in linear algebra,
-give the same number.
-"""
+"""Of a derived sigma, rounded up: linear algebra differs in its last digits between machines."""
 _LARGEST = 2**32 - 1024
 """Bytes of a model that fit in a frame."""
+_USER_FIELDS = ("name", "address", "key", "records")
+_SECTIONS: dict[str, type[Privacy | Training | Model | Network]] = {
+    "privacy": Privacy,
+    "training": Training,
+    "model": Model,
+    "network": Network,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """A federation's file, checked as a whole: made by `read`, by `parse`, or by a program from its
-    parts.
+    """A federation's file, checked as a whole; from `read`, `parse`, or made from its parts.
 
-    Users are numbered in the order of the file. Guarantee: `plan` meets the budget, or asking for
-    it raises.
+    Users are numbered in the order of the file.
+
+    Guarantee: `plan` meets the budget, or reading it raises.
     """
 
     name: str
@@ -79,30 +84,28 @@ class Federation:
     members: tuple[Member, ...]
 
     def __post_init__(self) -> None:
-        if NAME.taken(self.name) is None:
-            raise InputError(f"name must be {NAME.words}, not {shown(self.name)}")
+        NAME.check("name", self.name)
         object.__setattr__(self, "members", tuple(self.members))
+        # names, keys and addresses first: the graph below refers to users by their names
         self._check_members()
-        object.__setattr__(self, "network", drawn_out(self.network, self.members))
+        object.__setattr__(self, "network", normalise(self.network, self.members))
         check_reach(self.topology, self.members)
         self._check_records()
-        try:
+        with locate_errors("privacy.adversary: "):
             self.adversary.check(len(self.members))
-        except InputError as problem:
-            raise InputError(f"privacy.adversary: {problem}") from None
         if not self.privacy.any_delta:
-            try:
+            with locate_errors("privacy.delta: "):
                 self.budget.check_delta(self.exposure, self.topology)
-            except InputError as problem:
-                raise InputError(f"privacy.delta: {problem}") from None
+        # a model given as code is measured later: here torch must not be loaded
         if self.model.sizes is not None and self.model_bytes > _LARGEST:
             raise InputError(
-                f"[model] has {self.parameters:,} numbers, more than the 4 GB that a "
-                "message holds; make it smaller"
+                f"[model] has {self.parameters:,} parameters, more than the 4 GB that a message "
+                "holds; make it smaller"
             )
 
     @staticmethod
     def read(path: str | Path) -> Federation:
+        """Reads a federation's file."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except OSError as problem:
@@ -113,99 +116,83 @@ class Federation:
             raise InputError(
                 f"the federation {str(path)!r} is not a text file; give the TOML file"
             ) from None
-        try:
+        with locate_errors(f"the federation {str(path)!r}: "):
             return Federation.parse(text)
-        except InputError as problem:
-            raise InputError(f"the federation {str(path)!r}: {problem}") from None
 
     @staticmethod
     def parse(text: str) -> Federation:
+        """Reads the text of a federation's file."""
         try:
             return Federation.of(tomllib.loads(text))
+        # RecursionError: tomllib parses nested arrays recursively
         except (tomllib.TOMLDecodeError, RecursionError) as problem:
-            raise InputError(f"this is no TOML: {problem}") from None
+            raise InputError(f"this is not TOML: {problem}") from None
 
     @staticmethod
     def of(tables: Mapping[str, Any]) -> Federation:
-        """From the file's fields as plain values, nested as in the file; `to_tables` gives them
-        back.
-        """
-        refuse_unknown(
-            tables, ("format", "name", "privacy", "training", "model", "network", "users")
-        )
+        """From the file's fields as plain values, nested as in the file; inverse of `to_tables`."""
+        refuse_unknown(tables, ("format", "name", *_SECTIONS, "users"))
         if tables.get("format") != FORMAT:
             raise InputError(
-                f'format must be "{FORMAT}", not {shown(tables.get("format"))}; '
+                f'format must be "{FORMAT}", not {abbreviate(tables.get("format"))}; '
                 "other versions are not read"
             )
         if "name" not in tables:
-            raise InputError(f"name is missing; give {NAME.words}")
+            raise InputError(f"name is missing; give {NAME.description}")
         users = tables.get("users")
         if not isinstance(users, list):
             raise InputError(
                 "users are missing; give a [[users]] with name, address and key for each of them"
             )
-        return Federation(
-            name=tables["name"],
-            privacy=section_of(Privacy, tables.get("privacy"), "privacy"),
-            training=section_of(Training, tables.get("training"), "training"),
-            model=section_of(Model, tables.get("model"), "model"),
-            network=section_of(Network, tables.get("network"), "network"),
-            members=tuple(member_of(user, number) for number, user in enumerate(users)),
-        )
+        sections: dict[str, Any] = {
+            name: parse_section(kind, tables.get(name), name) for name, kind in _SECTIONS.items()
+        }
+        members = tuple(parse_member(user, number) for number, user in enumerate(users))
+        return Federation(name=tables["name"], members=members, **sections)
 
     def to_tables(self) -> dict[str, Any]:
-        """Every field as a plain value, defaults written out, None where a field has no meaning."""
-        sections = {
-            name: asdict(getattr(self, name))
-            for name in ("privacy", "training", "model", "network")
-        }
-        if not self.privacy.any_delta:  # a file of before this field has the same digest
+        """Every field as a plain value, defaults included; None where a field has no meaning."""
+        sections = {name: asdict(getattr(self, name)) for name in _SECTIONS}
+        # older files do not have this field, and must keep their digest
+        if not self.privacy.any_delta:
             del sections["privacy"]["any_delta"]
-        users = [
-            {"name": m.name, "address": m.address, "key": m.key, "records": m.records}
-            for m in self.members
-        ]
+        users = [{key: getattr(m, key) for key in _USER_FIELDS} for m in self.members]
         return {"format": FORMAT, "name": self.name, **sections, "users": users}
 
     def to_toml(self) -> str:
-        """What `parse` reads."""
-        return (
-            "# The same at every party. decor federation check FILE says what it promises.\n"
-        ) + written(self.to_tables())
+        """The text of the file, as `parse` reads it."""
+        head = "# The same at every party. decor federation check FILE says what it promises.\n"
+        return head + toml_text(self.to_tables())
 
     def fields(self) -> dict[str, Any]:
-        """Dotted name -> plain value; of the users, the columns."""
-        found: dict[str, Any] = {}
+        """Dotted name -> plain value; for each field of the users a list."""
+        flat: dict[str, Any] = {}
         for name, value in self.to_tables().items():
             if name == "users":
-                found |= {
-                    f"users.{key}": [user[key] for user in value]
-                    for key in ("name", "address", "key", "records")
-                }
+                flat |= {f"users.{key}": [user[key] for user in value] for key in _USER_FIELDS}
             elif isinstance(value, dict):
-                found |= {f"{name}.{key}": each for key, each in value.items()}
+                flat |= {f"{name}.{key}": each for key, each in value.items()}
             else:
-                found[name] = value
-        return found
+                flat[name] = value
+        return flat
 
     @cached_property
     def _full_digests(self) -> tuple[tuple[str, bytes], ...]:
-        held = self.fields() | {"derived.noise": [self.plan.sigma_cdp, self.plan.sigma_cor]}
-        return tuple(
-            (name, hashlib.sha256(_canonical(held[name])).digest()) for name in sorted(held)
-        )
+        # users whose machines derive different noise must notice: it would not cancel
+        values = self.fields() | {"derived.noise": [self.plan.sigma_cdp, self.plan.sigma_cor]}
+        names = sorted(values)
+        return tuple((name, hashlib.sha256(_canonical(values[name])).digest()) for name in names)
 
     @property
     def digests(self) -> tuple[tuple[str, bytes], ...]:
-        """Eight bytes for every field, and for the noise derived from them: what two who differ
-        compare.
-        """
+        """Eight bytes for each field and the derived noise: they show where two files differ."""
+        # eight bytes suffice to tell where files differ; `digest` decides whether they do
         return tuple((name, digest[:8]) for name, digest in self._full_digests)
 
     @cached_property
     def digest(self) -> bytes:
-        """Of all fields and the derived noise: equal exactly where they are."""
+        """The digest of all fields and the derived noise: equal only if all of them are."""
+        # names cannot hold a line break, so different fields never give the same bytes
         whole = hashlib.sha256(f"{FORMAT}\n".encode())
         for name, digest in self._full_digests:
             whole.update(f"{name}\n".encode() + digest)
@@ -213,7 +200,7 @@ class Federation:
 
     @property
     def budget(self) -> Budget:
-        """What the file allows: all of delta."""
+        """What the file allows, with all of delta."""
         return Budget(self.privacy.epsilon, self.privacy.delta)
 
     @cached_property
@@ -225,13 +212,12 @@ class Federation:
         training, privacy = self.training, self.privacy
         if privacy.unit == "user":
             return Exposure(training.clip, training.steps)
-        records = {m.name: m.records or 0 for m in self.members}
         return Exposure(
             training.clip,
             training.steps,
             "example",
             training.batch_size,
-            records,
+            {m.name: m.records or 0 for m in self.members},
             privacy.sampling,
             privacy.relation,
         )
@@ -243,16 +229,18 @@ class Federation:
 
     @cached_property
     def gossip(self) -> Gossip:
-        """The rounds of every step."""
-        return Gossip(
-            self.training.gossip_rounds,
-            {"no": False, "chebyshev": True}.get(self.training.accelerate, "designed"),
-        )
+        """The gossip rounds of a step."""
+        accelerate: dict[str, Acceleration] = {"no": False, "chebyshev": True}
+        name = self.training.accelerate
+        return Gossip(self.training.gossip_rounds, accelerate.get(name, "designed"))
 
     @cached_property
     def _derived(self) -> tuple[NoisePlan, tuple[str, ...]]:
+        """The plan, and the warnings of its calibration."""
         budget = self.budget
+        # warnings become `notes`: the command prints them with the plan
         with warnings.catch_warnings(record=True) as caught:
+            # also if the same warning was shown before
             warnings.simplefilter("always", FragileGraphWarning)
             plan = calibrate(
                 self.topology,
@@ -265,41 +253,46 @@ class Federation:
                 any_delta=self.privacy.any_delta,
             )
         assert isinstance(plan.sigma_cor, float)
+        # the rounded values are in the digest: every machine has to come to the same
         plan = replace(plan, sigma_cdp=_up(plan.sigma_cdp), sigma_cor=_up(plan.sigma_cor))
+        # checked again after the rounding, whatever calibrate did
         reached = plan.guarantee(budget.accounted.delta).epsilon
         if not reached <= budget.epsilon:
             raise InputError(
                 f"privacy.epsilon {budget.epsilon:g} cannot be met: the derived noise gives "
-                f"{reached:g}; raise it, take fewer "
-                "steps, or another graph"
+                f"{reached:g}; raise it, take fewer steps, or another graph"
             )
-        return plan, tuple(
-            str(each.message) for each in caught if issubclass(each.category, FragileGraphWarning)
-        )
+        fragile = [each for each in caught if issubclass(each.category, FragileGraphWarning)]
+        return plan, tuple(str(each.message) for each in fragile)
 
     @property
     def plan(self) -> NoisePlan:
-        """The noise that the budget takes, the same numbers on every machine."""
+        """The noise that the budget needs; the same values on every machine."""
         return self._derived[0]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What deriving the plan warned of."""
+        """Warnings of the plan's calibration."""
         return self._derived[1]
 
     def guarantee(self, adversary: Adversary | None = None) -> Guarantee:
-        """What the plan promises at the file's delta; infinity where the tables of the noise take
-        more of it than is left.
+        """What the plan promises at the file's delta.
+
+        Its epsilon is infinite if the tables of the noise take more of delta than is left.
+
+        Args:
+            adversary: Against whom; by default the file's.
         """
         return self.plan.guarantee_on_grid(self.grid.distance, self.budget.delta, adversary)
 
     @cached_property
     def grid(self) -> Grid:
-        """Of what leaves every user; loads torch for a model of code only."""
+        """The grid on which messages are noised; loads torch only for a model given as code."""
         return grid_of(self.plan, self.parameters)
 
     @cached_property
     def schedule(self) -> Schedule:
+        # Training allows each of them with its own schedule only
         if self.training.horizon is not None:
             return InverseTime(self.training.horizon)
         return Constant() if self.training.final is None else Cosine(self.training.final)
@@ -308,15 +301,12 @@ class Federation:
     def recipe(self) -> Recipe:
         """How to train, as the file says."""
         training = self.training
-        shared = {
-            each.name: getattr(training, each.name)
-            for each in fields(Recipe)
-            if hasattr(training, each.name)
-        }
-        own = {"schedule": self.schedule, "accelerate": self.gossip.accelerate}
-        # at example level the plan says it
-        batch_size = training.batch_size if self.privacy.unit == "user" else None
-        return Recipe(**shared | own | {"batch_size": batch_size})
+        names = [each.name for each in fields(Recipe) if hasattr(training, each.name)]
+        values = {name: getattr(training, name) for name in names}
+        values |= {"schedule": self.schedule, "accelerate": self.gossip.accelerate}
+        if self.privacy.unit == "example":
+            values["batch_size"] = None  # it is in the plan's exposure
+        return Recipe(**values)
 
     @property
     def learning_rate(self) -> float:
@@ -326,32 +316,25 @@ class Federation:
     def dtype(self) -> Dtype:
         return self.training.dtype
 
-    @property
-    def timeout(self) -> float:
-        return self.network.timeout
-
-    @property
-    def quorum(self) -> float:
-        return self.network.quorum
-
     def number_of(self, public: bytes) -> int:
-        """The user with this public key."""
+        """The number of the user with this public key."""
         for number, member in enumerate(self.members):
             if member.public == public:
                 return number
         raise InputError(
-            f"this key belongs to no user of {self.name!r}; take the key whose public line is in "
+            f"this key belongs to no user of {self.name!r}; use the key whose public line is in "
             "the file, or have it added"
         )
 
     @cached_property
     def parameters(self) -> int:
-        """How many numbers are trained; loads torch for a model of code only."""
+        """How many parameters are trained; loads torch only for a model given as code."""
         return parameters(self.model, self.dtype)
 
     @property
     def model_bytes(self) -> int:
-        """Of a model as it travels."""
+        """The size of a model as it is sent."""
+        # messages carry the parameters in the model's dtype, without a header of their own
         return self.parameters * (8 if self.dtype == "float64" else 4)
 
     def task(
@@ -361,41 +344,45 @@ class Federation:
         *,
         user: int | None = None,
     ) -> Task:
-        """What one user trains: the file's model on its own records, with public test records;
-        loads torch.
+        """What one user trains: the file's model on its own examples; loads torch.
 
-        With `user`, the number of records must be the file's (example level). No error repeats a
-        value of the data.
+        No error repeats a value of the data.
+
+        Args:
+            shard: The user's (X, y).
+            test: Public test examples.
+            user: The user's number; at example level its number of examples must be the file's.
         """
         require("torch", "train", "federations that train")
+        # here, not above: a file is checked without torch
         from decor.learning.task import Task
 
-        module, loss = built(self.model, self.dtype)
-        own = fitting(self.model, self.dtype, "the data", shard)
-        said = self.members[user].records if user is not None else None
-        if said is not None and said != len(own[0]):
+        module, loss = build(self.model, self.dtype)
+        own = convert_data(self.model, self.dtype, "the data", shard)
+        declared = self.members[user].records if user is not None else None
+        # the sampling rate, and so the epsilon, follows from the number in the file
+        if declared is not None and declared != len(own[0]):
             raise InputError(
-                f"the data has {len(own[0])} records, and users.records says {said}: the epsilon "
-                "would not be true; mend the "
-                "data, or have everybody take a file with the right number"
+                f"the data has {len(own[0])} records, and users.records says {declared}: the "
+                "epsilon would not be true; correct the data, or have all users take a file with "
+                "the right number"
             )
-        tested = None if test is None else fitting(self.model, self.dtype, "the test data", test)
-        return Task(module, loss, [own], test=tested, name=self.name, test_public=True)
+        if test is not None:
+            test = convert_data(self.model, self.dtype, "the test data", test)
+        return Task(module, loss, [own], test=test, name=self.name, test_public=True)
 
     def _check_members(self) -> None:
         if len(self.members) < 2:
             raise InputError(
                 f"users: there is {len(self.members) or 'none'}; a federation has two users or more"
             )
-        for column, values in (
-            ("name", [m.name for m in self.members]),
-            ("key", [m.key for m in self.members]),
-            ("address", [m.address for m in self.members if m.address]),
-        ):
-            twice = [value for value in values if values.count(value) > 1]
+        for column in ("name", "key", "address"):
+            values = [getattr(m, column) for m in self.members]
+            # several users may have no address
+            twice = [value for value in values if value and values.count(value) > 1]
             if twice:
                 raise InputError(
-                    f"users.{column} {shown(twice[0])} is there twice; give every user its own"
+                    f"users.{column} {abbreviate(twice[0])} is there twice; give every user its own"
                 )
 
     def _check_records(self) -> None:
@@ -404,8 +391,8 @@ class Federation:
             for member in self.members:
                 if member.records is not None:
                     raise InputError(
-                        f"users.records of {member.name!r} counts with privacy.unit "
-                        '= "example" only; drop it'
+                        f"users.records of {member.name!r} applies only with privacy.unit = "
+                        '"example"; drop it'
                     )
             return
         if batch is None:
@@ -416,8 +403,9 @@ class Federation:
             if member.records is None:
                 raise InputError(
                     f"users.records of {member.name!r} is missing; privacy.unit = "
-                    '"example" needs everybody\'s'
+                    '"example" needs it for all users'
                 )
+            # a sampling rate above 1 would not be a probability
             if member.records < batch:
                 raise InputError(
                     f"training.batch_size {batch} is larger than users.records of "
@@ -426,9 +414,10 @@ class Federation:
 
 
 def _up(sigma: float) -> float:
-    """Rounded to _DIGITS digits, never down: more noise of either kind is more privacy."""
+    """Rounds to _DIGITS digits, never down: more noise of either kind is more privacy."""
     return float(Context(prec=_DIGITS, rounding=ROUND_CEILING).plus(Decimal(sigma)))
 
 
 def _canonical(value: Any) -> bytes:
+    """The same bytes on every machine: no spaces, sorted keys, shortest decimals of floats."""
     return json.dumps(value, separators=(",", ":"), sort_keys=True, allow_nan=False).encode("ascii")

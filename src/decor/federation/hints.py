@@ -1,10 +1,11 @@
-"""What would make a federation stronger: every sentence is computed for this very federation."""
+"""Hints: what would make a federation stronger; every number is computed for this federation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -16,67 +17,66 @@ from decor.text import rounded_up
 from .federation import Federation
 
 _SAME = 1e-9
-"""Two epsilons that differ by less are the same."""
+"""Two epsilons that differ by less are the same, relatively."""
 
 _FEW = 3
-"""Colluders that are worth a thought beyond those planned for; against more, the accountant
-searches long.
-"""
+"""Colluders to consider beyond those of the plan; against more the accountant searches long."""
 
 
 def hints(federation: Federation, most: int = 3) -> tuple[str, ...]:
-    """Up to `most` changes with what each would bring, the weightiest first."""
+    """Up to `most` changes and what each would bring, the most important first."""
     return tuple(islice(_all(federation), most))
 
 
 def steady_ratio(users: int, steps: int) -> float:
-    """The ratio at which one step without one neighbour adds a quarter of the noise that the
-    average gets in the whole run.
+    """The ratio at which one absence is cheap: a quarter of the noise of the whole run.
 
-    The average of all models gets users * sigma_cdp^2 a step (and a factor that both share); an
-    edge whose other end is away adds sigma_cor^2 once.
+    The average of all models gets users * sigma_cdp^2 in a step (and a factor that both share). In
+    one step an edge whose other end is absent adds sigma_cor^2.
     """
     return users * steps / 4
 
 
 def _all(federation: Federation) -> Iterator[str]:
-    for each in (_insiders, _colluders, _absence, _delta, _steps, _epsilon):
+    for hint in (_insiders, _colluders, _absence, _delta, _steps, _epsilon):
         try:
-            said = each(federation)
-        except DecorError:  # the better federation cannot be made, so it is no advice
+            text = hint(federation)
+        except DecorError:  # the changed federation is not possible, so it is no advice
             continue
-        if said is not None:
-            yield said
+        if text is not None:
+            yield text
+
+
+def _with_privacy(now: Federation, **changes: Any) -> Federation:
+    return replace(now, privacy=replace(now.privacy, **changes))
 
 
 def _insiders(now: Federation) -> str | None:
-    """An eavesdropper is the weakest adversary, and every user is more than that."""
+    """An eavesdropper is the weakest adversary: every user knows more."""
+    # other adversaries are insiders already
     if now.adversary.colluders != 0:
         return None
-    better = replace(now, privacy=replace(now.privacy, adversary="curious"))
-    seen = now.guarantee(Adversary.curious()).epsilon
+    better = _with_privacy(now, adversary="curious")
+    curious = now.guarantee(Adversary.curious()).epsilon
     return (
         "The budget holds against outsiders only: a curious user, who knows its own secrets, "
-        f"gets epsilon {rounded_up(seen)}. "
-        f'privacy.adversary = "curious" holds that to {rounded_up(better.guarantee().epsilon)}, '
-        "with sigma_cdp "
-        f"{rounded_up(better.plan.sigma_cdp)} instead of {rounded_up(now.plan.sigma_cdp)}."
+        f'gets epsilon {rounded_up(curious)}. privacy.adversary = "curious" holds that to '
+        f"{rounded_up(better.guarantee().epsilon)}, with {_sigmas(better, now)}."
     )
 
 
 def _colluders(now: Federation) -> str | None:
-    """The fewest colluders against whom somebody's correlated noise is worth nothing, and edges
-    that would change it.
-    """
+    """Edges that keep the fewest users who can isolate another from doing so."""
     degree = int(now.topology.degrees.min())
+    # None: everyone; and a complete graph has no edge to add
     if now.adversary.colluders is None or degree >= len(now.members) - 1:
         return None
     most = max(degree, now.adversary.colluders)
     if most > max(_FEW, now.adversary.colluders):
         return None
-    pairs = joined(
-        now.topology, most + 1, frozenset(k for k, m in enumerate(now.members) if not m.address)
-    )
+    unreachable = frozenset(k for k, m in enumerate(now.members) if not m.address)
+    # with one neighbour more than colluders, some neighbour is honest
+    pairs = edges_to_add(now.topology, most + 1, unreachable)
     if not pairs:
         return None
     name = now.topology.name
@@ -84,66 +84,65 @@ def _colluders(now: Federation) -> str | None:
     better = replace(now, network=replace(now.network, topology=None, rows=None, edges=edges))
     colluders = Adversary(most)
     before, after = now.guarantee(colluders), better.guarantee(colluders)
-    added = ", ".join(f"{name(i)}-{name(j)}" for i, j in pairs[:4]) + (
-        f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""
-    )
-    edge = f"With the edge{'s' if len(pairs) > 1 else ''} {added} as well"
+    added = ", ".join(f"{name(i)}-{name(j)}" for i, j in pairs[:4])
+    more = f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""
+    change = f"With the edge{'s' if len(pairs) > 1 else ''} {added}{more} as well"
     if now.plan.sigma_cor == 0:
         if better.plan.sigma_cdp >= now.plan.sigma_cdp * (1 - _SAME):
             return None
         return (
-            f"Somebody can be isolated by {_people(most)}, so all noise is independent, as in "
-            f"local DP. {edge}, the same budget "
-            f"takes sigma_cdp {rounded_up(better.plan.sigma_cdp)} instead of "
-            f"{rounded_up(now.plan.sigma_cdp)}."
+            f"A user can be isolated by {_count_users(most)}, so all noise is independent, as in "
+            f"local DP. {change}, the same budget takes {_sigmas(better, now)}."
         )
     local = now.guarantee(Adversary.everyone()).epsilon
+    # advice only where now a user can be isolated, and where the edges change that
     if after.epsilon >= before.epsilon * (1 - _SAME) or before.epsilon < local * (1 - _SAME):
         return None
-    who = " and ".join(name(v) for v in before.worst_coalition) or _people(most)
+    coalition = " and ".join(name(v) for v in before.worst_coalition) or _count_users(most)
     return (
-        f"{who} together can isolate {name(before.worst_user)}, and get epsilon "
-        f"{rounded_up(before.epsilon)}: that of local DP. "
-        f"{edge}, no {_people(most)} can isolate anybody, and get {rounded_up(after.epsilon)}."
+        f"{coalition} together can isolate {name(before.worst_user)}, and get epsilon "
+        f"{rounded_up(before.epsilon)}: that of local DP. {change}, no {_count_users(most)} can "
+        f"isolate a user, and get {rounded_up(after.epsilon)}."
     )
 
 
 def _absence(now: Federation) -> str | None:
-    """Noise that does not cancel while somebody is away."""
-    s, c, n, steps = now.plan.sigma_cdp, now.plan.sigma_cor, len(now.members), now.training.steps
-    assert isinstance(c, float)
-    ratio = steady_ratio(n, steps)
-    if c**2 <= 2 * ratio * s**2:
+    """Noise that does not cancel while a neighbour is absent."""
+    ratio, plan = steady_ratio(len(now.members), now.training.steps), now.plan
+    assert isinstance(plan.sigma_cor, float)
+    # twice: a small gain is not worth a hint
+    if plan.sigma_cor**2 <= 2 * ratio * plan.sigma_cdp**2:
         return None
-    better = replace(now, privacy=replace(now.privacy, ratio=ratio)).plan
-    assert isinstance(better.sigma_cor, float)
+    better = _with_privacy(now, ratio=ratio)
     return (
-        "While a neighbour is away, their edge's noise does not cancel: one such step adds as "
-        "much to the average as the "
-        f"independent noise of {c**2 / (n * s**2):,.0f} steps. privacy.ratio = {ratio:g} makes "
-        "that "
-        f"{better.sigma_cor**2 / (n * better.sigma_cdp**2):,.0f} steps, with sigma_cdp "
-        f"{rounded_up(better.sigma_cdp)} instead of "
-        f"{rounded_up(s)}, and the same guarantee."
+        "While a neighbour is away, the noise of the edge to it does not cancel: one such step "
+        f"adds as much to the average as the independent noise of {_steps_per_absence(now):,.0f} "
+        f"steps. privacy.ratio = {ratio:g} makes that {_steps_per_absence(better):,.0f} steps, "
+        f"with {_sigmas(better, now)}, and the same guarantee."
     )
+
+
+def _steps_per_absence(federation: Federation) -> float:
+    """In how many steps the average gets as much noise as one edge adds if it does not cancel."""
+    plan = federation.plan
+    assert isinstance(plan.sigma_cor, float)
+    return plan.sigma_cor**2 / (len(federation.members) * plan.sigma_cdp**2)
 
 
 def _delta(now: Federation) -> str | None:
-    """A delta that lets a few be published outright."""
-    units = (
-        len(now.members) if now.privacy.unit == "user" else sum(m.records or 0 for m in now.members)
-    )
-    if now.privacy.delta * units <= 0.01:
+    """A delta that allows a few users or records to be published outright."""
+    by_user = now.privacy.unit == "user"
+    units = len(now.members) if by_user else sum(m.records or 0 for m in now.members)
+    expected = now.privacy.delta * units
+    if expected <= 0.01:
         return None
+    # one digit, as a person would write it
     delta = float(f"{0.001 / units:.0e}")
-    better = replace(now, privacy=replace(now.privacy, delta=delta)).plan
-    protected = "users" if now.privacy.unit == "user" else "records"
+    better = _with_privacy(now, delta=delta)
     return (
-        f"privacy.delta = {now.privacy.delta:g} is large beside {units:,} {protected}: publishing "
-        "one at random in "
-        f"{now.privacy.delta * units:.2g} of all cases would be within it. {delta:g} takes "
-        f"sigma_cdp {rounded_up(better.sigma_cdp)} "
-        f"instead of {rounded_up(now.plan.sigma_cdp)}."
+        f"privacy.delta = {now.privacy.delta:g} is large for {units:,} "
+        f"{'users' if by_user else 'records'}: publishing one of them at random in {expected:.2g} "
+        f"of all cases would be within it. {delta:g} takes {_sigmas(better, now)}."
     )
 
 
@@ -151,8 +150,9 @@ def _steps(now: Federation) -> str | None:
     half = now.training.steps // 2
     if half < 1:
         return None
-    exposure = replace(now.exposure, steps=half)
-    spent = replace(now.plan, exposure=exposure).guarantee_on_grid(now.grid.distance).epsilon
+    shorter = replace(now.plan, exposure=replace(now.exposure, steps=half))
+    # the same noise: only the number of steps changes
+    spent = shorter.guarantee_on_grid(now.grid.distance).epsilon
     before = now.guarantee().epsilon
     if not spent < before:
         return None
@@ -164,42 +164,49 @@ def _steps(now: Federation) -> str | None:
 
 def _epsilon(now: Federation) -> str | None:
     half = now.privacy.epsilon / 2
-    better = replace(now, privacy=replace(now.privacy, epsilon=half)).plan
-    times = better.sigma_cdp / now.plan.sigma_cdp
+    times = _with_privacy(now, epsilon=half).plan.sigma_cdp / now.plan.sigma_cdp
     return (
         f"Half the budget (privacy.epsilon = {half:g}) takes {times:.2f} times the independent "
         "noise."
     )
 
 
-def joined(
+def edges_to_add(
     topology: Topology, degree: int, unreachable: frozenset[int] = frozenset()
 ) -> list[tuple[int, int]]:
-    """Edges to add so that everybody has `degree` neighbours: the loneliest first, to the loneliest
-    and farthest.
+    """Edges that give every user `degree` neighbours; empty if that is not possible.
 
-    Two whom nobody can call are not joined; empty where it cannot be done.
+    Args:
+        topology: The graph so far.
+        degree: How many neighbours every user is to have.
+        unreachable: Users without an address: two of them cannot be neighbours.
     """
     from scipy.sparse.csgraph import shortest_path
 
     near = topology.adjacency.toarray() > 0
     far = shortest_path(topology.adjacency, unweighted=True)
-    found: list[tuple[int, int]] = []
+    added: list[tuple[int, int]] = []
     while near.sum(axis=1).min() < degree:
         degrees = near.sum(axis=1)
         user = int(np.argmin(degrees))
-        others = [
-            v
-            for v in range(topology.users)
-            if v != user and not near[user, v] and not (user in unreachable and v in unreachable)
-        ]
+        excluded = near[user].copy()
+        excluded[user] = True
+        if user in unreachable:
+            excluded[list(unreachable)] = True
+        others = np.flatnonzero(~excluded).tolist()
         if not others:
             return []
+        # fewest neighbours first, then the farthest: long edges make the graph mix faster
         other = min(others, key=lambda v: (degrees[v], -far[user, v], v))
         near[user, other] = near[other, user] = True
-        found.append((min(user, other), max(user, other)))
-    return sorted(found)
+        added.append((min(user, other), max(user, other)))
+    return sorted(added)
 
 
-def _people(count: int) -> str:
+def _sigmas(better: Federation, now: Federation) -> str:
+    new, old = better.plan.sigma_cdp, now.plan.sigma_cdp
+    return f"sigma_cdp {rounded_up(new)} instead of {rounded_up(old)}"
+
+
+def _count_users(count: int) -> str:
     return "one user" if count == 1 else f"{count} users"

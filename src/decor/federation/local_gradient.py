@@ -1,6 +1,4 @@
-"""One user alone: its gradient on its own data, clipped so that no rounding makes it longer, and
-its model as one vector.
-"""
+"""One user's gradient on its own data, clipped so that no rounding exceeds the clip."""
 
 from __future__ import annotations
 
@@ -14,10 +12,10 @@ from torch import Tensor
 
 from decor.choices import Dtype, Sampling
 from decor.errors import InputError
-from decor.learning.batches import Batch, secretly
+from decor.learning.batches import Batch, secret_batch
 from decor.learning.gradients.choose import choose_gradients
 from decor.learning.gradients.clip import Blocks, lengths, limits
-from decor.learning.gradients.module_randomness import WORDS, secret_coins
+from decor.learning.gradients.module_randomness import STATE_WORDS, torch_generator_from
 from decor.learning.gradients.modules import Modules
 from decor.learning.recipe import Recipe
 from decor.learning.task import Task
@@ -26,16 +24,22 @@ from decor.privacy.budget import Exposure
 from .vector_kernels import Vector
 
 _LARGEST_BATCH = 100_000
+"""Examples whose gradients can be summed within the allowance for rounding."""
 
 
-class Local:
-    """The data of one user: `task` has one shard.
+class LocalGradient:
+    """Clipped gradients of one user; models are flat vectors.
 
-    `random(n)` gives n bytes from the operating system.
+    Guarantee: at user level a gradient is at most `clip` long. At example level it is the sum of
+    the gradients of single examples, each at most `clip` long, divided by the batch size; the sum
+    is in double precision whatever the model's dtype.
 
-    Guarantee: at user level a gradient is at most `clip` long; at example level it is the sum of
-    single records' gradients divided by the batch size, each at most `clip` long, and summed in
-    double precision whatever the model's numbers are.
+    Args:
+        task: The user's data: one shard.
+        exposure: Clip, unit and sampling.
+        recipe: Local steps and, at user level, the batch size.
+        dtype: The model's.
+        random: `random(n)` returns n bytes from the operating system.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class Local:
     ) -> None:
         self.exposure, self.recipe, self.random = exposure, recipe, random
         self.dtype = np.dtype(dtype)
+        # sums over examples are in double precision: their rounding is part of the guarantee
         self.example = exposure.unit == "example"
         kind = torch.float64 if self.example or dtype == "float64" else torch.float32
         self._gradients = choose_gradients(task, exposure.unit, recipe.batch_size, kind, exact=True)
@@ -55,43 +60,40 @@ class Local:
         self._records = task.counts[0]
         if self.example and (exposure.batch_size or 0) > _LARGEST_BATCH:
             raise InputError(
-                f"batches of {exposure.batch_size:,} records are too large to be summed up "
-                "exactly enough; take smaller"
+                f"a batch of {exposure.batch_size:,} examples is too large to be summed exactly "
+                f"enough; take at most {_LARGEST_BATCH:,}"
             )
         self._shapes = [block.shape for block in self._gradients.initial()]
         self.parameters = sum(shape.numel() for shape in self._shapes)
 
     def start(self) -> Vector:
-        """The model that everybody begins with."""
-        return np.concatenate(
-            [block.numpy().ravel() for block in self._gradients.initial()]
-        ).astype(self.dtype, copy=False)
+        """The model that all users begin with."""
+        blocks = [block.numpy().ravel() for block in self._gradients.initial()]
+        return np.concatenate(blocks).astype(self.dtype, copy=False)
 
     def gradient(self, model: Vector, rate: float) -> tuple[Vector, float]:
-        """(g, factor): the clipped gradient of the model on a fresh batch is factor * g;
-        `local_steps` walk with `rate`.
+        """(g, factor): factor * g is the clipped gradient on a fresh batch.
+
+        Args:
+            model: Where the gradient is taken.
+            rate: Step size of local steps.
         """
         at = model.astype(self._kind, copy=False)
+        # gradients are computed by hand or by torch.func, without autograd's tape
         with torch.no_grad(), self._dropout():
             return (self._of_records(at), 1.0) if self.example else self._of_user(at, rate)
 
     def state(self, model: Vector) -> dict[str, Tensor]:
-        """The model by the names of its parameters, [1, ...]."""
-        blocks = [block[:, 0, 0] for block in self._blocks(model.astype(self._kind))]
-        named = self._gradients.state(blocks)
+        """The model by the names of its parameters, each of shape [1, ...]."""
+        named = self._gradients.state(self._own_blocks(model))
+        # tied parameters are stored under each of their names
         named |= {name: named[own].clone() for name, own in self._gradients.tied.items()}
         return {name: value.to(getattr(torch, self.dtype.name)) for name, value in named.items()}
 
     def metrics(self, model: Vector) -> dict[str, float]:
-        """Of public test data, if there are any.
-
-        What is measured on the user's own data stays here.
-        """
-        blocks = [block[:, 0, 0] for block in self._blocks(model.astype(self._kind))]
-        return {
-            name: float(value)
-            for name, value in self._gradients.evaluate(blocks, loss=False).items()
-        }
+        """Metrics on the public test data; nothing is measured on the user's own data."""
+        metrics = self._gradients.evaluate(self._own_blocks(model), loss=False)
+        return {name: float(value) for name, value in metrics.items()}
 
     @property
     def fixed(self) -> dict[str, Tensor]:
@@ -99,27 +101,30 @@ class Local:
 
     @contextmanager
     def _dropout(self) -> Iterator[None]:
-        """What a module draws for a record is secret: were it known, whose turn it is would
-        matter.
+        """Seeds what a module draws, such as dropout masks, from secret bytes.
+
+        With known masks, one example less would pass its mask to the next, and move the others'.
         """
         if not isinstance(self._gradients, Modules):
             yield
             return
-        with secret_coins(np.frombuffer(self.random(4 * WORDS), "<u4")):
+        with torch_generator_from(np.frombuffer(self.random(4 * STATE_WORDS), "<u4")):
             yield
 
     def _of_records(self, model: Vector) -> Vector:
         total, size = np.zeros(self.parameters), self.exposure.batch_size or 1
         clip = torch.tensor([[self.exposure.clip]], dtype=torch.float64)
+        # clipped gradients are added with weight one
         one = torch.ones(1, 1, dtype=torch.float64)
         batch = self._batch(size, self.exposure.sampling or "poisson")
-        self._gradients.add_records(
+        self._gradients.add_clipped_examples(
             self._blocks(total), self._blocks(model), batch, slice(0, 1), clip, one
         )
         return total
 
     def _of_user(self, model: Vector, rate: float) -> tuple[Vector, float]:
         total = self._mean(model)
+        # the sum of several steps is clipped as one gradient
         if self.recipe.local_steps > 1:
             walked = model - rate * total
             for _ in range(self.recipe.local_steps - 1):
@@ -128,35 +133,31 @@ class Local:
                 walked -= rate * step
         length = float(lengths(torch.from_numpy(total)))
         if not math.isfinite(length):
-            # as if there were no data: to stop here would tell others that these data, and not
-            # others', made it overflow
+            # as if there were no data: stopping here would reveal that these data overflow
             return np.zeros_like(total), 1.0
-        # factor * gradient is taken in float64, whatever the gradient is in
-        limit = float(
-            limits(
-                torch.tensor(self.exposure.clip, dtype=torch.float64),
-                torch.float64,
-                self.parameters,
-            )
-        )
+        # factor * gradient is computed in float64, whatever the gradient's dtype
+        clip = torch.tensor(self.exposure.clip, dtype=torch.float64)
+        limit = float(limits(clip, torch.float64, self.parameters))
         factor = 1.0 if length <= limit else limit / length
-        # below the normal numbers a factor is rounded by more than the limit allows for
-        return (
-            (total, factor) if factor >= np.finfo(np.float64).tiny else (np.zeros_like(total), 1.0)
-        )
+        # a subnormal factor is rounded by more than the limit allows for
+        if factor < np.finfo(np.float64).tiny:
+            return np.zeros_like(total), 1.0
+        return total, factor
 
     def _mean(self, model: Vector) -> Vector:
         batch = self._batch(self.recipe.batch_size, "fixed")
-        found = [
-            block.numpy().ravel()
-            for block in self._gradients.mean(self._blocks(model), batch, slice(0, 1))
-        ]
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        means = self._gradients.mean(self._blocks(model), batch, slice(0, 1))
+        flat = [block.numpy().ravel() for block in means]
+        return flat[0] if len(flat) == 1 else np.concatenate(flat)
 
     def _batch(self, size: int | None, sampling: Sampling) -> Batch:
-        return secretly(self._records, size, sampling, self.random)
+        return secret_batch(self._records, size, sampling, self.random)
+
+    def _own_blocks(self, model: Vector) -> Blocks:
+        """A copy of the model as blocks [1, ...], without the axes of settings and batches."""
+        return [block[:, 0, 0] for block in self._blocks(model.astype(self._kind))]
 
     def _blocks(self, flat: Vector) -> Blocks:
-        """The vector's own memory, cut into the model's parts."""
+        """Views of the vector, one per parameter of the model."""
         parts = torch.split(torch.from_numpy(flat), [shape.numel() for shape in self._shapes])
         return [part.view(1, 1, 1, *shape) for part, shape in zip(parts, self._shapes, strict=True)]

@@ -1,6 +1,4 @@
-"""The model that a federation's file names: how large it is, the module itself, and data in the
-shape it takes.
-"""
+"""The model of a federation's file: its size, its module, and data in the shape it takes."""
 
 from __future__ import annotations
 
@@ -17,70 +15,66 @@ Pair = tuple[Any, Any]
 
 
 def parameters(model: Model, dtype: Dtype) -> int:
-    """How many numbers are trained; loads torch for a model of code only."""
+    """How many parameters are trained; loads torch only for a model given as code."""
     if model.sizes is None:
-        return sum(p.numel() for p in built(model, dtype)[0].parameters() if p.requires_grad)
+        module, _ = build(model, dtype)
+        return sum(p.numel() for p in module.parameters() if p.requires_grad)
+    # without torch: a file is checked on machines that do not train
     bias = 0 if model.kind == "linear" else 1
     return sum((inputs + bias) * outputs for inputs, outputs in pairwise(model.sizes))
 
 
-def built(model: Model, dtype: Dtype) -> Pair:
-    """A new module and its loss, with the weights that everybody starts from."""
+def build(model: Model, dtype: Dtype) -> Pair:
+    """A new module with the weights that all users start from, and its loss."""
     require("torch", "train", "federations that train")
     import torch
 
     from decor.learning import losses, models
 
-    made: Pair
+    features, classes, seed = model.features or 0, model.classes or 0, model.seed or 0
+    module: torch.nn.Module
     match model.kind:
         case "logistic":
-            made = models.logistic(model.features or 0), losses.logistic
+            module, loss = models.logistic(features), losses.logistic
         case "multinomial":
-            made = models.multinomial(model.features or 0, model.classes or 0), losses.cross_entropy
+            module, loss = models.multinomial(features, classes), losses.cross_entropy
         case "linear":
-            made = models.linear(model.features or 0), losses.squared
+            module, loss = models.linear(features), losses.squared
         case "mlp":
-            made = (
-                models.mlp(
-                    *(model.sizes or ()), activation=model.activation or "", seed=model.seed or 0
-                ),
-                losses.cross_entropy,
-            )
+            activation = model.activation or ""
+            module = models.mlp(*(model.sizes or ()), activation=activation, seed=seed)
+            loss = losses.cross_entropy
         case _:
-            made = _of_code(model.code or "", model.seed or 0)
-    return made[0].to(getattr(torch, dtype)), made[1]
+            module, loss = _call_code(model.code or "", seed)
+    return module.to(getattr(torch, dtype)), loss
 
 
-def _of_code(name: str, seed: int) -> Pair:
-    """What the public function gives, with torch's own randomness at the seed; torch's state is
-    left as it was.
-    """
+def _call_code(name: str, seed: int) -> Pair:
+    """What the public function returns, with torch's randomness at the seed."""
     import torch
 
-    function = own_data.function_of(name, "model.code")
-    with torch.random.fork_rng(devices=[]):
+    # the file names code that all users can read; it is run on each user's machine
+    function = own_data.import_function(name, "model.code")
+    with torch.random.fork_rng(devices=[]):  # torch's own state stays as it was
         torch.manual_seed(seed)
         try:
             made = function()
-        except Exception as problem:  # whatever other people's code raises, it is theirs to mend
+        except Exception as problem:  # any error of the user's code is the user's to correct
             raise InputError(
                 f"model.code {name!r} failed: {type(problem).__name__}: {problem}"
             ) from problem
-    if (
-        not isinstance(made, tuple)
-        or len(made) != 2
-        or not isinstance(made[0], torch.nn.Module)
-        or not callable(made[1])
-    ):
-        raise InputError(
-            f"model.code {name!r} must give (torch.nn.Module, loss), not {type(made).__name__}"
-        )
-    return made
+    match made:
+        case (torch.nn.Module(), loss) if isinstance(made, tuple) and callable(loss):
+            return made
+    raise InputError(
+        f"model.code {name!r} must return (torch.nn.Module, loss), not {type(made).__name__}"
+    )
 
 
-def fitting(model: Model, dtype: Dtype, what: str, shard: Pair) -> Pair:
-    """Records and targets in the types that the model takes; an error says where they do not fit,
-    never what they are.
+def convert_data(model: Model, dtype: Dtype, what: str, shard: Pair) -> Pair:
+    """Examples and targets in the dtypes that the model takes.
+
+    An error says where the data do not fit, never what they are.
     """
     import torch
 
@@ -89,22 +83,25 @@ def fitting(model: Model, dtype: Dtype, what: str, shard: Pair) -> Pair:
     except (TypeError, ValueError, RuntimeError):
         raise InputError(f"{what} must be a pair (X, y) of arrays") from None
     kind = getattr(torch, dtype)
+    # code decides about shapes itself; floats get the federation's dtype
     if model.kind is None:
-        return tuple(part.to(kind) if part.is_floating_point() else part for part in (X, y))  # type: ignore[return-value]
+        X, y = (part.to(kind) if part.is_floating_point() else part for part in (X, y))
+        return X, y
     if X.dim() != 2 or X.shape[1] != model.features:
         shape = tuple(X.shape[1:])
         raise InputError(
-            f"{what} has records of shape {shape}, and model.features is "
-            f"{model.features}; give as many"
+            f"{what} has records of shape {shape}, and model.features is {model.features}; give "
+            "as many"
         )
     if model.kind == "linear":
         return X.to(kind), y.to(kind)
     classes = model.classes or 2
+    # written so that NaN is wrong too
     wrong = ~((y >= 0) & (y < classes) & (y == y.to(torch.int64)))
     if y.dim() != 1 or bool(wrong.any()):
         where = f" at record {int(wrong.nonzero()[0])} (counted from 0)" if y.dim() == 1 else ""
         raise InputError(
-            f"{what} has a label{where} that is no class from 0 to {classes - 1}; "
-            "number the classes from 0"
+            f"{what} has a label{where} that is not a class from 0 to {classes - 1}; number the "
+            "classes from 0"
         )
     return X.to(kind), y.long()

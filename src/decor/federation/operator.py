@@ -1,6 +1,4 @@
-"""A node at work for its operator: what it logs, how it answers questions, and how it stops when it
-is told to.
-"""
+"""A node as its operator sees it: its log, its answers to questions, and how it stops."""
 
 from __future__ import annotations
 
@@ -20,81 +18,77 @@ from decor.results.run import Run
 from .node import Node
 
 _MMAP_THRESHOLD = -3
-"""glibc's name for it."""
+"""M_MMAP_THRESHOLD of glibc's malloc.h."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
-class Logbook:
-    """One line an event: when, who, what, and its facts as name=value.
-
-    Nothing secret ever reaches it.
-    """
+class EventLog:
+    """One line per event: time, user, event, and its facts as name=value. Never a secret."""
 
     user: str
     to: TextIO
 
     def __call__(self, event: str, **facts: object) -> None:
         now = time.time()
-        when = (
-            time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
-        )
-        words = [f"{name}={_word(value)}" for name, value in facts.items()]
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+        named = {"user": self.user, "event": event, **facts}
+        words = [f"{name}={_quote(value)}" for name, value in named.items()]
         # a log that cannot be written is no reason to stop: the ledger is what counts
         with suppress(OSError):
-            print(
-                when,
-                f"user={_word(self.user)}",
-                f"event={_word(event)}",
-                *words,
-                file=self.to,
-                flush=True,
-            )
+            print(f"{seconds}.{int(now * 1000) % 1000:03d}Z", *words, file=self.to, flush=True)
 
 
-def _word(value: object) -> str:
+def _quote(value: object) -> str:
+    # one event, one line: no line breaks or control characters
     text = "".join(c if c.isprintable() else "?" for c in str(value))
     return text if text and not set(text) & set(' "=') else '"' + text.replace('"', "'") + '"'
 
 
-def told(problem: Exception) -> str:
-    """Our own sentence; of other people's exceptions the name alone, as what they say might repeat
-    data.
-    """
+def error_text(problem: Exception) -> str:
+    """Our own message; of any other exception only its type: its message might repeat data."""
     return str(problem) if isinstance(problem, DecorError) else type(problem).__name__
 
 
-def give_memory_back() -> None:
-    """Large blocks go back to the system when they are freed: by default glibc keeps several
-    models' worth of them.
-    """
+def return_freed_memory() -> None:
+    """Makes malloc return large blocks at once: glibc would keep several models' worth of them."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 20)
 
 
-async def attended(node: Node, socket: Path | None, metrics: int | None) -> Run:
-    """The node's run, until it ends or the operator ends it (SIGINT, SIGTERM): then as far as it
-    came.
+async def run_node(node: Node, socket: Path | None, metrics: int | None) -> Run:
+    """Runs a node until it ends, or until SIGINT or SIGTERM.
+
+    Args:
+        node: The node.
+        socket: Where to answer `decor status`; None: nowhere.
+        metrics: Port for Prometheus on this machine; None: none.
+
+    Returns:
+        The run, as far as it has come.
     """
-    give_memory_back()
+    return_freed_memory()
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
         if socket is not None:
-            await stack.enter_async_context(status.answering(socket, node.described))
+            await stack.enter_async_context(status.serve_socket(socket, node.status))
         if metrics is not None:
-            await stack.enter_async_context(status.measured(metrics, node.described))
-        work = asyncio.create_task(node.trained())
-        for number in (signal.SIGINT, signal.SIGTERM):
+            await stack.enter_async_context(status.serve_metrics(metrics, node.status))
+        work = asyncio.create_task(node.train())
+        for number in _SIGNALS:
+            # cancelling ends the connections in good order
             loop.add_signal_handler(number, work.cancel)
         try:
             return await work
         except asyncio.CancelledError:
             node.log("stopped", step=node.step, why="by its operator; start it again to go on")
+            # saved as far as it has come; the ledger lets it continue
             stopped = node.outcome()
-            node.keep(stopped)
+            node.save(stopped)
             return stopped
         except Exception as problem:
-            node.log("failed", step=node.step, why=told(problem))
+            node.log("failed", step=node.step, why=error_text(problem))
             raise
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in _SIGNALS:
                 loop.remove_signal_handler(number)

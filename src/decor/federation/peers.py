@@ -1,6 +1,4 @@
-"""Peers: the engine that runs every user as a process of its own, with real TLS between them, on
-this machine.
-"""
+"""Peers: the engine that runs each user as a process of its own, with real TLS between them."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,25 +24,33 @@ from decor.net.identity import Identity
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
 from decor.training.engine import IN_MEMORY, Callback, Capabilities, Setting
-from decor.training.manifest import versions
-from decor.training.measurement import PUBLIC
+from decor.training.manifest import private_manifest
+from decor.training.measurement import TEST_METRICS
 from decor.training.validation import check
 
 from .federation import Member
-from .local_federation import Together
+from .local_federation import LocalFederation
 from .terms import Terms
 
 
 @dataclass(frozen=True)
 class Peers:
-    """Real peers: keys and noise from the operating system, nothing repeatable.
+    """Runs each user as a process of its own, as a deployed federation does.
 
-    `folder` keeps their ledgers and logs.
+    Keys and noise are from the operating system, so no run can be repeated. Metrics are of the
+    last model only: a federation measures nothing on the way that its users would have to share.
 
-    A neighbour may be silent for `timeout` seconds; a user goes on with a share `quorum` of its
-    neighbours. Metrics are of the end alone: a federation measures nothing on the way that its
-    users would have to share. The run is a private one. With `private_metrics` the run keeps the
-    training loss as well, which is known here because all data is on one machine.
+    Attributes:
+        dtype: Of the models that are sent.
+        timeout: Seconds of silence after which a step goes on without a neighbour.
+        quorum: Least share of its neighbours that a user goes on with, above 0 and at most 1.
+        folder: Where ledgers, logs and models are kept; None: nowhere after the run.
+        private_metrics: Also keep the training loss, which is known here because all data is on
+            one machine. The guarantee does not cover it: it must not be published.
+
+    Guarantee:
+        The plan's epsilon at the delta of its budget. Noise is drawn on a grid, and what the tables
+        of the noise take of delta is accounted for.
     """
 
     dtype: Dtype = "float32"
@@ -57,12 +64,13 @@ class Peers:
             raise InputError(f'dtype must be "float32" or "float64", not {self.dtype!r}')
         if not self.timeout > 0 or not 0 < self.quorum <= 1:
             raise InputError(
-                "timeout is a number of seconds above 0, and quorum a share above 0 and at most 1"
+                "timeout must be above 0 seconds, and quorum a share above 0 and at most 1, not "
+                f"{self.timeout!r} and {self.quorum!r}"
             )
 
     @property
     def seed(self) -> None:
-        """Peers draw from the operating system."""
+        """None: peers draw from the operating system."""
         return None
 
     @property
@@ -83,54 +91,63 @@ class Peers:
         callbacks: Sequence[Callback] = (),
         resume: Run | None = None,
     ) -> list[Run]:
+        """Trains with one setting; see `decor.train`.
+
+        Args:
+            task: The users' data and the model.
+            settings: One setting: a plan that was made for a budget, and a learning rate.
+            recipe: How to train, with at least one gossip round per step.
+            callbacks: None: peers cannot be watched step by step.
+            resume: None: an interrupted federation continues from its ledgers (`decor node`).
+
+        Returns:
+            The run of all users together.
+
+        Raises:
+            InputError: Peers cannot run this.
+            DecorError: A user could not go on; the message names it and its log.
+        """
         self.capabilities.check(self, settings, recipe, callbacks, resume)
+        # `check` has refused several settings
         (setting,) = settings
-        task = check(task, setting.plan, recipe, allow_disconnected=True)
-        if setting.plan.budget is None:
+        plan = setting.plan
+        # the same checks as of the simulator's private runs
+        task = check(task, plan, recipe, allow_disconnected=True)
+        if plan.budget is None:
             raise InputError(
-                "peers promise something to people: make the plan for a budget, with "
+                "peers promise privacy to people: make the plan for a budget, with "
                 "decor.calibrate()"
             )
-        if setting.plan.adversary.average_only:
+        # central DP needs a server that sees only averages
+        if plan.adversary.average_only:
             raise InputError(
                 "peers have no server, so they cannot run central DP; use Vectorised()"
             )
+        # fresh keys: this federation lives as long as the run
         identities = [Identity.new() for _ in range(task.users)]
-        terms = self.terms(task, setting, recipe, identities, setting.plan.budget.delta)
+        terms = self.terms(task, setting, recipe, identities, plan.budget.delta)
+
+        def report(statuses: list[dict[str, Any]]) -> None:
+            slowest = min((status["step"] for status in statuses), default=0)
+            what = f"{task.users} peers training {task.name}"
+            progress.report(what, slowest, plan.exposure.steps)
+
+        # a folder of our own is removed after the run
         with ExitStack() as stack:
             folder = Path(
                 self.folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="decor-"))
             )
-            tasks = alone(task)
-            steps = setting.plan.exposure.steps
-            runs = Together(
-                terms,
-                identities,
-                tasks,
-                folder,
-                on_status=lambda said: progress.report(
-                    f"{task.users} peers training {task.name}",
-                    min((s["step"] for s in said), default=0),
-                    steps,
-                ),
-            ).trained()
-        manifest = {
-            "simulated": False,
-            "task": {"name": task.name, "users": task.users, "parameters": task.parameters},
-            "learning_rate": setting.learning_rate,
-            "seed": "secret",
-            "recipe": recipe.described(),
-            "engine": {
-                "name": "peers",
-                "dtype": self.dtype,
-                "timeout": self.timeout,
-                "quorum": self.quorum,
-            },
-            "noise": {"kind": "grid", "distance": terms.grid.distance},
-            "versions": versions(),
-            "run": terms.digest.hex()[:16],
+            tasks = split_by_user(task)
+            runs = LocalFederation(terms, identities, tasks, folder, on_status=report).run()
+        engine = {
+            "name": "peers",
+            "dtype": self.dtype,
+            "timeout": self.timeout,
+            "quorum": self.quorum,
         }
-        return [joined(task, setting.plan, runs, manifest, self.private_metrics)]
+        name, distance = terms.digest.hex()[:16], terms.grid.distance
+        manifest = private_manifest(engine, task, setting, recipe, distance, name).to_json()
+        return [combine(task, plan, runs, manifest, self.private_metrics)]
 
     def terms(
         self,
@@ -140,14 +157,21 @@ class Peers:
         identities: Sequence[Identity],
         delta: float,
     ) -> Terms:
-        """As of a federation's file, for a plan that is there already; nobody else takes part, so
-        the digest is of the keys.
+        """The terms that a federation's file would give, for an existing plan.
+
+        Args:
+            task: The users' data and the model.
+            setting: The plan and the learning rate.
+            recipe: How to train.
+            identities: The users' keys.
+            delta: What is promised, the part of the noise tables included.
         """
         ports = transport.free_ports(task.users)
         members = tuple(
             Member(name=f"user-{i}", address=f"127.0.0.1:{port}", public=identity.public)
             for i, (identity, port) in enumerate(zip(identities, ports, strict=True))
         )
+        # there is no file to compare: the keys are fresh, so they identify the federation
         digest = hashlib.sha256(b"".join(identity.public for identity in identities)).digest()
         return Terms(
             task.name,
@@ -162,16 +186,17 @@ class Peers:
             (("all", digest[:8]),),
             self.timeout,
             self.quorum,
+            # at least a minute: on a busy machine processes start slowly
             patience=max(60.0, self.timeout),
         )
 
 
-def alone(task: Task) -> list[Task]:
+def split_by_user(task: Task) -> list[Task]:
     """The task as each of its users has it."""
     return [Task(task.model, task.loss, [shard], name=task.name) for shard in task.shards]
 
 
-def joined(
+def combine(
     task: Task,
     plan: NoisePlan,
     runs: Sequence[Run],
@@ -180,26 +205,34 @@ def joined(
 ) -> Run:
     """All users' runs as one, measured as the simulator does.
 
-    With `private_metrics` it keeps the training loss as well.
+    Args:
+        task: The data of all users.
+        plan: The plan of the runs.
+        runs: One run per user.
+        manifest: Of the result.
+        private_metrics: Also keep the training loss.
     """
     models: dict[str, Tensor] = {
         name: torch.cat([run.models[name] for run in runs]) for name in runs[0].models
     }
+    # in float64, whatever the dtype of the models
     gradients = choose_gradients(task, plan.exposure.unit, None, torch.float64)
     own = {name: value.double() for name, value in models.items() if name not in gradients.tied}
-    mean = [block.mean(0, keepdim=True) for block in gradients.blocks(own)]
-    every = {
-        name: float(value) for name, value in gradients.evaluate(mean, loss=private_metrics).items()
-    }
-    found = {name: every[name] for name in PUBLIC if name in every and task.test_public}
-    found["consensus"] = sum(
-        float((block - centre).square().sum())
-        for block, centre in zip(gradients.blocks(own), mean, strict=True)
-    ) / len(runs)
-    taken = max(run.steps_taken for run in runs)
-    history: dict[str, list[float]] = {
-        "step": [taken],
-        **{name: [value] for name, value in found.items()},
-    }
-    private = history | {name: [value] for name, value in every.items()} if private_metrics else {}
-    return Run(plan, history, models, taken, None, manifest, {}, runs[0].fixed, private)
+    blocks = gradients.blocks(own)
+    mean = [block.mean(0, keepdim=True) for block in blocks]
+    measured = gradients.evaluate(mean, loss=private_metrics)
+    metrics = {name: float(value) for name, value in measured.items()}
+    # metrics on data that are not public stay out of the history, which is published
+    public = TEST_METRICS if task.test_public else ()
+    published = {name: metrics[name] for name in public if name in metrics}
+    deviations = [
+        float((block - centre).square().sum()) for block, centre in zip(blocks, mean, strict=True)
+    ]
+    published["consensus"] = sum(deviations) / len(runs)
+    steps = max(run.steps_taken for run in runs)
+    history: dict[str, list[float]] = {"step": [steps]}
+    history |= {name: [value] for name, value in published.items()}
+    private = {}
+    if private_metrics:
+        private = history | {name: [value] for name, value in metrics.items()}
+    return Run(plan, history, models, steps, None, manifest, {}, runs[0].fixed, private)

@@ -8,8 +8,8 @@ from functools import cached_property
 from decor.choices import Dtype
 from decor.errors import InputError
 from decor.learning.recipe import Recipe
-from decor.net.link import Neighbour
-from decor.net.peer import Course
+from decor.net.neighbour import Neighbour
+from decor.net.peer import RunLength
 from decor.noise.grid import Grid
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
@@ -20,7 +20,7 @@ from .federation import Federation, Member
 
 @dataclass(frozen=True)
 class Terms:
-    """The same at every user. `delta` is what is promised, the tables' share included."""
+    """The same for all users. `delta` is the promised one; the noise tables' part is in it."""
 
     name: str
     members: tuple[Member, ...]
@@ -39,13 +39,13 @@ class Terms:
     def __post_init__(self) -> None:
         if self.recipe.gossip.rounds < 1:
             raise InputError(
-                "a federation needs a round of gossip in every step, or nobody would "
-                "hear of anybody"
+                "a federation needs a round of gossip in every step: without it no user learns "
+                "from another"
             )
 
     @staticmethod
     def of(federation: Federation) -> Terms:
-        """A file's; loads torch."""
+        """The terms of a federation's file; loads torch."""
         return Terms(
             federation.name,
             federation.members,
@@ -57,13 +57,14 @@ class Terms:
             federation.parameters,
             federation.digest,
             federation.digests,
-            federation.timeout,
-            federation.quorum,
+            federation.network.timeout,
+            federation.network.quorum,
             federation.network.patience,
         )
 
     @cached_property
     def grid(self) -> Grid:
+        # the same at every user: it follows from the plan and the size of the model
         return grid_of(self.plan, self.parameters)
 
     @cached_property
@@ -71,35 +72,37 @@ class Terms:
         """What the whole plan promises, which holds however early a run stops."""
         return self.plan.guarantee_on_grid(self.grid.distance, self.delta)
 
-    def spent(self, steps: int) -> Guarantee:
-        """What so many messages of a user have cost, if their number was fixed in advance."""
+    def guarantee_after(self, steps: int) -> Guarantee:
+        """What so many messages of a user cost, if their number was fixed in advance."""
         return self.plan.guarantee_on_grid(self.grid.distance, self.delta, steps=steps)
 
     @property
-    def course(self) -> Course:
-        return Course(
-            self.plan.exposure.steps, self.recipe.gossip.rounds, self.recipe.final_gossip.rounds
-        )
+    def run_length(self) -> RunLength:
+        recipe = self.recipe
+        steps = self.plan.exposure.steps
+        return RunLength(steps, recipe.gossip.rounds, recipe.final_gossip.rounds)
 
     def neighbours(self, number: int) -> tuple[Neighbour, ...]:
-        """Of two with addresses the higher number calls; who has none calls everybody."""
-        found = []
+        """The neighbours of a user, and which of them it dials."""
+        own = self.members[number]
+        neighbours = []
         for j in self.plan.topology.neighbours(number):
-            other, own = self.members[j], self.members[number]
-            dials = not own.address if not (own.address and other.address) else number > j
-            found.append(
+            other = self.members[j]
+            # exactly one of two dials: the one without an address, else the higher number
+            dials = number > j if own.address and other.address else not own.address
+            neighbours.append(
                 Neighbour(int(j), other.name, other.public, other.address, dials, bool(number < j))
             )
-        return tuple(found)
+        return tuple(neighbours)
 
     def multiples(self, number: int) -> dict[int, int]:
-        """neighbour -> by how much, and with which sign, this user takes the edge's noise."""
-        found = {}
-        for (low, high), multiple in zip(
-            self.plan.topology.edges.tolist(), self.grid.multiples, strict=True
-        ):
+        """Neighbour -> the factor, with its sign, by which this user takes the edge's noise."""
+        multiples = {}
+        edges = self.plan.topology.edges.tolist()
+        # edges are listed from the lower to the higher user
+        for (low, high), multiple in zip(edges, self.grid.multiples, strict=True):
             if number == low:
-                found[high] = multiple
+                multiples[high] = multiple
             elif number == high:
-                found[low] = -multiple
-        return found
+                multiples[low] = -multiple  # opposite signs: the noise cancels in the average
+        return multiples

@@ -1,5 +1,5 @@
 # mypy: disallow-untyped-decorators=False
-"""Whole models at once, in one pass over memory: in NumPy every operation would be another."""
+"""Operations on whole models in one pass over memory, where NumPy would take several."""
 
 from __future__ import annotations
 
@@ -12,27 +12,24 @@ from decor.arrays import Array
 
 Vector = Array
 LARGEST = 1e18
-"""Of a model's numbers: with these, and data of any sensible size, no gradient overflows in double
-precision.
-"""
+"""The largest parameter: up to here, with sensible data, no gradient overflows in float64."""
 
 
-def moved(model: Vector, direction: Vector, rate: float, keep: float) -> Vector | None:
-    """keep * model - rate * direction in the model's own type; None if that is not moderate."""
+def descend(model: Vector, direction: Vector, rate: float, keep: float) -> Vector | None:
+    """keep * model - rate * direction in the model's dtype; None if that is not bounded."""
     out = np.empty_like(model)
+    # checked in the same pass that writes it
     return out if _move(model, direction, rate, keep, out) else None
 
 
-def moderate(model: Vector) -> bool:
-    """Whether all numbers are within LARGEST of zero.
-
-    Not a number is not; nor is what could make a gradient overflow.
-    """
-    return bool(_moderate(model, LARGEST))
+def is_bounded(model: Vector) -> bool:
+    """Whether all parameters are within LARGEST of zero; NaN is not."""
+    return bool(_is_bounded(model, LARGEST))
 
 
-def pulled(mixed: Vector, now: Vector, other: Vector, weight: float) -> None:
-    """mixed += weight * (other - now): models that agree stay as they are, whatever the weight."""
+def pull_towards(mixed: Vector, now: Vector, other: Vector, weight: float) -> None:
+    """mixed += weight * (other - now), in place: equal models stay as they are."""
+    # the weight in the model's dtype, or float32 models would be mixed in float64
     _pull(mixed, now, other, mixed.dtype.type(weight))
 
 
@@ -46,7 +43,7 @@ def _move(model: Vector, direction: Vector, rate: float, keep: float, out: Vecto
 
 
 @njit(cache=True, nogil=True)
-def _moderate(model: Vector, largest: float) -> bool:
+def _is_bounded(model: Vector, largest: float) -> bool:
     fine = True
     for k in range(len(model)):
         fine &= abs(model[k]) <= largest

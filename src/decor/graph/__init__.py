@@ -1,4 +1,4 @@
-"""Who talks to whom."""
+"""Graphs of users: which users exchange models and share noise secrets."""
 
 from .families import (
     complete,

@@ -1,4 +1,4 @@
-"""The graphs people ask for by name, and graphs from edges or networkx."""
+"""Graph families by name, and graphs from edges or networkx."""
 
 from __future__ import annotations
 
@@ -17,92 +17,127 @@ from .topology import MAX_USERS, Family, Topology
 
 
 def ring(users: int) -> Topology:
-    """Everybody has two neighbours; any two users can isolate a third."""
+    """A cycle: each user has two neighbours, and those two together can isolate it.
+
+    Args:
+        users: The number of users, at least 3.
+    """
     n = _size("ring", users, 3, "path(2) joins two users")
     return _family("ring", (n,), n, _cycle(n))
 
 
 def path(users: int) -> Topology:
-    """A ring cut open."""
+    """A ring with one edge removed.
+
+    Args:
+        users: The number of users.
+    """
     n = _size("path", users, 1)
     i = np.arange(n - 1, dtype=np.int64)
     return _family("path", (n,), n, np.stack([i, i + 1], axis=1))
 
 
 def star(users: int) -> Topology:
-    """User 0 is everybody's only neighbour, and can isolate each of them."""
+    """User 0 is the only neighbour of all others, and can isolate each of them.
+
+    Args:
+        users: The number of users, the centre included.
+    """
     n = _size("star", users, 1)
     leaves = np.arange(1, n, dtype=np.int64)
     return _family("star", (n,), n, np.stack([np.zeros_like(leaves), leaves], axis=1))
 
 
 def complete(users: int) -> Topology:
-    """Everybody talks to everybody."""
+    """An edge between every two users.
+
+    Args:
+        users: The number of users, at most 20,000.
+    """
     n = _size("complete", users, 1)
+    # 200 million edges would take gigabytes
     if n > 20_000:
         raise GraphError(
-            f"complete({n}) has {n * (n - 1) // 2:,} edges; use random_regular({n}, "
-            "degree=16) instead"
+            f"complete({n}) has {n * (n - 1) // 2:,} edges; use random_regular({n}, degree=16)"
         )
     return _family("complete", (n,), n, np.stack(np.triu_indices(n, 1), axis=1).astype(np.int64))
 
 
 def hypercube(dimension: int) -> Topology:
-    """2**dimension users; neighbours differ in one bit."""
+    """2**dimension users; the numbers of neighbours differ in one bit.
+
+    Args:
+        dimension: The number of bits, from 0 to 26.
+    """
     k = _size("hypercube", dimension, 0, most=26)
-    n = 1 << k
-    i = np.arange(n, dtype=np.int64)
-    edges = [
-        np.stack([i[i & bit == 0], i[i & bit == 0] | bit], axis=1)
-        for bit in (1 << b for b in range(k))
-    ]
-    return _family(
-        "hypercube",
-        (k,),
-        n,
-        _sorted(np.concatenate(edges) if edges else np.empty((0, 2), dtype=np.int64)),
-    )
+    i = np.arange(1 << k, dtype=np.int64)
+    edges = [np.empty((0, 2), dtype=np.int64)]
+    for bit in (1 << b for b in range(k)):
+        lower = i[i & bit == 0]
+        edges.append(np.stack([lower, lower | bit], axis=1))
+    return _family("hypercube", (k,), 1 << k, _in_order(np.concatenate(edges)))
 
 
 def torus(rows: int, columns: int) -> Topology:
-    """A grid whose borders meet (the paper calls it "grid"); four neighbours each when both sides
-    are at least 3.
+    """A grid whose opposite sides are joined (the paper calls it "grid").
+
+    Args:
+        rows: Users in each column, at least 2.
+        columns: Users in each row, at least 2. With 3 or more both ways, all have 4 neighbours.
     """
     r, c = _size("torus", rows, 2), _size("torus", columns, 2)
-    return _family("torus", (r, c), r * c, _product(_closed(r), r, _closed(c), c))
+    # two users share one edge, not the two of a cycle
+    down, across = (_cycle(n) if n > 2 else path(2).edges for n in (r, c))
+    return _family("torus", (r, c), r * c, _product(down, r, across, c))
 
 
 def grid(rows: int, columns: int) -> Topology:
-    """A lattice with borders: corners have two neighbours."""
+    """A lattice with borders: the corners have two neighbours.
+
+    Args:
+        rows: Users in each column.
+        columns: Users in each row.
+    """
     r, c = _size("grid", rows, 1), _size("grid", columns, 1)
     return _family("grid", (r, c), r * c, _product(path(r).edges, r, path(c).edges, c))
 
 
 def random_regular(users: int, degree: int, seed: int = 0) -> Topology:
-    """A random graph in which everybody has `degree` neighbours: the usual good choice."""
+    """A random graph in which each user has `degree` neighbours: the usual good choice.
+
+    Args:
+        users: The number of users.
+        degree: Neighbours of each user, fewer than `users`; users x degree must be even.
+        seed: Selects the graph; the same seed gives the same graph.
+    """
     import networkx as nx
 
     n = _size("random_regular", users, 1)
-    k = _size("random_regular degree", degree, 0, most=MAX_USERS)
+    k = _size("random_regular degree", degree, 0)
     if k >= n:
         raise GraphError(
-            f"random_regular({n}, degree={k}): a user has at most {n - 1} "
-            f"neighbours; use complete({n})"
+            f"random_regular({n}, degree={k}): a user has at most {n - 1} neighbours; "
+            f"use complete({n})"
         )
     if n * k % 2:
         raise GraphError(
             f"random_regular({n}, degree={k}): users x degree must be even; take degree "
             f"{k + 1 if k + 1 < n else k - 1}"
         )
-    if k > n // 2:  # who is not joined is as random, and far quicker to draw
-        graph = nx.complement(nx.random_regular_graph(n - 1 - k, n, seed=_seed(seed)))
-    else:
-        graph = nx.random_regular_graph(k, n, seed=_seed(seed))
-    return Topology(n, _pairs(graph.edges()))
+    # the complement of a random regular graph is as random, and far quicker to draw if k is large
+    dense = k > n // 2
+    graph = nx.random_regular_graph(n - 1 - k if dense else k, n, seed=_seed(seed))
+    return Topology(n, _pairs((nx.complement(graph) if dense else graph).edges()))
 
 
 def erdos_renyi(users: int, probability: float, seed: int = 0) -> Topology:
-    """Every edge is there with the given probability, independently; may be disconnected."""
+    """Each possible edge is present independently; the graph may be disconnected.
+
+    Args:
+        users: The number of users.
+        probability: Of each edge, from 0 to 1.
+        seed: Selects the graph; the same seed gives the same graph.
+    """
     import networkx as nx
 
     n = _size("erdos_renyi", users, 1)
@@ -111,17 +146,29 @@ def erdos_renyi(users: int, probability: float, seed: int = 0) -> Topology:
         raise GraphError(
             f"erdos_renyi({n}, {probability!r}): the probability must be between 0 and 1"
         )
+    # networkx's fast sampler takes the logarithm of 1 - p
     graph = nx.fast_gnp_random_graph(n, p, seed=_seed(seed)) if p < 1.0 else nx.complete_graph(n)
     return Topology(n, _pairs(graph.edges()))
 
 
 def from_edges(users: int, edges: ArrayLike, labels: Iterable[str] | None = None) -> Topology:
-    """The graph with these edges; users are numbered from 0."""
+    """The graph with these edges.
+
+    Args:
+        users: The number of users.
+        edges: Pairs of user numbers, counted from 0, in any order and orientation.
+        labels: One unique name per user; None calls users by their numbers.
+    """
     return Topology(users, edges, tuple(labels) if labels is not None else None)  # type: ignore[arg-type]
 
 
 def from_networkx(graph: Any) -> Topology:
-    """The graph of a networkx.Graph; node names become labels, edge attributes are not read."""
+    """The topology of a networkx graph.
+
+    Args:
+        graph: An undirected networkx.Graph. Node names become labels, unless they are 0 to n-1;
+            edge attributes are ignored.
+    """
     if not hasattr(graph, "is_directed"):
         raise GraphError(
             f"a networkx.Graph is needed, not {type(graph).__name__}; for a list of edges use "
@@ -129,7 +176,7 @@ def from_networkx(graph: Any) -> Topology:
         )
     if graph.is_directed():
         raise GraphError(
-            "secrets are shared by two users, so the graph must be undirected; pass "
+            "two users share each secret, so the graph must be undirected; pass "
             "graph.to_undirected()"
         )
     if graph.is_multigraph():
@@ -140,14 +187,15 @@ def from_networkx(graph: Any) -> Topology:
     if not nodes:
         raise GraphError("the graph has no users; add at least one node")
     if all(isinstance(node, int) for node in nodes):
+        # so that user k is node k whatever the order of insertion
         nodes.sort()
     number = {node: k for k, node in enumerate(nodes)}
     labels = None if nodes == list(range(len(nodes))) else tuple(str(node) for node in nodes)
     return Topology(len(nodes), _pairs((number[a], number[b]) for a, b in graph.edges()), labels)
 
 
-def _size(what: str, value: object, least: int, otherwise: str = "", most: int = MAX_USERS) -> int:
-    return checks.count(what, value, least, most, hint=otherwise, error=GraphError)
+def _size(what: str, value: object, least: int, hint: str = "", most: int = MAX_USERS) -> int:
+    return checks.count(what, value, least, most, hint=hint, error=GraphError)
 
 
 def _seed(seed: object) -> int:
@@ -161,29 +209,22 @@ def _family(name: str, sizes: tuple[int, ...], users: int, edges: Ints) -> Topol
 
 
 def _cycle(n: int) -> Ints:
-    i = np.arange(n - 1, dtype=np.int64)
-    edges = np.empty((n, 2), dtype=np.int64)
-    edges[0], edges[1] = (0, 1), (0, n - 1)
-    edges[2:, 0], edges[2:, 1] = i[1:], i[1:] + 1
-    return edges
-
-
-def _closed(n: int) -> Ints:
-    """A cycle; of two users, the one edge they share."""
-    return _cycle(n) if n > 2 else np.array([[0, 1]], dtype=np.int64)
+    """Sorted edges of a cycle of n > 2 users: 0-1, 0-(n-1), then 1-2, 2-3 and so on."""
+    i = np.arange(1, n - 1, dtype=np.int64)
+    return np.concatenate([[(0, 1), (0, n - 1)], np.stack([i, i + 1], axis=1)])
 
 
 def _product(first: Ints, rows: int, second: Ints, columns: int) -> Ints:
     """Edges of the Cartesian product of two graphs, node (r, c) numbered r * columns + c."""
     down = first[:, None, :] * columns + np.arange(columns)[None, :, None]
     across = second[None, :, :] + (np.arange(rows) * columns)[:, None, None]
-    return _sorted(np.concatenate([down.reshape(-1, 2), across.reshape(-1, 2)]))
+    return _in_order(np.concatenate([down.reshape(-1, 2), across.reshape(-1, 2)]))
 
 
-def _sorted(edges: Ints) -> Ints:
+def _in_order(edges: Ints) -> Ints:
     return edges[np.lexsort((edges[:, 1], edges[:, 0]))]
 
 
 def _pairs(edges: Iterable[tuple[int, int]]) -> Ints:
-    pairs = np.array([tuple(edge) for edge in edges], dtype=np.int64)
-    return pairs.reshape(-1, 2)
+    # the reshape is for graphs without edges
+    return np.array([tuple(edge) for edge in edges], dtype=np.int64).reshape(-1, 2)

@@ -1,6 +1,4 @@
-"""The gossip weights W: how fast they reach consensus, and how much correlated noise one round
-leaves.
-"""
+"""The gossip weights W: their consensus rate, and how much correlated noise one round leaves."""
 
 from __future__ import annotations
 
@@ -8,19 +6,17 @@ import numpy as np
 
 from decor.arrays import Floats
 
-from .spectrum import DENSE_LIMIT, extreme_eigenvalue, laplacian_spectrum
+from .laplacian import DENSE_LIMIT, extreme_eigenvalue, laplacian_spectrum
 from .topology import Topology
 
 
 def consensus_rate(topology: Topology) -> float:
-    """p of the paper: one gossip round shrinks the squared distance to the average by 1 - p; 0 when
-    disconnected.
-    """
+    """The paper's p: a round shrinks the squared distance to the average by 1 - p; 0 if split."""
     return consensus_rate_within_components(topology) if topology.is_connected else 0.0
 
 
 def consensus_rate_within_components(topology: Topology) -> float:
-    """As `consensus_rate`, towards the average of each component: 1 when nobody has a neighbour."""
+    """As `consensus_rate`, towards the average of each component; 1 if there is no edge."""
     if topology.edge_count == 0:
         return 1.0
     spectrum = laplacian_spectrum(topology)
@@ -28,31 +24,29 @@ def consensus_rate_within_components(topology: Topology) -> float:
         w = 1.0 - spectrum[1:] / (1.0 + int(topology.degrees[0]))
         return float(1.0 - np.abs(w).max() ** 2)
     if topology.users <= DENSE_LIMIT:
+        # in ascending order, so the 1 of each component comes last
         w = np.linalg.eigvalsh(topology.mixing.toarray())
         return float(1.0 - np.abs(w[: topology.users - topology.component_count]).max() ** 2)
     return float(1.0 - extreme_eigenvalue(topology.mixing, topology.components) ** 2)
 
 
 def edge_heterogeneity(topology: Topology) -> Floats:
-    """|W_i - W_j|^2 of every edge: what one gossip round leaves of that edge's noise, per unit of
-    variance.
-    """
-    W = topology.mixing
+    """|W_i - W_j|^2 of each edge: the share of its noise variance that one round leaves."""
     i, j = topology.edges.T
     if topology.users <= DENSE_LIMIT:
-        dense = W.toarray()
-        result: Floats = ((dense[i] - dense[j]) ** 2).sum(axis=1)
-        return result
-    result = np.asarray((W[i] - W[j]).power(2).sum(axis=1)).ravel()
-    return result
+        dense = topology.mixing.toarray()
+        return np.asarray(((dense[i] - dense[j]) ** 2).sum(axis=1))
+    W = topology.mixing
+    return np.asarray((W[i] - W[j]).power(2).sum(axis=1)).ravel()
 
 
 def heterogeneity(topology: Topology) -> float:
-    """H_G(W) of the paper; 0 when there is no edge."""
+    """H_G(W) of the paper; 0 if there is no edge."""
     return float(edge_heterogeneity(topology).mean() / 2) if topology.edge_count else 0.0
 
 
 def distance_to_average(topology: Topology) -> float:
-    """|W - J|_F^2, J averaging each component."""
+    """|W - J|_F^2, where J averages each component."""
     w, diagonal = topology.edge_weights, topology.self_weights
+    # W J = J, so |W - J|^2 = |W|^2 - |J|^2, and |J|^2 is the number of components
     return float(2 * (w**2).sum() + (diagonal**2).sum() - topology.component_count)

@@ -1,9 +1,9 @@
-"""Topology: who talks to whom. Validated once, at the door; every later line may rely on it."""
+"""Topology: an undirected graph of users, validated once when it is built."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,53 +24,68 @@ MAX_USERS = 100_000_000
 
 @dataclass(frozen=True)
 class Family:
-    """A graph known by name and sizes, for which closed forms may exist."""
+    """A graph known by name and sizes, for which closed forms may exist.
+
+    Attributes:
+        name: The function that builds it: "ring", "torus", "complete" and so on.
+        sizes: The arguments of that function.
+    """
 
     name: str
     sizes: tuple[int, ...]
 
     @property
     def vertex_transitive(self) -> bool:
-        """Whether every user looks like every other, so that one target stands for all."""
+        """Whether all users are equivalent, so that results for one user hold for all."""
         return self.name in ("ring", "torus", "complete", "hypercube")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Topology:
-    """An undirected graph of users 0..n-1: simple, possibly disconnected, immutable, equal when its
-    edges are equal.
+    """An undirected, simple graph of users 0 to n-1: immutable, possibly disconnected.
 
-    `edges` may come in any order and orientation; it is kept as an (m, 2) array, lower user first,
-    sorted. `labels` are the names people know the users by; without them a user is called by its
-    number.
+    Two topologies are equal when their users, edges and labels are equal.
+
+    Attributes:
+        users: The number of users.
+        edges: Pairs of user numbers, in any order and orientation. Kept as a sorted (m, 2) array
+            with the lower user first.
+        labels: One unique name per user; None calls each user by its number.
+        family: Set for graphs built by a function such as `ring`; None for all others.
+
+    Raises:
+        GraphError: If an edge is a self-loop, is given twice, or names an unknown user; or if
+            labels are not unique.
     """
 
     users: int
     edges: Ints
     labels: tuple[str, ...] | None = None
+    # not an argument: closed forms trust the family, so no caller may claim one
     family: Family | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        users = _checked_users(self.users)
+        users = checks.count("the number of users", self.users, 1, MAX_USERS, error=GraphError)
         object.__setattr__(self, "users", users)
         if self.labels is not None:
-            object.__setattr__(self, "labels", _checked_labels(self.labels, users))
-        edges = _checked_edges(self.edges, users, self.name)
-        edges.flags.writeable = False
-        object.__setattr__(self, "edges", edges)
+            object.__setattr__(self, "labels", _unique_labels(self.labels, users))
+        self._set_edges(_normal_edges(self.edges, users, self.name))
 
     @classmethod
     def _of_family(cls, family: Family, users: int, edges: Ints) -> Topology:
-        """For the constructors of families alone: closed forms trust the name, so the edges must be
-        what it says.
-        """
+        """For the builders of families only: the edges must be exactly those of the family."""
         self = cls(users, np.empty((0, 2), dtype=np.int64))
-        edges.flags.writeable = False
-        object.__setattr__(self, "edges", edges)
+        # skips validation, which would sort millions of edges that are sorted already
+        self._set_edges(edges)
         object.__setattr__(self, "family", family)
         return self
 
+    def _set_edges(self, edges: Ints) -> None:
+        edges.flags.writeable = False
+        object.__setattr__(self, "edges", edges)
+
     def name(self, user: int) -> str:
+        """The label of `user`, or its number as text if the graph has no labels."""
         return self.labels[user] if self.labels is not None else str(user)
 
     @property
@@ -84,13 +99,7 @@ class Topology:
     @cached_property
     def adjacency(self) -> csr_array:
         """Sparse 0/1 matrix with sorted indices."""
-        from scipy.sparse import coo_array
-
-        i, j = self.edges.T
-        ones = np.ones(2 * self.edge_count)
-        matrix = coo_array(
-            (ones, (np.r_[i, j], np.r_[j, i])), shape=(self.users, self.users)
-        ).tocsr()
+        matrix = self._symmetric(np.ones(self.edge_count))
         matrix.sort_indices()
         return matrix
 
@@ -103,38 +112,40 @@ class Topology:
 
     @property
     def edge_weights(self) -> Floats:
-        """Metropolis weight 1 / (1 + max(deg i, deg j)) of every edge, in the order of `edges`.
+        """Metropolis weight 1 / (1 + max(deg i, deg j)) of each edge, in the order of `edges`.
 
-        The paper's 1 / (deg(i) + 1) is symmetric and doubly stochastic on regular graphs only;
-        there the two agree.
+        The paper's 1 / (deg(i) + 1) is symmetric and doubly stochastic on regular graphs only.
+        On regular graphs the two are equal.
         """
         i, j = self.edges.T
-        return np.asarray(
-            1.0 / (1.0 + np.maximum(self.degrees[i], self.degrees[j])), dtype=np.float64
-        )
+        larger = np.maximum(self.degrees[i], self.degrees[j])
+        return np.asarray(1.0 / (1.0 + larger), dtype=np.float64)
 
     @property
     def self_weights(self) -> Floats:
-        """The weight W_ii that every user gives its own model."""
-        i, j = self.edges.T
-        given = np.bincount(i, self.edge_weights, self.users) + np.bincount(
-            j, self.edge_weights, self.users
-        )
-        return np.asarray(1.0 - given, dtype=np.float64)
+        """The weight W_ii that each user gives its own model."""
+        (i, j), w = self.edges.T, self.edge_weights
+        given_away = np.bincount(i, w, self.users) + np.bincount(j, w, self.users)
+        return np.asarray(1.0 - given_away, dtype=np.float64)
 
     @property
     def mixing(self) -> csr_array:
         """Metropolis weights W: symmetric and doubly stochastic on every graph."""
+        return self._symmetric(self.edge_weights, self.self_weights)
+
+    def _symmetric(self, values: Floats, diagonal: Floats | None = None) -> csr_array:
+        """The sparse symmetric matrix with one value per edge, and a diagonal if given."""
         from scipy.sparse import coo_array
 
         i, j = self.edges.T
-        k = np.arange(self.users)
-        values = np.r_[self.edge_weights, self.edge_weights, self.self_weights]
-        return coo_array(
-            (values, (np.r_[i, j, k], np.r_[j, i, k])), shape=(self.users,) * 2
-        ).tocsr()
+        k = np.arange(self.users if diagonal is not None else 0)
+        entries = np.r_[values, values, diagonal if diagonal is not None else ()]
+        places = (np.r_[i, j, k], np.r_[j, i, k])
+        return coo_array((entries, places), shape=(self.users, self.users)).tocsr()
 
     def neighbours(self, user: int) -> Ints:
+        """The users that share an edge with `user`, in ascending order."""
+        # no scan of all edges, which a complete graph has n^2 / 2 of
         if self.family is not None and self.family.name == "complete":
             return np.delete(np.arange(self.users, dtype=np.int64), user)
         i, j = self.edges.T
@@ -142,8 +153,8 @@ class Topology:
 
     @cached_property
     def components(self) -> Ints:
-        """The number of the connected component of every user."""
-        if self.family is not None:  # every family that has a name here is connected
+        """The number of each user's connected component."""
+        if self.family is not None:  # every family is connected
             return np.zeros(self.users, dtype=np.int64)
         from scipy.sparse.csgraph import connected_components
 
@@ -159,15 +170,15 @@ class Topology:
 
     @property
     def vertex_transitive(self) -> bool:
-        """True only when known to be so; a graph from a file may be transitive without our
-        knowing.
-        """
+        """True only if known to be so; a graph from a file may be transitive undetected."""
         return self.family is not None and self.family.vertex_transitive
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over users, edges and labels: equal graphs, equal digests, on every machine."""
+        """SHA-256 over users, edges and labels: the same on every machine for equal graphs."""
+        # saved results hold this digest, so its bytes must never change
         h = hashlib.sha256(f"decor-topology-1 {self.users} {self.edge_count}\n".encode())
+        # fixed byte order, and a length before each label so that ("ab", "c") is not ("a", "bc")
         h.update(self.edges.astype("<i8").tobytes())
         for label in self.labels or ():
             h.update(len(label.encode()).to_bytes(4, "little") + label.encode())
@@ -186,14 +197,14 @@ class Topology:
 
     @property
     def description(self) -> str:
-        """The graph in a few words."""
+        """Users, edges and parts in one short line."""
         if self.family is not None:
             return f"{self.users:,} users on {self!r}"
         parts = "connected" if self.is_connected else f"in {self.component_count:,} parts"
         return f"{self.users:,} users, {self.edge_count:,} edges, {parts}"
 
     def to_networkx(self) -> Any:
-        """A networkx.Graph with the labels as node names (numbers when there are none)."""
+        """A networkx.Graph whose nodes are the labels, or the user numbers if there are none."""
         import networkx as nx
 
         names: Sequence[str | int] = self.labels if self.labels is not None else range(self.users)
@@ -203,11 +214,7 @@ class Topology:
         return graph
 
 
-def _checked_users(users: object) -> int:
-    return checks.count("the number of users", users, 1, MAX_USERS, error=GraphError)
-
-
-def _checked_labels(labels: Sequence[str], users: int) -> tuple[str, ...]:
+def _unique_labels(labels: Sequence[str], users: int) -> tuple[str, ...]:
     names = tuple(str(label) for label in labels)
     if len(names) != users:
         raise GraphError(
@@ -219,7 +226,8 @@ def _checked_labels(labels: Sequence[str], users: int) -> tuple[str, ...]:
     return names
 
 
-def _checked_edges(edges: ArrayLike, users: int, name: Any) -> Ints:
+def _normal_edges(edges: ArrayLike, users: int, name: Callable[[int], str]) -> Ints:
+    """The edges, validated and sorted, each with its lower user first; `name` is for messages."""
     try:
         pairs = np.asarray(edges if isinstance(edges, np.ndarray) else list(edges))  # type: ignore[arg-type]
     except (ValueError, TypeError) as problem:
@@ -229,26 +237,26 @@ def _checked_edges(edges: ArrayLike, users: int, name: Any) -> Ints:
     if pairs.size == 0:
         return np.empty((0, 2), dtype=np.int64)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
+        text = repr(edges)
         raise GraphError(
             "edges must be pairs of whole user numbers, such as [(0, 1), (1, 2)], "
-            f"not {_shown(edges)}"
+            f"not {text if len(text) <= 60 else text[:57] + '...'}"
         )
     pairs = np.sort(pairs.astype(np.int64), axis=1)
+    # pairs are sorted within an edge, so these two tests cover both users
     outside = (pairs[:, 0] < 0) | (pairs[:, 1] >= users)
     if outside.any():
         i, j = pairs[int(np.argmax(outside))].tolist()
-        unknown = i if i < 0 else j
         raise GraphError(
-            f"edge {i}-{j} names user {unknown}, but there are {users} users, numbered 0 to "
-            f"{users - 1}; "
-            "raise the number of users or mend the edge"
+            f"edge {i}-{j} names user {i if i < 0 else j}, but there are {users} users, numbered "
+            f"0 to {users - 1}; raise the number of users or correct the edge"
         )
     loops = pairs[:, 0] == pairs[:, 1]
     if loops.any():
-        i = int(pairs[int(np.argmax(loops)), 0])
-        raise GraphError(f"edge {name(i)}-{name(i)} joins user {name(i)} to itself; remove it")
-    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
-    pairs = np.ascontiguousarray(pairs[order])
+        user = name(int(pairs[int(np.argmax(loops)), 0]))
+        raise GraphError(f"edge {user}-{user} joins user {user} to itself; remove it")
+    # equal edges are neighbours after sorting
+    pairs = np.ascontiguousarray(pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))])
     twice = (pairs[1:] == pairs[:-1]).all(axis=1)
     if twice.any():
         i, j = pairs[int(np.argmax(twice))].tolist()
@@ -256,8 +264,3 @@ def _checked_edges(edges: ArrayLike, users: int, name: Any) -> Ints:
             f"edge {name(i)}-{name(j)} is given twice; give every edge once, in either direction"
         )
     return pairs
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,1 +1,1 @@
-"""Models, data and gradients. This room knows no noise and no graph."""
+"""Models, data, batches and gradients. No noise is added here."""

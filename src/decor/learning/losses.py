@@ -1,4 +1,4 @@
-"""Losses with a fast path: each is the mean over records of what one record costs."""
+"""Losses with a fast path. Each is the mean over examples."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from decor.errors import InputError
+
+# A run's fingerprint hashes the code and the constants of its loss, the docstring among them.
+# Change neither: runs of earlier versions could not be resumed. More documentation is added below.
 
 
 def logistic(output: Tensor, target: Tensor) -> Tensor:
@@ -25,12 +28,21 @@ def squared(output: Tensor, target: Tensor) -> Tensor:
     return (output - _like(output, target)).square().flatten(1).sum(1).mean() / 2
 
 
+for _loss in (logistic, cross_entropy, squared):
+    _loss.__doc__ = f"""{_loss.__doc__}
+
+    Args:
+        output: What the model gives, examples first.
+        target: The labels or values to predict, one for every output of `logistic` and `squared`.
+    """
+
+
 def _like(output: Tensor, target: Tensor) -> Tensor:
-    """One target for every output: torch would otherwise compare every output with every target."""
+    """The target in the shape of the output."""
+    # torch would otherwise broadcast, and compare every output with every target
     if output.numel() != target.numel():
         raise InputError(
-            f"the model gives {tuple(output.shape[1:])} numbers a record and the targets have "
-            f"{tuple(target.shape[1:])}; "
-            "give one target for every output"
+            f"the model gives {tuple(output.shape[1:])} values per example and the targets have "
+            f"{tuple(target.shape[1:])}; give one target for every output"
         )
     return target.reshape(output.shape)

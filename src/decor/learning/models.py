@@ -1,6 +1,6 @@
 """Plain torch models on the CPU in float32.
 
-None of them reads or moves torch's global random state.
+None of them reads or advances torch's global random state.
 """
 
 from __future__ import annotations
@@ -17,13 +17,20 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 
 def logistic(features: int) -> nn.Linear:
-    """One logit, for two classes; starts at zero."""
+    """One logit, for two classes; starts at zero.
+
+    Args:
+        features: Inputs per example.
+    """
     return multinomial(features, 1)
 
 
 def multinomial(features: int, classes: int) -> nn.Linear:
-    """One logit a class; starts at zero, which is fair to every class and, the problem being
-    convex, as good a start as any.
+    """One logit per class; starts at zero, which favours no class (the problem is convex).
+
+    Args:
+        features: Inputs per example.
+        classes: Outputs.
     """
     layer = _linear(features, classes)
     nn.init.zeros_(layer.weight)
@@ -32,17 +39,25 @@ def multinomial(features: int, classes: int) -> nn.Linear:
 
 
 def linear(features: int) -> nn.Linear:
-    """The inner product with a vector, no bias; starts at ones."""
+    """The inner product with a vector, without bias; starts at ones.
+
+    Args:
+        features: Inputs per example.
+    """
     layer = _linear(features, 1, bias=False)
     nn.init.ones_(layer.weight)
     return layer
 
 
 def mlp(*sizes: int, activation: str = "relu", seed: int = 0) -> nn.Sequential:
-    """Linear layers of these sizes, from features to classes, with an activation between any two.
+    """Linear layers of these sizes, with an activation between every two.
 
-    Weights and biases are uniform between -1/sqrt(inputs) and 1/sqrt(inputs), as torch draws them,
-    and follow the seed.
+    Weights and biases are uniform between -1/sqrt(inputs) and 1/sqrt(inputs), as torch draws them.
+
+    Args:
+        sizes: From features to classes, such as 784, 128, 10.
+        activation: "relu" or "tanh".
+        seed: Selects the initial weights.
     """
     if len(sizes) < 2:
         raise InputError(f"mlp takes at least two sizes, such as mlp(784, 128, 10), not {sizes}")
@@ -52,6 +67,7 @@ def mlp(*sizes: int, activation: str = "relu", seed: int = 0) -> nn.Sequential:
     layers: list[nn.Module] = []
     for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
         layer = _linear(inputs, outputs)
+        # kaiming_uniform_ with a = sqrt(5), which nn.Linear uses
         bound = 1 / math.sqrt(inputs)
         with torch.no_grad():
             layer.weight.uniform_(-bound, bound, generator=generator)
@@ -61,19 +77,12 @@ def mlp(*sizes: int, activation: str = "relu", seed: int = 0) -> nn.Sequential:
 
 
 def _linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
-    """A layer with memory but no values yet: torch's own start would draw from the global random
-    state.
-    """
-    inputs, outputs = (
-        checks.count("the size of a layer", inputs, 1),
-        checks.count("the size of a layer", outputs, 1),
-    )
+    """A layer with memory but without values."""
+    inputs, outputs = (checks.count("the size of a layer", size) for size in (inputs, outputs))
+    # on "meta", because torch's own initialisation would draw from the global random state
     layer = nn.Linear(inputs, outputs, bias=bias, device="meta")
-    # .to_empty would load sympy, a quarter of a second in every process
+    # not .to_empty(), which imports sympy: a quarter of a second in every process
     for name, parameter in list(layer.named_parameters()):
-        setattr(
-            layer,
-            name,
-            nn.Parameter(torch.empty(parameter.shape, device="cpu", dtype=torch.float32)),
-        )
+        values = torch.empty(parameter.shape, device="cpu", dtype=torch.float32)
+        setattr(layer, name, nn.Parameter(values))
     return layer

@@ -1,9 +1,9 @@
-"""A user's own records: from a CSV file, a NumPy file, or a function of its own.
+"""A user's own data: from a CSV file, a NumPy file, or a function.
 
-Nothing is done to the numbers: no mean, no deviation, no range of the data is taken. At example
-level a statistic of the other records would carry a record past the noise; scale with public
-constants, before the file is written or in the function. No error repeats what a cell holds; it
-says where the cell is.
+The values are used as they are: no mean, deviation or range of the data is computed. At example
+level a statistic of the other records would carry a record past the noise. Scale the data with
+public constants, before the file is written or in the function. No error message repeats the
+content of a cell; it says where the cell is.
 """
 
 from __future__ import annotations
@@ -26,101 +26,110 @@ from decor.arrays import Array
 from decor.errors import InputError
 
 Arrays = tuple[NDArray[np.float32], Array]
+"""(X, y)."""
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+# stricter than float(), which also takes "1_0" and digits of other alphabets
 _NUMBER = re.compile(
     r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf|infinity)\s*",
     re.ASCII | re.IGNORECASE,
 )
+_SOURCES = "give a CSV file, an .npz file or package.module:function"
 
 
 def read(
     path_or_name: str | Path, label: str | int | None = None, features: int | None = None
 ) -> Arrays:
-    """(X, y): records in float32 [records, features], and their labels: int64 where all are whole
-    numbers, else float32.
+    """Reads one user's records.
 
-    - a CSV file, with commas, semicolons or tabs, all numbers, with or without a header. `label` is
-      a column's name, or its number counted from 1; the last unless told. A column named by `label`
-      says that the first line is a header.
-    - a `.npz` file with the arrays X and y.
-    - "package.module:function", which is called and gives (X, y).
+    Args:
+        path_or_name: One of three sources. A CSV file has commas, semicolons or tabs, only
+            numbers, and may have a header. A `.npz` file has the arrays X and y.
+            "package.module:function" is called, and returns (X, y).
+        label: The label's column in a CSV file, by name or by number counted from 1; None is the
+            last column. If it names a column, the first line is a header.
+        features: How many the model takes; another number is refused. None takes any.
 
-    `features` is how many the model takes; another number is refused. So are NaN, infinity, and an
-    empty file.
+    Returns:
+        X in float32 [records, features], and y in int64 if all labels are whole numbers, else
+        float32.
+
+    Raises:
+        InputError: If there is no record, or a value is missing, NaN or infinite.
     """
-    name = str(path_or_name)
-    path = Path(path_or_name)
+    name, path = str(path_or_name), Path(path_or_name)
+    # a file called a:b is a file
     if not path.exists() and _FUNCTION.fullmatch(name):
-        return _checked(repr(name), *_called(name), features=features)
-    if label is not None and path.suffix.lower() == ".npz":
+        return _validate(repr(name), *_call(name), features=features)
+    packed = path.suffix.lower() == ".npz"
+    if label is not None and packed:
         raise InputError(
-            f"label {label!r} names a column of a CSV file, and {name!r} holds its "
-            "labels as y; drop it"
+            f"label {label!r} names a column of a CSV file, and {name!r} holds its labels as y; "
+            "drop it"
         )
     try:
-        if path.suffix.lower() == ".npz":
-            return _checked(repr(name), *_npz(path), features=features)
+        if packed:
+            return _validate(repr(name), *_npz(path), features=features)
+        # spreadsheets write a byte order mark, which is not part of a column's name
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return _checked(repr(name), *_table(file, repr(name), label), features=features)
+            return _validate(repr(name), *_table(file, repr(name), label), features=features)
     except OSError as problem:
-        said = problem.strerror or type(problem).__name__
-        raise InputError(
-            f"the data {name!r} cannot be read: {said}; give a CSV file, an .npz file or "
-            "package.module:function"
-        ) from None
+        reason = problem.strerror or type(problem).__name__
+        raise InputError(f"the data {name!r} cannot be read: {reason}; {_SOURCES}") from None
     except UnicodeDecodeError:
-        raise InputError(
-            f"{name!r} is not a text file; give a CSV file, an .npz file or package.module:function"
-        ) from None
+        raise InputError(f"{name!r} is not a text file; {_SOURCES}") from None
 
 
-def function_of(name: str, what: str) -> Callable[[], Any]:
-    """The function that "package.module:function" names; `what` says for whom, in errors."""
+def import_function(name: str, what: str) -> Callable[[], Any]:
+    """Imports a function.
+
+    Args:
+        name: "package.module:function".
+        what: What error messages call it, such as "the data".
+    """
     if not _FUNCTION.fullmatch(name):
         raise InputError(f'{what} must be "package.module:function", not {name!r}')
     module, _, function = name.partition(":")
     try:
-        found = getattr(import_module(module), function, None)
-    except Exception as problem:  # whatever other people's code raises, it is theirs to mend
-        said = f"{type(problem).__name__}: {problem}"
+        attribute = getattr(import_module(module), function, None)
+    except Exception as problem:  # the user's own module may raise anything
+        reason = f"{type(problem).__name__}: {problem}"
         raise InputError(
-            f"{what} {name!r}: the module cannot be imported ({said}); install it, or name its "
-            "folder in PYTHONPATH"
+            f"{what} {name!r}: the module cannot be imported ({reason}); install it, or add its "
+            "folder to PYTHONPATH"
         ) from None
-    if not callable(found):
-        raise InputError(f"{what} {name!r}: the module has no function {function!r}; mend the name")
-    return found  # type: ignore[no-any-return]
+    if not callable(attribute):
+        raise InputError(
+            f"{what} {name!r}: the module has no function {function!r}; correct the name"
+        )
+    return attribute  # type: ignore[no-any-return]
 
 
-def _called(name: str) -> tuple[Any, Any]:
-    function = function_of(name, "the data")
+def _call(name: str) -> tuple[Any, Any]:
+    function = import_function(name, "the data")
     try:
-        made = function()
-    except Exception as problem:  # what it says might repeat data
+        result = function()
+    except Exception as problem:  # its message is left out: it might repeat data
         raise InputError(
             f"the data {name!r} raised {type(problem).__name__}; call the function alone to see why"
         ) from None
-    if not isinstance(made, tuple | list) or len(made) != 2:
-        raise InputError(f"the data {name!r} must give a pair (X, y), not {type(made).__name__}")
-    return made[0], made[1]
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        raise InputError(f"the data {name!r} must give a pair (X, y), not {type(result).__name__}")
+    return result[0], result[1]
 
 
 def _npz(path: Path) -> tuple[Any, Any]:
+    how = "numpy.savez(file, X=..., y=...)"
     if not zipfile.is_zipfile(path):
-        path.open("rb").close()  # a missing or locked file says so itself
-        raise InputError(
-            f"{str(path)!r} is no .npz file; write one with numpy.savez(file, X=..., y=...)"
-        )
+        path.open("rb").close()  # a missing or locked file raises its own error
+        raise InputError(f"{str(path)!r} is no .npz file; write one with {how}")
     try:
-        with np.load(path) as held:
-            missing = [name for name in ("X", "y") if name not in held.files]
-            if missing:
-                raise InputError(
-                    f"{str(path)!r} has no array {missing[0]}; write it with "
-                    "numpy.savez(file, X=..., y=...)"
-                )
-            return held["X"], held["y"]
+        # no object arrays: loading them would run code from the file
+        with np.load(path) as arrays:
+            for name in ("X", "y"):
+                if name not in arrays.files:
+                    raise InputError(f"{str(path)!r} has no array {name}; write it with {how}")
+            return arrays["X"], arrays["y"]
     except InputError:
         raise
     except (ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error):
@@ -130,142 +139,124 @@ def _npz(path: Path) -> tuple[Any, Any]:
 
 
 def _table(file: TextIO, name: str, label: str | int | None) -> tuple[Any, Any]:
-    """All cells as numbers, less the label's column, which comes second."""
-    first = file.readline()
+    """All columns of a CSV file except the label's, and the label's."""
+    separator = max(",;\t", key=file.readline().count)
     file.seek(0)
-    rows = csv.reader(
-        file, delimiter=max(",;\t", key=first.count), skipinitialspace=True, strict=True
-    )
-    numbers, width, column = array("d"), 0, 0
+    rows = csv.reader(file, delimiter=separator, skipinitialspace=True, strict=True)
+    # an array of doubles takes a quarter of the memory of a list of floats
+    values, width, column = array("d"), 0, 0
     try:
         for row in rows:
             if not row or not any(cell.strip() for cell in row):
                 continue
+            line = f"line {rows.line_num}"
             if not width:
-                width, column = len(row), _column(row, name, rows.line_num, label)
-                if _is_header(row, name, rows.line_num, label):
+                width, column = len(row), _label_column(row, f"{line} of {name}", label)
+                if _is_header(row, f"{line} of {name}", label):
                     continue
             if len(row) != width:
                 raise InputError(
-                    f"line {rows.line_num} of {name} has {len(row)} columns, and the "
-                    f"lines before have {width}"
+                    f"{line} of {name} has {len(row)} columns, and the lines before have {width}"
                 )
-            numbers.extend(
-                _cell(cell, name, rows.line_num, k) for k, cell in enumerate(row, start=1)
-            )
+            for k, cell in enumerate(row, start=1):
+                values.append(_number(cell, f"{line}, column {k} of {name}"))
     except csv.Error as problem:
         raise InputError(f"line {rows.line_num} of {name} is not CSV: {problem}") from None
-    if not numbers:
+    if not values:
         raise InputError(
-            f"{name} holds no record; write one a line, numbers with commas between them"
+            f"{name} holds no record; write one per line, numbers with commas between them"
         )
-    whole = np.frombuffer(numbers, dtype=np.float64).reshape(-1, width)
+    whole = np.frombuffer(values, dtype=np.float64).reshape(-1, width)
     return np.delete(whole, column, axis=1), whole[:, column]
 
 
-def _column(row: Sequence[str], name: str, line: int, label: str | int | None) -> int:
-    """Where the labels are, counted from 0."""
+def _label_column(row: Sequence[str], where: str, label: str | int | None) -> int:
+    """The label's column, counted from 0, given the first line."""
     names = [cell.strip() for cell in row]
     if len(row) < 2:
         raise InputError(
-            f"line {line} of {name} has one column; a record has features and a "
-            "label, with commas between them"
+            f"{where} has one column; a record has features and a label, with commas between them"
         )
     if label is None:
         return len(row) - 1
     if isinstance(label, str) and label.strip() in names:
         if names.count(label.strip()) > 1:
             raise InputError(
-                f"line {line} of {name} has several columns called {label!r}; give "
-                "the label's number, from 1"
+                f"{where} has several columns called {label!r}; give the label's number, from 1"
             )
         return names.index(label.strip())
+    # a column number may come from the command line as text
     number = int(label) if not isinstance(label, bool) and str(label).isdecimal() else 0
     if not 1 <= number <= len(row):
         raise InputError(
-            f"line {line} of {name} names no column {label!r}; give the label's name in the "
-            "header, or its number from 1 "
-            f"to {len(row)}"
+            f"{where} names no column {label!r}; give the label's name in the header, or its "
+            f"number from 1 to {len(row)}"
         )
     return number - 1
 
 
-def _is_header(row: Sequence[str], name: str, line: int, label: str | int | None) -> bool:
-    """Whether the first line names columns.
-
-    One that is half numbers is refused: it might be a record with a hole.
-    """
+def _is_header(row: Sequence[str], where: str, label: str | int | None) -> bool:
+    """Whether the first line names columns."""
     words = [k for k, cell in enumerate(row, start=1) if not _NUMBER.fullmatch(cell)]
-    named = (
-        isinstance(label, str)
-        and label.strip() in (cell.strip() for cell in row)
-        and not _NUMBER.fullmatch(label)
-    )
-    if named or len(words) == len(row):
+    has_label = isinstance(label, str) and label.strip() in (cell.strip() for cell in row)
+    if len(words) == len(row) or (has_label and not _NUMBER.fullmatch(str(label))):
         return True
+    # half words, half numbers: to skip it might drop a record with a missing value
     if words:
         raise InputError(
-            f"line {line} of {name} is neither a header nor a record: column {words[0]} is no "
-            "number, others are; "
-            "name every column in words, or mend the cell"
+            f"{where} is neither a header nor a record: column {words[0]} is no number, others "
+            "are; name every column in words, or correct the cell"
         )
     return False
 
 
-def _cell(cell: str, name: str, line: int, column: int) -> float:
-    if not _NUMBER.fullmatch(cell):
-        empty = "is empty" if not cell.strip() else "is no number"
-        raise InputError(
-            f"line {line}, column {column} of {name} {empty}; fill it in, or drop the record"
-        )
-    value = float(cell)
-    if not math.isfinite(value):
-        raise InputError(
-            f"line {line}, column {column} of {name} is not finite; fill it in, or drop the record"
-        )
-    return value
+def _number(cell: str, where: str) -> float:
+    if not cell.strip():
+        problem = "is empty"
+    elif not _NUMBER.fullmatch(cell):
+        problem = "is no number"
+    elif not math.isfinite(value := float(cell)):
+        problem = "is not finite"
+    else:
+        return value
+    raise InputError(f"{where} {problem}; fill it in, or drop the record")
 
 
-def _checked(name: str, X: Any, y: Any, features: int | None) -> Arrays:
-    """Finite numbers, one label for each record, and as many features as the model takes."""
+def _validate(name: str, X: Any, y: Any, features: int | None) -> Arrays:
+    """Refuses what is not finite numbers, one label per record, and the model's features."""
+    remedy = "give X and y as arrays of numbers"
     try:
         X, y = (np.asarray(part) for part in (X, y))
     except (TypeError, ValueError):
-        raise InputError(
-            f"{name} holds other things than numbers; give X and y as arrays of numbers"
-        ) from None
+        raise InputError(f"{name} holds other things than numbers; {remedy}") from None
     if any(part.dtype.kind not in "fiub" for part in (X, y)):
-        raise InputError(
-            f"{name} holds other things than real numbers; give X and y as arrays of numbers"
-        )
+        raise InputError(f"{name} holds other things than real numbers; {remedy}")
     if X.ndim < 2 or y.ndim < 1 or len(X) != len(y) or len(X) == 0:
-        shapes = f"X has shape {X.shape} and y {y.shape}"
         raise InputError(
-            f"{shapes} in {name}; give X as [records, features] and y with one label a record"
+            f"X has shape {X.shape} and y {y.shape} in {name}; give X as [records, features] and y "
+            "with one label per record"
         )
     if features is not None and X.shape[1:] != (features,):
         shape = str(X.shape[1]) if X.ndim == 2 else str(X.shape[1:])
         raise InputError(
-            f"{name} has {shape} features beside the label, and the model takes "
-            f"{features}; give as many"
+            f"{name} has {shape} features beside the label, and the model takes {features}; give "
+            "as many"
         )
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # too large for float32 becomes infinite, and is refused
         narrow = X.astype(np.float32)
     for part, what in ((narrow, "record"), (y, "label of record")):
         bad = ~np.isfinite(part.reshape(len(part), -1)).all(axis=1)
         if bad.any():
-            at = int(np.argmax(bad))
             raise InputError(
-                f"the {what} {at} (counted from 0) in {name} is not finite, or too "
-                "large; mend or drop it"
+                f"the {what} {int(np.argmax(bad))} (counted from 0) in {name} is not finite, or "
+                "too large; correct or drop it"
             )
     return narrow, _labels(y, name)
 
 
 def _labels(y: Array, name: str) -> Array:
-    if y.dtype.kind in "iub":
-        return y.astype(np.int64)
-    if bool((y == np.floor(y)).all()) and bool((np.abs(y) < 2**53).all()):
+    # beyond 2^53 a float64 label may already be rounded
+    if y.dtype.kind in "iub" or bool(((y == np.floor(y)) & (np.abs(y) < 2**53)).all()):
         return y.astype(np.int64)
     with np.errstate(over="ignore"):
         narrow = y.astype(np.float32)

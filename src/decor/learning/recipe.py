@@ -30,8 +30,7 @@ class Recipe:
     Args:
         schedule: How the learning rate changes over the steps; one of `decor.schedule`.
         momentum: Heavy-ball momentum of the noised gradients, from 0 to less than 1.
-        weight_decay: Pulls parameters towards zero by this share of the learning rate in every
-            step.
+        weight_decay: Shrinks parameters by this share of the learning rate in every step.
         gossip_rounds: Rounds of averaging with neighbours in every step; 0 trains each user alone.
         accelerate: Better weights for several rounds: "chebyshev" (or True), or "designed" for the
             graph.
@@ -40,7 +39,7 @@ class Recipe:
         local_steps: User level: gradient steps each user takes alone; their sum is clipped as one
             gradient.
         batch_size: User level: examples that a gradient averages; None takes all. At example level
-            the plan says it.
+            the plan sets it.
         evaluate_every: Steps between measurements, or the steps to measure after; None measures
             about fifty times.
 
@@ -49,19 +48,31 @@ class Recipe:
     """
 
     schedule: Schedule = _option(
-        Constant(), "constant, cosine, inverse-time:HORIZON or pl:MU:SMOOTHNESS", "NAME"
+        Constant(),
+        "how the step size changes: constant, cosine, inverse-time:HORIZON for half after HORIZON "
+        "steps, or pl:MU:SMOOTHNESS for Polyak-Lojasiewicz losses",
+        "NAME",
     )
-    momentum: float = _option(0.0, "heavy-ball momentum of noised gradients", "M")
-    weight_decay: float = _option(0.0, "weight decay", "W")
-    gossip_rounds: int = _option(1, "rounds of averaging per step", "K")
+    momentum: float = _option(0.0, "heavy-ball momentum of the noisy gradients", "M")
+    weight_decay: float = _option(
+        0.0, "shrink parameters by W times the step size in each step", "W"
+    )
+    gossip_rounds: int = _option(1, "rounds of averaging with neighbours per step", "K")
     accelerate: Acceleration = _option(
-        False, "better weights for several rounds: chebyshev, or designed for this graph", "HOW"
+        False,
+        "speed up averaging in 2 or more gossip rounds: chebyshev for any graph, "
+        "designed for weights optimised for this one",
+        "HOW",
     )
-    final_gossip_rounds: int = _option(0, "rounds of averaging after the last step", "K")
-    local_steps: int = _option(1, "user level: steps each user takes alone, clipped as one", "K")
+    final_gossip_rounds: int = _option(
+        0, "rounds of averaging with neighbours after the last step", "K"
+    )
+    local_steps: int = _option(
+        1, "with --unit user, local steps of each user per training step, clipped as one", "K"
+    )
     batch_size: int | None = _option(None, "examples per gradient", "B")
     evaluate_every: int | Sequence[int] | None = _option(
-        None, "steps between measurements (default: about 50 measurements)", "K"
+        None, "steps between measurements (default: a fiftieth of all steps)", "K"
     )
 
     def __post_init__(self) -> None:
@@ -69,35 +80,31 @@ class Recipe:
             raise InputError(
                 f"schedule must be one of decor.schedule, such as Cosine(), not {self.schedule!r}"
             )
-        for name in ("momentum", "weight_decay"):
-            if isinstance(getattr(self, name), bool) or not isinstance(
-                getattr(self, name), int | float | np.number
-            ):
-                raise InputError(f"{name} must be a number, not {getattr(self, name)!r}")
-        if not (0 <= self.momentum < 1):
-            raise InputError(
-                f"momentum must be a number from 0 to less than 1, not {self.momentum!r}"
-            )
-        if not (0 <= self.weight_decay < math.inf):
-            raise InputError(
-                f"weight_decay must be a number of at least 0, not {self.weight_decay!r}"
-            )
-        _ = self.gossip, self.final_gossip  # Gossip checks rounds and acceleration
-        for name in ("local_steps", "batch_size"):
+        # no checks.not_negative here: 1e-200 and 1e200 are accepted
+        for name, limit, wanted in (
+            ("momentum", 1, "a number from 0 to less than 1"),
+            ("weight_decay", math.inf, "a number of at least 0"),
+        ):
             value = getattr(self, name)
-            if value is not None and not checks.is_count(value):
-                raise InputError(f"{name} must be a positive whole number, not {value!r}")
+            is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+            if not is_number or not 0 <= value < limit:
+                raise InputError(f"{name} must be {wanted}, not {value!r}")
+        _ = self.gossip, self.final_gossip  # Gossip validates rounds and acceleration
+        for name in ("local_steps", "batch_size"):
+            if getattr(self, name) is not None:
+                checks.count(name, getattr(self, name))
         every = self.evaluate_every
         if (
-            isinstance(every, Sequence | range)
+            isinstance(every, Sequence)
             and not isinstance(every, str)
             and all(map(checks.is_count, every))
         ):
+            # a tuple, so that the recipe stays hashable and the caller cannot change it
             object.__setattr__(self, "evaluate_every", tuple(int(step) for step in every))
         elif every is not None and not checks.is_count(every):
             raise InputError(
-                "evaluate_every must be a positive whole number, or the steps to "
-                f"measure after, not {every!r}"
+                "evaluate_every must be a positive whole number, or the steps to measure after, "
+                f"not {every!r}"
             )
 
     @cached_property
@@ -110,11 +117,9 @@ class Recipe:
         """The rounds after the last step."""
         return Gossip(self.final_gossip_rounds, accelerate=True)
 
-    def described(self) -> dict[str, Any]:
-        """As plain values, for the manifest of a run.
-
-        Runs of version 0.1 have the same, so that they can be resumed.
-        """
+    def to_json(self) -> dict[str, Any]:
+        """The recipe as plain values, for the manifest of a run."""
+        # the keys of version 0.1, so that its runs can be resumed
         return {
             "schedule": {"name": type(self.schedule).__name__, **vars(self.schedule)},
             "momentum": self.momentum,
@@ -126,18 +131,24 @@ class Recipe:
             "evaluate_every": self.evaluate_every,
         }
 
-    def evaluated(self, steps: int) -> frozenset[int]:
-        """After which steps metrics are taken: about fifty times unless told otherwise, at the
-        start and at the end.
+    def evaluation_steps(self, steps: int) -> frozenset[int]:
+        """After which steps to measure: always at the start and at the end.
+
+        Args:
+            steps: The length of the run.
         """
         if isinstance(self.evaluate_every, tuple):
             return frozenset(step for step in self.evaluate_every if step <= steps) | {0, steps}
+        # about fifty measurements cost little beside training
         every = int(self.evaluate_every or max(1, steps // 50))  # type: ignore[arg-type]
         return frozenset(range(0, steps, every)) | {steps}
 
 
 def recipe_with(recipe: Recipe | None, fields: Mapping[str, Any]) -> Recipe:
-    """The recipe (None: the default one) with these fields changed: what `train(..., momentum=0.9)`
-    is short for.
+    """The recipe with these fields changed, as in `train(..., momentum=0.9)`.
+
+    Args:
+        recipe: None is the default recipe.
+        fields: New values by field name.
     """
     return replace(recipe or Recipe(), **fields)

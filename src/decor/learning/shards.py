@@ -1,7 +1,6 @@
-"""Who holds which records: a dataset split over users.
+"""Which user holds which examples: a dataset split over users.
 
-Every way first writes down one owner for every record, so shards are disjoint and cover the data
-whatever the way does.
+Every split first assigns one owner to each example, so shards are disjoint and cover the data.
 """
 
 from __future__ import annotations
@@ -16,24 +15,40 @@ from decor.errors import InputError
 
 WAYS = ("iid", "dirichlet", "by-label")
 TRIES = 100
+"""Draws of `dirichlet` before it gives up."""
 
 
 def iid(labels_or_count: Any, users: int, seed: int = 0) -> tuple[Ints, ...]:
-    """Everybody gets a random part of the same size, give or take one record."""
-    count = _records(labels_or_count, users)
+    """A random part of the same size for each user, give or take one example.
+
+    Args:
+        labels_or_count: The labels, or just the number of examples.
+        users: The number of users.
+        seed: Selects the split.
+
+    Returns:
+        The rows of each user's examples, in ascending order.
+    """
+    count = _example_count(labels_or_count, users)
     return _shards(_generator(seed).permutation(np.arange(count, dtype=np.int64) % users), users)
 
 
 def by_label(labels: Any, users: int, seed: int = 0) -> tuple[Ints, ...]:
-    """Records in order of their label, cut into pieces of the same size, give or take one: most
-    users see one label or two.
+    """Sorts examples by label and cuts them into equal pieces: most users see one or two labels.
 
-    The seed decides which records of a label go where.
+    Args:
+        labels: One per example.
+        users: The number of users.
+        seed: Selects which examples of a label go to which user.
+
+    Returns:
+        As `iid`; sizes differ by one at most.
     """
     labels = _labels(labels)
-    count = _records(labels, users)
+    count = _example_count(labels, users)
     shuffled = _generator(seed).permutation(count)
     owner = np.empty(count, dtype=np.int64)
+    # a stable sort keeps the random order within a label
     owner[shuffled[np.argsort(labels[shuffled], kind="stable")]] = np.arange(count) * users // count
     return _shards(owner, users)
 
@@ -41,35 +56,56 @@ def by_label(labels: Any, users: int, seed: int = 0) -> tuple[Ints, ...]:
 def dirichlet(
     labels: Any, users: int, alpha: float, seed: int = 0, least: int = 1
 ) -> tuple[Ints, ...]:
-    """For every label, the users' parts of its records are drawn from Dirichlet(alpha, ..., alpha):
-    small alpha, unlike users.
+    """Draws each label's split over the users from Dirichlet(alpha, ..., alpha).
 
-    A user's number of records of a label is its part of them, rounded up or down at random without
-    bias. A draw that leaves anybody with fewer than `least` records is drawn again; an error says
-    so when that never ends.
+    A user's number of examples of a label is its share, rounded up or down at random without bias.
+
+    Args:
+        labels: One per example.
+        users: The number of users.
+        alpha: The smaller, the less alike the users: 10 makes them alike, 0.1 unlike.
+        seed: Selects the split.
+        least: A draw that leaves a user with fewer examples is repeated.
+
+    Returns:
+        As `iid`.
+
+    Raises:
+        InputError: If no draw in 100 gives each user at least `least` examples.
     """
     labels, a = _labels(labels), _concentration(alpha)
     least = checks.count("least", least, 0)
-    count = _records(labels, users, least)
+    count = _example_count(labels, users, least)
     rng = _generator(seed)
     members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     for _ in range(TRIES):
         owner = np.empty(count, dtype=np.int64)
-        for records in members:
-            owner[rng.permutation(records)] = _parts(len(records), users, a, rng)
+        for rows in members:
+            owner[rng.permutation(rows)] = _owners(len(rows), users, a, rng)
         if np.bincount(owner, minlength=users).min() >= least:
             return _shards(owner, users)
     raise InputError(
-        f"dirichlet(alpha={a:g}) over {users:,} users leaves somebody with fewer than {least} of "
-        f"the {count:,} records, "
-        f"{TRIES} times in a row; take a larger alpha, fewer users, or iid shards"
+        f"dirichlet(alpha={a:g}) over {users:,} users leaves a user with fewer than {least} of the "
+        f"{count:,} examples, {TRIES} times in a row; take a larger alpha, fewer users, or iid "
+        "shards"
     )
 
 
 def split(
     way: str, labels: Any, users: int, seed: int = 0, alpha: float | None = None
 ) -> tuple[Ints, ...]:
-    """The shards of the way of that name, one of `WAYS`; `alpha` belongs to "dirichlet" alone."""
+    """The shards of a split by name.
+
+    Args:
+        way: One of `WAYS`.
+        labels: One per example.
+        users: The number of users.
+        seed: Selects the split.
+        alpha: Of "dirichlet" only, which needs it.
+
+    Returns:
+        As `iid`.
+    """
     a = check(way, alpha)
     if a is not None:
         return dirichlet(labels, users, a, seed)
@@ -77,9 +113,14 @@ def split(
 
 
 def check(way: str, alpha: float | None) -> float | None:
-    """`alpha` as a float where the way needs it.
+    """Validates the arguments of `split` before any data is read.
 
-    Refuses a way that is not there, and an alpha missing, useless or impossible.
+    Args:
+        way: One of `WAYS`.
+        alpha: Needed for "dirichlet", refused for the others.
+
+    Returns:
+        `alpha` as a float, or None if the split takes none.
     """
     if way not in WAYS:
         raise InputError(f"shards must be one of {', '.join(WAYS)}, not {way!r}")
@@ -94,35 +135,40 @@ def check(way: str, alpha: float | None) -> float | None:
 
 
 def hold_out(labels: Any, fraction: float, seed: int = 0) -> tuple[Ints, Ints]:
-    """(kept, held out): that fraction of the records of every label is held out, to the nearest
-    record.
+    """Holds out examples for testing, in the same proportion for every label.
+
+    Args:
+        labels: One per example.
+        fraction: The share of each label's examples to hold out, to the nearest example.
+        seed: Selects them.
+
+    Returns:
+        (kept, held out), as rows in ascending order.
     """
     labels = _labels(labels)
     if not 0 <= fraction <= 1:
         raise InputError(f"the fraction to hold out must be between 0 and 1, not {fraction!r}")
-    # a stream of its own: the same seed also draws the shards of what is kept
+    # a separate stream: the same seed also draws the shards of what is kept
     rng = np.random.default_rng([checks.count("seed", seed, 0), 1])
     out = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels):
-        records = rng.permutation(np.flatnonzero(labels == label))
-        out[records[: round(fraction * len(records))]] = True
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        out[rows[: round(fraction * len(rows))]] = True
     return np.flatnonzero(~out), np.flatnonzero(out)
 
 
-def _parts(count: int, users: int, alpha: float, rng: np.random.Generator) -> Ints:
-    """The owner of each of `count` records, in ascending order, for one draw of everybody's part.
-
-    Evenly spaced points with one random offset fall into intervals as long as the parts. So a
-    user's expected number of records is its part exactly, also for a label with fewer records than
-    users, where cutting at rounded places is not fair.
-    """
+def _owners(count: int, users: int, alpha: float, rng: np.random.Generator) -> Ints:
+    """The owners of `count` examples, in ascending order, for one draw of the users' shares."""
+    # Evenly spaced points with one random offset fall into intervals as long as the shares. So a
+    # user's expected count is exactly its share, also if a label has fewer examples than users,
+    # where cutting at rounded places is not fair.
     ends = np.cumsum(rng.dirichlet(np.full(users, alpha)))
-    return np.searchsorted(
-        ends[:-1], (np.arange(count) + rng.random()) / count, side="right"
-    ).astype(np.int64)
+    points = (np.arange(count) + rng.random()) / count
+    return np.searchsorted(ends[:-1], points, side="right").astype(np.int64)
 
 
 def _shards(owner: Ints, users: int) -> tuple[Ints, ...]:
+    # stable: rows stay in ascending order within a user
     order = np.argsort(owner, kind="stable")
     return tuple(np.split(order, np.cumsum(np.bincount(owner, minlength=users))[:-1]))
 
@@ -134,32 +180,29 @@ def _generator(seed: int) -> np.random.Generator:
 def _labels(labels: Any) -> Array:
     array = np.asarray(labels)
     if array.ndim != 1:
-        raise InputError(
-            f"labels must be a flat list, one for every record, not of shape {array.shape}"
-        )
+        raise InputError(f"labels must be a flat list, one per example, not of shape {array.shape}")
     return array
 
 
-def _records(labels_or_count: Any, users: int, least: int = 1) -> int:
-    """How many records there are, where that is enough for everybody."""
-    given = isinstance(labels_or_count, int | np.integer)
-    count = (
-        checks.count("the number of records", labels_or_count, 0)
-        if given
-        else len(_labels(labels_or_count))
-    )
+def _example_count(labels_or_count: Any, users: int, least: int = 1) -> int:
+    """How many examples there are; refuses too few for all users."""
+    if isinstance(labels_or_count, int | np.integer):
+        count = checks.count("the number of examples", labels_or_count, 0)
+    else:
+        count = len(_labels(labels_or_count))
     checks.count("users", users, 1)
+    # a user without examples has no gradient
     need = max(least, 1)
     if users * need > count:
         raise InputError(
-            f"{count:,} records cannot give {users:,} users at least {need} each; take at most "
+            f"{count:,} examples cannot give {users:,} users at least {need} each; take at most "
             f"{count // need:,} users"
         )
     return count
 
 
 def _concentration(alpha: object) -> float:
-    # beyond these, numpy's sampler runs out of floating point numbers
+    # beyond these limits numpy's sampler under- or overflows
     if 1e-6 <= checks.as_float(alpha) <= 1e12:
         return checks.as_float(alpha)
     raise InputError(

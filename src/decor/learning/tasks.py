@@ -1,8 +1,7 @@
-"""Ready-made tasks: `least_squares` is made, `breast_cancer` and `digits` come with scikit-learn,
-`a9a` and `mnist` are files.
+"""Ready-made tasks.
 
-`users` is how many there are, or their names. `shards` says how records are dealt to them: "iid",
-"dirichlet" (with `alpha`, 10 unless told) or "by-label".
+`least_squares` is synthetic, `breast_cancer` and `digits` come with scikit-learn, and `a9a` and
+`mnist` are read from files.
 """
 
 from __future__ import annotations
@@ -34,31 +33,37 @@ NAMES = ("least-squares", "breast-cancer", "digits", "a9a", "mnist")
 
 TEST_PART = 0.2
 ALPHA = 10.0
+"""Default concentration of "dirichlet" shards."""
 
 Users = int | Sequence[str]
 Arrays = tuple[Array, Ints]
+"""(X, y)."""
 
 
 def least_squares(users: Users = 16, dimension: int = 10, seed: int = 0) -> Task:
-    """The paper's quadratic: user i = 1 ..
+    """The paper's quadratic: user i = 1 to n holds |A_i x - b_i|^2 / 2.
 
-    n holds |A_i x - b_i|^2 / 2 with A_i = (i / sqrt n) I and b_i ~ N(0, I / i^2).
+    A_i = (i / sqrt n) I and b_i ~ N(0, I / i^2). Each user's data is one example, so a full
+    gradient is the gradient of one example. The model starts at ones. The optimum is exact for the
+    float32 values in the shards, and is given in float64.
 
-    Everybody's data is one record, so a full gradient is a gradient of one record. Starts at ones;
-    the optimum is exact for the float32 numbers in the shards, and is given in float64.
+    Args:
+        users: How many there are, or their names.
+        dimension: The number of parameters.
+        seed: Selects the b_i.
     """
-    n, d = _count(users), checks.count("dimension", dimension, 1)
+    n, d = _user_count(users), checks.count("dimension", dimension, 1)
     i = np.arange(1, n + 1)
     scale = (i / math.sqrt(n)).astype(np.float32)
-    b = (
-        np.random.default_rng(checks.count("seed", seed, 0)).standard_normal((n, d)) / i[:, None]
-    ).astype(np.float32)
+    rng = np.random.default_rng(checks.count("seed", seed, 0))
+    b = (rng.standard_normal((n, d)) / i[:, None]).astype(np.float32)
+    # the minimum of sum |a_i x - b_i|^2 over users
+    # from the rounded float32 values, as the task has them
     a64 = scale.astype(np.float64)
     best = a64 @ b.astype(np.float64) / (a64 @ a64)
     A = torch.from_numpy(scale)[:, None, None] * torch.eye(d, dtype=torch.float32)
-    shards = list(
-        zip(torch.split(A, 1), torch.split(torch.from_numpy(b)[:, :, None], 1), strict=True)
-    )
+    targets = torch.from_numpy(b)[:, :, None]
+    shards = list(zip(torch.split(A, 1), torch.split(targets, 1), strict=True))
     facts = {
         "source": "made: A_i = (i / sqrt n) I, b_i ~ N(0, I / i^2)",
         "records": n,
@@ -68,7 +73,7 @@ def least_squares(users: Users = 16, dimension: int = 10, seed: int = 0) -> Task
     return Task(
         models.linear(d),
         losses.squared,
-        _held(users, shards),
+        _by_name(users, shards),
         name="least-squares",
         optimum=torch.tensor(best),
         facts=facts,
@@ -78,16 +83,22 @@ def least_squares(users: Users = 16, dimension: int = 10, seed: int = 0) -> Task
 def breast_cancer(
     users: Users = 16, seed: int = 0, shards: str = "iid", alpha: float | None = None
 ) -> Task:
-    """Is a tumour malignant (0) or benign (1), from 30 measurements: 569 records that come with
-    scikit-learn.
+    """Tumours, malignant (0) or benign (1), from 30 measurements: 569 examples.
 
-    A fifth of every class, chosen by the seed, is public test data. Features are standardised with
-    the mean and deviation of all the training records, which is treated as public knowledge: the
-    guarantee of a run does not cover what they tell.
+    They come with scikit-learn. A fifth of each class, selected by the seed, is public test data.
+    Features are standardised with the mean and deviation of all training examples, which are
+    treated as public knowledge: the guarantee of a run does not cover what they reveal.
+
+    Args:
+        users: How many there are, or their names.
+        seed: Selects the test data and the split.
+        shards: How examples are split: "iid", "dirichlet" or "by-label".
+        alpha: Of "dirichlet" only; None is 10, which makes users alike.
     """
-    deal = _Deal(users, seed, shards, alpha)
+    splitter = _Splitter(users, seed, shards, alpha)
     X, y = embedded.breast_cancer()
     kept, out = ways.hold_out(y, TEST_PART, seed)
+    # the test data does not enter the mean, so that it stays unseen
     X = (X - X[kept].mean(axis=0)) / X[kept].std(axis=0)
     facts = {
         "source": "scikit-learn load_breast_cancer (UCI Breast Cancer Wisconsin, diagnostic)",
@@ -95,14 +106,9 @@ def breast_cancer(
         "public": "mean and deviation of every feature over the training records, used to "
         "standardise; the test records",
     }
-    return deal.task(
-        "breast-cancer",
-        models.logistic(X.shape[1]),
-        losses.logistic,
-        (X[kept], y[kept]),
-        (X[out], y[out]),
-        facts,
-    )
+    train, test = (X[kept], y[kept]), (X[out], y[out])
+    model = models.logistic(X.shape[1])
+    return splitter.task("breast-cancer", model, losses.logistic, train, test, facts)
 
 
 def digits(
@@ -112,39 +118,50 @@ def digits(
     alpha: float | None = None,
     hidden: int | None = None,
 ) -> Task:
-    """Which digit an 8x8 image shows: 1,797 records that come with scikit-learn, a fifth of every
-    class public test data.
+    """Handwritten digits in 8x8 images: 1,797 examples that come with scikit-learn.
 
-    A linear model, or a network with one hidden layer of that size.
+    A fifth of each class, selected by the seed, is public test data.
+
+    Args:
+        users: How many there are, or their names.
+        seed: Selects the test data, the split and the initial weights.
+        shards: How examples are split: "iid", "dirichlet" or "by-label".
+        alpha: Of "dirichlet" only; None is 10, which makes users alike.
+        hidden: The size of a hidden layer; None is a linear model.
     """
-    deal = _Deal(users, seed, shards, alpha)
+    splitter = _Splitter(users, seed, shards, alpha)
     X, y = embedded.digits()
     kept, out = ways.hold_out(y, TEST_PART, seed)
     facts = {
         "source": "scikit-learn load_digits (UCI Optical Recognition of Handwritten Digits)",
         "labels": "the digit",
     }
+    train, test = (X[kept], y[kept]), (X[out], y[out])
     model = _classifier(X.shape[1], hidden, 10, seed)
-    return deal.task(
-        "digits", model, losses.cross_entropy, (X[kept], y[kept]), (X[out], y[out]), facts
-    )
+    return splitter.task("digits", model, losses.cross_entropy, train, test, facts)
 
 
 def a9a(
     users: Users = 16, seed: int = 0, shards: str = "dirichlet", alpha: float | None = None
 ) -> Task:
-    """Is an income above 50,000 dollars, from 123 yes-or-no features: 32,561 training and 16,281
-    test records, in files.
+    """Incomes above 50,000 dollars from 123 binary features: 32,561 training examples, in files.
+
+    There are 16,281 test examples. `download("a9a")` fetches the files.
+
+    Args:
+        users: How many there are, or their names.
+        seed: Selects the split.
+        shards: How examples are split: "iid", "dirichlet" or "by-label".
+        alpha: Of "dirichlet" only; None is 10, which makes users alike.
     """
-    deal = _Deal(users, seed, shards, alpha)
+    splitter = _Splitter(users, seed, shards, alpha)
     train, test = a9a_files.load()
     facts = {
         "source": "LIBSVM a9a, test a9a.t (UCI Adult)",
         "labels": "1 for an income above 50,000 dollars a year, 0 else",
     }
-    return deal.task(
-        "a9a", models.logistic(a9a_files.FEATURES), losses.logistic, train, test, facts
-    )
+    model = models.logistic(a9a_files.FEATURES)
+    return splitter.task("a9a", model, losses.logistic, train, test, facts)
 
 
 def mnist(
@@ -154,12 +171,18 @@ def mnist(
     alpha: float | None = None,
     hidden: int | None = 128,
 ) -> Task:
-    """Which digit a 28x28 image shows: 60,000 training and 10,000 test records, in files.
+    """Handwritten digits in 28x28 images: 60,000 training and 10,000 test examples, in files.
 
-    A network with one hidden layer of that size, or a linear model where `hidden` is None. The seed
-    also draws its first weights.
+    `download("mnist")` fetches the files.
+
+    Args:
+        users: How many there are, or their names.
+        seed: Selects the split and the initial weights.
+        shards: How examples are split: "iid", "dirichlet" or "by-label".
+        alpha: Of "dirichlet" only; None is 10, which makes users alike.
+        hidden: The size of the hidden layer; None is a linear model.
     """
-    deal = _Deal(users, seed, shards, alpha)
+    splitter = _Splitter(users, seed, shards, alpha)
     train, test = mnist_files.load()
     facts = {
         "source": "MNIST",
@@ -168,7 +191,7 @@ def mnist(
         "to normalise; the test records",
     }
     model = _classifier(train[0].shape[1], hidden, mnist_files.CLASSES, seed)
-    return deal.task("mnist", model, losses.cross_entropy, train, test, facts)
+    return splitter.task("mnist", model, losses.cross_entropy, train, test, facts)
 
 
 def make(
@@ -178,9 +201,14 @@ def make(
     shards: str | None = None,
     alpha: float | None = None,
 ) -> Task:
-    """The task of that name, one of `NAMES`; an underscore will do for a hyphen.
+    """A task by name.
 
-    Without `shards`, as the task itself chooses.
+    Args:
+        name: One of `NAMES`; an underscore is as good as a hyphen.
+        users: How many there are, or their names.
+        seed: As of the task's own function.
+        shards: "iid", "dirichlet" or "by-label"; None is the task's own default.
+        alpha: Of "dirichlet" only; None is 10, which makes users alike.
     """
     known = name.replace("_", "-") if isinstance(name, str) else ""
     if known == "least-squares":
@@ -189,11 +217,11 @@ def make(
                 "least-squares gives every user one record of its own; leave out shards and alpha"
             )
         return least_squares(users, seed=seed)
-    build = {"breast-cancer": breast_cancer, "digits": digits, "a9a": a9a, "mnist": mnist}.get(
-        known
-    )
+    builders = {"breast-cancer": breast_cancer, "digits": digits, "a9a": a9a, "mnist": mnist}
+    build = builders.get(known)
     if build is None:
         raise InputError(f"there is no task named {name!r}; there are {', '.join(NAMES)}")
+    # each task has its own default for shards
     return build(users, seed, alpha=alpha) if shards is None else build(users, seed, shards, alpha)
 
 
@@ -204,11 +232,8 @@ def _classifier(features: int, hidden: int | None, classes: int, seed: int) -> n
 
 
 @dataclass(frozen=True)
-class _Deal:
-    """How records are dealt to users.
-
-    Checked when made, so that a slip is met before files are read.
-    """
+class _Splitter:
+    """Splits a dataset over users. Validates its fields first, so before any file is read."""
 
     users: Users
     seed: int
@@ -216,11 +241,10 @@ class _Deal:
     alpha: float | None
 
     def __post_init__(self) -> None:
-        _count(self.users)
+        _user_count(self.users)
+        alpha = ALPHA if self.alpha is None and self.way == "dirichlet" else self.alpha
         object.__setattr__(self, "seed", checks.count("seed", self.seed, 0))
-        if self.alpha is None and self.way == "dirichlet":
-            object.__setattr__(self, "alpha", ALPHA)
-        object.__setattr__(self, "alpha", ways.check(self.way, self.alpha))
+        object.__setattr__(self, "alpha", ways.check(self.way, alpha))
 
     def task(
         self,
@@ -231,48 +255,43 @@ class _Deal:
         test: Arrays,
         facts: dict[str, Any],
     ) -> Task:
-        X, y = train
-        dealt = ways.split(self.way, y, _count(self.users), self.seed, self.alpha)
+        parts = ways.split(self.way, train[1], _user_count(self.users), self.seed, self.alpha)
         # one copy in the order of the users, cut into views: quick for many users too
-        X, y = (part[np.concatenate(dealt)] for part in train)
-        sizes = [len(records) for records in dealt]
-        pieces = zip(*(torch.split(part, sizes) for part in _tensors(X, y)), strict=True)
-        counts = {
+        order, sizes = np.concatenate(parts), [len(rows) for rows in parts]
+        X, y = _tensors(train[0][order], train[1][order])
+        shards = list(zip(torch.split(X, sizes), torch.split(y, sizes), strict=True))
+        # these keys are in saved manifests, where examples are called records
+        split = {
             "records": len(y),
             "test_records": len(test[1]),
             "split": self.way,
             "alpha": self.alpha,
             "seed": self.seed,
         }
-        held = _held(self.users, list(pieces))
         return Task(
             model,
             loss,
-            held,
+            _by_name(self.users, shards),
             test=_tensors(*test),
             name=name,
-            facts=facts | counts,
+            facts=facts | split,
             test_public=True,
         )
 
 
-def _count(users: Users) -> int:
-    """How many users there are."""
-    if isinstance(users, list | tuple):
-        if (
-            not users
-            or len(set(users)) < len(users)
-            or not all(isinstance(name, str) for name in users)
-        ):
-            raise InputError(
-                f"users must be a whole number, or different names of users, not {users!r}"
-            )
-        return len(users)
-    return checks.count("users", users, 1)
+def _user_count(users: Users) -> int:
+    if not isinstance(users, list | tuple):
+        return checks.count("users", users, 1)
+    different = len(set(users)) == len(users) > 0
+    if not different or not all(isinstance(name, str) for name in users):
+        raise InputError(
+            f"users must be a whole number, or different names of users, not {users!r}"
+        )
+    return len(users)
 
 
-def _held(users: Users, shards: list[Shard]) -> list[Shard] | dict[str, Shard]:
-    """The shards, by name where users have names."""
+def _by_name(users: Users, shards: list[Shard]) -> list[Shard] | dict[str, Shard]:
+    """The shards, by name if the users have names."""
     return dict(zip(users, shards, strict=True)) if isinstance(users, list | tuple) else shards
 
 

@@ -1,11 +1,7 @@
-"""Calls: the connections to neighbours, which come and go: dialling, answering, greeting, reading,
-hanging up.
+"""Connections to all neighbours: dialling, accepting, reading, closing. Knows nothing of steps.
 
-Nothing here knows what a step is. The owner makes the session of every new connection, is told what
-happens over it, and waits with `change` until something has. Of a `Link` the line is written here,
-whether it is open, and since when it is not and why. The rest is the owner's; two things of it are
-looked at: who is `done` is not called again, and nothing more is read from somebody whose `inbox`
-is not empty.
+The owner makes the session of each new connection, gets its events by a callback, and waits with
+`wait_for_change`. `Link.conn` is written here and nowhere else (see `Link`).
 """
 
 from __future__ import annotations
@@ -21,26 +17,40 @@ from decor.errors import RemoteProtocolError
 
 from . import transport
 from .identity import Identity
-from .link import LAST_WORD_SECONDS, Line, Link, Neighbour
 from .messages import Alive
+from .neighbour import CLOSING_SECONDS, Connection, Link, Neighbour
 from .session import Agreed, Ended, Event, Session
 
 Log = Callable[..., None]
 """log(event, **facts): one line for people and programs; never a secret, never data."""
 
 OPENING_SECONDS = 15.0
-"""From a connection to a secret; who takes longer is hung up on."""
-GREETINGS = 32
-"""Connections of strangers, or of neighbours not yet known as such, at a time."""
+"""From the TLS handshake to a common secret; a connection that takes longer is closed."""
+UNIDENTIFIED = 32
+"""Incoming connections at a time that have not shown a neighbour's certificate yet."""
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
 """Seconds between attempts to reach a neighbour."""
 STRANGERS_SECONDS = 10.0
-"""Between two lines of the log about them."""
+"""Between two lines of the log about refused connections."""
+
+_FAILURES = (OSError, TimeoutError, RemoteProtocolError)
+"""How the network or a neighbour can fail; anything else is a bug on this side."""
 
 
-class Calls:
-    """`open`, then `change` again and again, `lose` whoever does not behave, `hang_up` at the end,
-    and `close` in any case.
+class Connections:
+    """Call `open`, then `wait_for_change` repeatedly, `disconnect_all` at the end, and `close`.
+
+    `close` has to be called in any case; `drop` ends one connection at any time.
+
+    Args:
+        identity: This user's key.
+        links: Neighbours by number.
+        listen: Address to accept connections at; "" to accept none.
+        timeout: Seconds of silence that neighbours tolerate; Alive is sent three times as often.
+        log: Receives events of connections.
+        new_session: Makes the session of a new connection.
+        on_event: Receives a session's events; a RemoteProtocolError raised there ends the
+            connection.
     """
 
     def __init__(
@@ -50,244 +60,243 @@ class Calls:
         listen: str,
         timeout: float,
         log: Log,
-        session: Callable[[Neighbour], Session],
-        happened: Callable[[Link, Event], None],
+        new_session: Callable[[Neighbour], Session],
+        on_event: Callable[[Link, Event], None],
     ) -> None:
-        """`session`: of a connection that begins.
-
-        `happened`: an event of it; a RemoteProtocolError raised there ends it.
-        """
-        self._identity, self._links, self._listen, self._timeout, self._log = (
-            identity,
-            links,
-            listen,
-            timeout,
-            log,
-        )
-        self._session, self._happened = session, happened
+        self._identity, self._links, self._listen = identity, links, listen
+        self._timeout, self._log = timeout, log
+        self._new_session, self._on_event = new_session, on_event
+        # a certificate leads to a public key, and that to a neighbour
         self._numbers = {link.neighbour.public: number for number, link in links.items()}
-        self._listening: socket.socket | None = None
+        self._listener: socket.socket | None = None
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._lines: set[Line] = set()
-        self._greeting: dict[asyncio.Task[None], None] = {}
-        self._strangers = 0
-        self._quiet_until = 0.0
+        self._connections: set[Connection] = set()
+        self._unidentified: dict[asyncio.Task[None], None] = {}
+        self._refusals = 0
+        self._next_refusal_line = 0.0
 
     def open(self) -> None:
-        """Calls those who are to be called, and answers the others."""
-        self._callers = transport.context(self._identity, self._numbers, server=True)
-        self._called = transport.context(self._identity, self._numbers, server=False)
-        self._listening = transport.listening(self._listen) if self._listen else None
+        """Starts to dial and to accept."""
+        self._server_tls = transport.tls_context(self._identity, self._numbers, server=True)
+        self._client_tls = transport.tls_context(self._identity, self._numbers, server=False)
+        self._listener = transport.listen(self._listen) if self._listen else None
         now = time.monotonic()
         for link in self._links.values():
-            link.down_since = now
+            link.conn.down_since = now
             if link.neighbour.dials:
-                self._spawn(self._keep_calling(link))
-        if self._listening is not None:
-            self._spawn(self._accept(self._listening))
-        self._spawn(self._stay_in_touch())
+                self._spawn(self._keep_dialling(link))
+        if self._listener is not None:
+            self._spawn(self._accept(self._listener))
+        self._spawn(self._send_alive())
 
     async def close(self) -> None:
-        """Whatever is still going on ends now."""
+        """Ends everything that is still going on."""
         for link in self._links.values():
-            if link.line is not None:
-                link.line.close("stopped")
+            if link.conn.connection is not None:
+                link.conn.connection.close("stopped")
         for task in self._tasks:
             task.cancel()
+        # errors do not matter any more: the owner is leaving
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._listening is not None:
-            self._listening.close()
+        if self._listener is not None:
+            self._listener.close()
 
-    async def change(self, seconds: float | None) -> None:
-        """Waits until something has happened, or for so many seconds; raises what went wrong here,
-        and not at a neighbour's.
-        """
+    async def wait_for_change(self, seconds: float | None) -> None:
+        """Waits for an event, at most so many seconds; raises errors of this side's own tasks."""
         if self._failure is not None:
             raise self._failure
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
+        # after the wait, so that no event between two calls is missed
         self._changed.clear()
         if self._failure is not None:
             raise self._failure
 
-    def lose(self, link: Link, why: str) -> None:
-        """The connection is over, whatever the reason."""
-        was_open, line = link.is_open, link.line
-        link.line, link.is_open, link.down_since = None, False, time.monotonic()
-        link.leave()
-        if line is not None:
-            line.close(why)
+    def drop(self, link: Link, reason: str) -> None:
+        """Ends the connection to a neighbour, or takes note that it has ended."""
+        conn = link.conn
+        was_open, connection = conn.is_open, conn.connection
+        conn.connection, conn.is_open, conn.down_since = None, False, time.monotonic()
+        link.inbox.release_reader()
+        if connection is not None:
+            connection.close(reason)
+        # its connection has to end some time: that is nothing to report
         if link.done:
             pass
         elif was_open:
-            link.problem = why
-            self._log("lost", neighbour=link.neighbour.name, why=why)
+            conn.problem = reason
+            self._log("lost", neighbour=link.neighbour.name, why=reason)
         else:
-            self._note(link, why)
+            self._log_problem(link, reason)
         self._changed.set()
 
-    async def hang_up(self, why: str) -> None:
-        """Ends all connections in good order: what has been said has a moment to arrive."""
+    async def disconnect_all(self, reason: str) -> None:
+        """Ends all connections in good order: what is queued has a moment to be sent."""
         for link in self._links.values():
-            if link.line is not None:
-                link.line.close(why)
-                link.line, link.is_open = None, False
-        until = time.monotonic() + LAST_WORD_SECONDS
-        while self._lines and (left := until - time.monotonic()) > 0:
-            await self.change(left)
+            if link.conn.connection is not None:
+                link.conn.connection.close(reason)
+                link.conn.connection, link.conn.is_open = None, False
+        until = time.monotonic() + CLOSING_SECONDS
+        while self._connections and (left := until - time.monotonic()) > 0:
+            await self.wait_for_change(left)
 
-    # who calls, and who is called
+    # incoming connections
 
-    async def _accept(self, listening: socket.socket) -> None:
-        # not loop.sock_accept, which fails with a traceback where somebody calls at the moment in
-        # which it is cancelled
-        loop, place, called = asyncio.get_running_loop(), listening.fileno(), asyncio.Event()
-        loop.add_reader(place, called.set)
+    async def _accept(self, listener: socket.socket) -> None:
+        # not loop.sock_accept: it prints a traceback if a client connects while it is cancelled
+        loop, descriptor, ready = asyncio.get_running_loop(), listener.fileno(), asyncio.Event()
+        loop.add_reader(descriptor, ready.set)
         try:
             while True:
-                await called.wait()
-                called.clear()
-                await self._accept_one(listening)
+                await ready.wait()
+                ready.clear()
+                await self._accept_one(listener)
         finally:
-            loop.remove_reader(place)
+            loop.remove_reader(descriptor)
 
-    async def _accept_one(self, listening: socket.socket) -> None:
+    async def _accept_one(self, listener: socket.socket) -> None:
         try:
-            connection, _ = listening.accept()
-        except (BlockingIOError, InterruptedError):  # whoever called has gone again
+            accepted, _ = listener.accept()
+        except (BlockingIOError, InterruptedError):  # the client has gone again
             return
-        except OSError as problem:  # too many files are open, say: those who are here go on
-            self._refuse(transport.reason(problem))
+        except OSError as problem:  # too many open files, say: existing connections go on
+            self._log_refusal(transport.reason(problem))
             await asyncio.sleep(FIRST_WAIT)
             return
-        connection.setblocking(False)
-        # whoever has been at it for longest: a neighbour takes a moment
-        if len(self._greeting) >= GREETINGS:
-            slowest = next(iter(self._greeting))
-            del self._greeting[slowest]
-            slowest.cancel()
-            self._refuse("too many at a time")
-        self._greeting[self._spawn(self._welcome(connection))] = None
+        accepted.setblocking(False)
+        # the oldest goes: a neighbour's handshake takes a moment, and idle strangers must not
+        # keep neighbours out
+        if len(self._unidentified) >= UNIDENTIFIED:
+            oldest = next(iter(self._unidentified))
+            del self._unidentified[oldest]
+            oldest.cancel()
+            self._log_refusal("too many at a time")
+        self._unidentified[self._spawn(self._serve(accepted))] = None
         await asyncio.sleep(0)
 
-    async def _welcome(self, connection: socket.socket) -> None:
+    async def _serve(self, accepted: socket.socket) -> None:
         own = asyncio.current_task()
         assert own is not None
         try:
-            reader, writer = await transport.welcomed(connection, self._callers)
-            link = self._links[transport.who(writer, self._numbers)]
-            self._greeting.pop(own, None)
-            await self._converse(link, reader, writer)
-        except (OSError, TimeoutError, RemoteProtocolError) as problem:
-            self._refuse(transport.reason(problem))
+            reader, writer = await transport.accept_tls(accepted, self._server_tls)
+            link = self._links[transport.identify(writer, self._numbers)]
+            self._unidentified.pop(own, None)
+            await self._run_connection(link, reader, writer)
+        except _FAILURES as problem:
+            self._log_refusal(transport.reason(problem))
         finally:
-            self._greeting.pop(own, None)
+            self._unidentified.pop(own, None)
 
-    def _refuse(self, why: str) -> None:
-        """One line for many strangers: they must not fill the log."""
-        self._strangers += 1
-        if time.monotonic() >= self._quiet_until:
-            self._log("stranger refused", why=why, so_far=self._strangers)
-            self._quiet_until = time.monotonic() + STRANGERS_SECONDS
+    def _log_refusal(self, reason: str) -> None:
+        """Writes one line for many strangers: they must not fill the log."""
+        self._refusals += 1
+        if time.monotonic() >= self._next_refusal_line:
+            self._log("stranger refused", why=reason, so_far=self._refusals)
+            self._next_refusal_line = time.monotonic() + STRANGERS_SECONDS
 
-    async def _keep_calling(self, link: Link) -> None:
-        wait = FIRST_WAIT
+    # outgoing connections
+
+    async def _keep_dialling(self, link: Link) -> None:
+        wait, neighbour = FIRST_WAIT, link.neighbour
         while not link.done:
-            opened = link.opened
+            opened = link.conn.opened
             try:
-                reader, writer = await transport.dial(link.neighbour.address, self._called)
-                transport.who(writer, {link.neighbour.public: link.neighbour.number})
-            except (OSError, TimeoutError, RemoteProtocolError) as problem:
-                self._note(
-                    link,
-                    f"cannot be reached at {link.neighbour.address}: {transport.reason(problem)}",
-                )
+                reader, writer = await transport.dial(neighbour.address, self._client_tls)
+                transport.identify(writer, {neighbour.public: neighbour.number})
+            except _FAILURES as problem:
+                reason = transport.reason(problem)
+                self._log_problem(link, f"cannot be reached at {neighbour.address}: {reason}")
             else:
-                await self._converse(link, reader, writer)
-            wait = (
-                FIRST_WAIT
-                if link.opened > opened
-                else min(2 * wait, LONGEST_WAIT, self._timeout / 4)
-            )
+                await self._run_connection(link, reader, writer)
+            # double the wait, unless this attempt came as far as a common secret
+            longer = min(2 * wait, LONGEST_WAIT, self._timeout / 4)
+            wait = FIRST_WAIT if link.conn.opened > opened else longer
             await asyncio.sleep(wait)
 
     # one connection
 
-    async def _converse(
+    async def _run_connection(
         self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """One connection from its first byte to its last."""
-        if link.line is not None:  # the same neighbour: it has shown its certificate
-            self.lose(link, "connected anew")
-        line = link.line = Line(self._session(link.neighbour), writer)
-        self._lines.add(line)
-        line.flush()
-        sender = asyncio.create_task(line.sent())
-        why = "hung up"
+        """Reads and writes one connection from its first byte to its last."""
+        # the newer one wins: it is the same neighbour, by its certificate
+        if link.conn.connection is not None:
+            self.drop(link, "connected anew")
+        connection = Connection(self._new_session(link.neighbour), writer)
+        link.conn.connection = connection
+        self._connections.add(connection)
+        connection.flush()
+        sender = asyncio.create_task(connection.write_all())
+
+        def is_current() -> bool:
+            return link.conn.connection is connection
+
+        reason = "hung up"
         try:
             async with asyncio.timeout(OPENING_SECONDS) as opening:
-                while data := await reader.read(transport.READ):
-                    for event in line.session.receive(data):
-                        if link.line is line:  # else a newer connection has taken its place
-                            self._heard(link, event)
-                    line.flush()
-                    if link.line is line and link.is_open:
+                while data := await reader.read(transport.READ_BYTES):
+                    for event in connection.session.receive(data):
+                        # each event may end this connection, or a newer one may replace it
+                        if is_current():
+                            self._handle_event(link, event)
+                    connection.flush()
+                    if is_current() and link.is_open:
                         opening.reschedule(None)
-                    while link.line is line and link.is_open and link.inbox:
-                        # more is read when this has been used: it may wait at the sender's
-                        await link.room.wait()
+                    while is_current() and link.is_open and link.inbox:
+                        # more is read when this has been used: it may wait at the sender
+                        await link.inbox.wait_until_empty()
         except RemoteProtocolError as problem:
-            why = str(problem).removeprefix(f"{link.neighbour.name} ")
+            reason = str(problem).removeprefix(f"{link.neighbour.name} ")
         except TimeoutError:
-            why = f"did not agree on a secret within {OPENING_SECONDS:g} s"
+            reason = f"did not agree on a secret within {OPENING_SECONDS:g} s"
         except OSError as problem:
-            why = transport.reason(problem)
+            reason = transport.reason(problem)
         finally:
-            if link.line is line:
-                self.lose(link, why)
-            line.close(why)
-            await asyncio.wait([sender], timeout=LAST_WORD_SECONDS)
+            if is_current():
+                self.drop(link, reason)
+            connection.close(reason)
+            await asyncio.wait([sender], timeout=CLOSING_SECONDS)
             sender.cancel()
-            transport.cut(writer)
-            self._lines.discard(line)
+            transport.abort(writer)
+            self._connections.discard(connection)
             self._changed.set()
 
-    def _heard(self, link: Link, event: Event) -> None:
+    def _handle_event(self, link: Link, event: Event) -> None:
         match event:
             case Ended(reason):
                 # nothing can be sent any more, though the socket is still open
-                self.lose(link, f"said goodbye: {reason}")
+                self.drop(link, f"said goodbye: {reason}")
                 return
             case Agreed():
-                link.is_open = True
-                link.opened += 1
-        self._happened(link, event)
+                link.conn.is_open = True
+                link.conn.opened += 1
+        self._on_event(link, event)
         self._changed.set()
 
-    async def _stay_in_touch(self) -> None:
+    async def _send_alive(self) -> None:
         while True:
             await asyncio.sleep(self._timeout / 3)
             for link in self._links.values():
-                link.say(Alive())
+                link.send(Alive())
 
-    def _note(self, link: Link, problem: str) -> None:
-        if link.problem != problem:
-            link.problem = problem
+    def _log_problem(self, link: Link, problem: str) -> None:
+        if link.conn.problem != problem:
+            link.conn.problem = problem
             self._log("not connected", neighbour=link.neighbour.name, why=problem)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_done)
         return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            # ours, not a neighbour's (those are dealt with where they arise): the user's loop must
-            # hear of it
+            # failures of neighbours were handled where they arose: this is a bug of ours, and
+            # the owner's loop has to raise it
             self._failure = task.exception()
             self._changed.set()

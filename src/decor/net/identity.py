@@ -1,11 +1,10 @@
-"""Who a user is: an Ed25519 key, its one-line public form, and the certificate that everybody can
-make of it.
+"""A user's identity: an Ed25519 key, its public form of one line, and a certificate made from it.
 
-There is no certificate authority. A user's certificate is a function of its public key: whoever has
-the key makes the same bytes, and trusts exactly those. What TLS then proves is that the other side
-holds the private key. The key that signs the certificates is public, and means nothing: no
-certificate is trusted for its signature. Nor does a certificate say in which federation: two whose
-files differ still reach each other, and say to each other in which field.
+There is no certificate authority. A user's certificate is a function of its public key: anyone who
+has the public key makes the same bytes, and trusts exactly those. TLS then proves that the other
+side holds the private key. The key that signs the certificates is public and proves nothing: no
+certificate is trusted for its signature. Nor does a certificate name a federation: two users whose
+files differ can still connect, and tell each other in which field.
 """
 
 from __future__ import annotations
@@ -30,19 +29,22 @@ from cryptography.x509.oid import NameOID
 
 from decor.errors import InputError
 
+# 32 bytes in base64 are 43 characters and one "="
 _LINE = re.compile(r"decor-ed25519 ([A-Za-z0-9+/]{43}=)")
+# fixed dates: a certificate is the same bytes whenever it is made
 _FROM, _TO = datetime.datetime(2020, 1, 1), datetime.datetime(2120, 1, 1)
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A user's private key. It is shown nowhere; `line` is what others are given."""
+    """A user's private key. It is never printed; `line` is the public key to give to others."""
 
     key: Ed25519PrivateKey
 
     def __repr__(self) -> str:
         return f"Identity({self.line})"
 
+    # pickling would write the key to wherever the caller's objects go
     def __reduce__(self) -> str:
         raise TypeError("a private key is only written by Identity.save")
 
@@ -59,12 +61,12 @@ class Identity:
         return line_of(self.public)
 
     def save(self, path: str | Path) -> None:
-        """To a new file that nobody else can read, never over an old one."""
+        """Writes a new file that only its owner can read; never overwrites one."""
         text = self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         try:
-            with os.fdopen(
-                os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
-            ) as file:
+            # the file never exists with wider permissions, not even for a moment
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -79,52 +81,55 @@ class Identity:
 
     @staticmethod
     def load(path: str | Path) -> Identity:
+        hint = "make one with decor keygen"
         try:
-            mode, held = os.stat(path).st_mode, Path(path).read_bytes()
+            mode, text = os.stat(path).st_mode, Path(path).read_bytes()
         except OSError as problem:
             raise InputError(
-                f"the key {str(path)!r} cannot be read: {problem.strerror}; make one "
-                "with decor keygen"
+                f"the key {str(path)!r} cannot be read: {problem.strerror}; {hint}"
             ) from None
+        # as ssh does: a key that others could read may have been copied
         if mode & 0o077:
-            raise InputError(f"the key {str(path)!r} can be read by others; say chmod 600 {path}")
+            raise InputError(f"the key {str(path)!r} can be read by others; run chmod 600 {path}")
         try:
-            key = load_pem_private_key(held, password=None)
+            key = load_pem_private_key(text, password=None)
         except (ValueError, TypeError):
-            raise InputError(f"{str(path)!r} is no key; make one with decor keygen") from None
+            raise InputError(f"{str(path)!r} is not a key; {hint}") from None
         if not isinstance(key, Ed25519PrivateKey):
-            raise InputError(f"{str(path)!r} is a key of another kind; make one with decor keygen")
+            raise InputError(f"{str(path)!r} is a key of another kind; {hint}")
         return Identity(key)
 
 
 def line_of(public: bytes) -> str:
-    """A public key as people copy it."""
+    """A public key as one line of text."""
     return f"decor-ed25519 {base64.b64encode(public).decode()}"
 
 
 def public_of(line: str) -> bytes:
-    """The key of a line; refuses what is not exactly one."""
-    found = _LINE.fullmatch(line) if isinstance(line, str) else None
-    if found is None:
+    """The public key of a line; refuses any other text."""
+    match = _LINE.fullmatch(line) if isinstance(line, str) else None
+    if match is None:
         raise InputError(
-            f"{line!r} is no public key; it is the line that decor keygen prints, "
-            "decor-ed25519 and 44 letters"
+            f"{line!r} is not a public key; give the line that decor keygen prints: "
+            "decor-ed25519 and 44 characters"
         )
-    return base64.b64decode(found[1])
+    return base64.b64decode(match[1])
 
 
 def certificate(public: bytes) -> bytes:
-    """A user's certificate (DER): the same bytes whoever makes it."""
+    """A user's certificate (DER): the same bytes wherever it is made."""
+    # Ed25519 signatures are deterministic, so every field and the signature follow from `public`
+    # X.509 needs a signature; this key is public
     signer = Ed25519PrivateKey.from_private_bytes(
         hashlib.sha256(b"decor certificates, trusted for nothing 1").digest()
     )
-    name = x509.Name(
-        [x509.NameAttribute(NameOID.COMMON_NAME, hashlib.sha256(public).hexdigest()[:32])]
+    subject, issuer = (
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        for name in (hashlib.sha256(public).hexdigest()[:32], "decor")
     )
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "decor")])
     builder = (
         x509.CertificateBuilder()
-        .subject_name(name)
+        .subject_name(subject)
         .issuer_name(issuer)
         .public_key(Ed25519PublicKey.from_public_bytes(public))
         .serial_number(int.from_bytes(hashlib.sha256(b"serial" + public).digest()[:16], "big"))

@@ -1,9 +1,8 @@
-"""The ledger: every message that may have left, written before it leaves, and what the data behind
-it has paid.
+"""The ledger: every message that may have been sent, written before it is sent, and its runs.
 
-SQLite, write-ahead and fully synchronous: once `record` returns, the message survives the end of
-the process and of the machine. A step of a run has one message for ever. After a crash the same
-bytes are sent again, never others.
+SQLite with a write-ahead log and full synchronisation: once `record` returns, the message survives
+a crash of the process and of the machine. A step of a run has one message for ever. After a crash
+the same bytes are sent again, never others.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from decor.errors import LedgerError
@@ -50,9 +50,7 @@ _ENTRIES = (
 
 @dataclass(frozen=True)
 class Entry:
-    """A run in the ledger: `steps` messages exist, each of which has been paid for by the plan's
-    price of a step.
-    """
+    """A run in the ledger. `steps` messages exist; each has cost what the plan says for a step."""
 
     run: int
     federation: bytes
@@ -64,17 +62,17 @@ class Entry:
     why: str | None
 
 
-def left_behind(path: Path) -> list[Entry] | None:
-    """All runs of a ledger that has been closed; None where it is open, or its node was killed.
+def read_closed(path: Path) -> list[Entry] | None:
+    """All runs of a closed ledger; None if it is open, or its node was killed.
 
-    Takes no lock, which would keep a node from starting meanwhile.
+    Takes no lock: a lock would keep a node from starting meanwhile.
     """
+    # SQLite removes the write-ahead log when the last connection is closed in good order
     if path.with_name(f"{path.name}-wal").exists():
         return None
+    address = f"file:{quote(str(path.absolute()))}?immutable=1"
     try:
-        with closing(
-            sqlite3.connect(f"file:{quote(str(path.absolute()))}?immutable=1", uri=True)
-        ) as db:
+        with closing(sqlite3.connect(address, uri=True)) as db:
             return [Entry(*row) for row in db.execute(_ENTRIES)]
     except sqlite3.Error as problem:
         raise LedgerError(f"{str(path)!r} cannot be read as a ledger: {problem}") from None
@@ -85,43 +83,31 @@ class Ledger:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        try:
+        with self._translate_errors():
+            # no implicit transactions, and no wait for another node's lock
             self._db = sqlite3.connect(self.path, isolation_level=None, timeout=0)
-            with self._told():
-                tables = {
-                    name
-                    for (name,) in self._db.execute(
-                        "SELECT name FROM sqlite_master WHERE type = 'table'"
-                    )
-                }
-                if tables and "facts" not in tables:
-                    raise LedgerError(
-                        f"{str(self.path)!r} is a database of somebody else, and no "
-                        "ledger; name another file"
-                    )
-                self._db.execute("PRAGMA page_size = 16384")  # of a new file: messages are large
-                self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
-                mode = self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-                self._db.execute("PRAGMA synchronous = FULL")
-                self._db.execute("PRAGMA foreign_keys = ON")
-                if mode != "wal":
-                    raise LedgerError(
-                        f"the disk of {str(self.path)!r} cannot keep a write-ahead log; name a "
-                        "file on another disk"
-                    )
-                with self._whole():
-                    for statement in _TABLES.split(";\n"):
-                        self._db.execute(statement)
-                    self._db.execute("INSERT OR IGNORE INTO facts VALUES ('format', ?)", (_FORMAT,))
-                held = self._db.execute("SELECT value FROM facts WHERE name = 'format'").fetchone()[
-                    0
-                ]
-        except sqlite3.Error as problem:
-            raise self._error(problem) from None
-        if held != _FORMAT:
+            self._refuse_other_database()
+            self._db.execute("PRAGMA page_size = 16384")  # of a new file: messages are large
+            # two nodes with one ledger could send two messages for a step
+            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            mode = self._value("PRAGMA journal_mode = WAL")
+            # each commit is synchronised, or a power cut could undo a message that was sent
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute("PRAGMA foreign_keys = ON")
+            if mode != "wal":
+                raise LedgerError(
+                    f"the disk of {str(self.path)!r} does not support a write-ahead log; name a "
+                    "file on another disk"
+                )
+            with self._transaction():
+                for statement in _TABLES.split(";\n"):
+                    self._db.execute(statement)
+                self._db.execute("INSERT OR IGNORE INTO facts VALUES ('format', ?)", (_FORMAT,))
+            found_format = self._value("SELECT value FROM facts WHERE name = 'format'")
+        if found_format != _FORMAT:
             raise LedgerError(
-                f"{str(self.path)!r} is a ledger of another version ({held}); use "
-                "the decor that wrote it"
+                f"{str(self.path)!r} is a ledger of another version ({found_format}); use the "
+                "decor that wrote it"
             )
 
     def close(self) -> None:
@@ -134,69 +120,73 @@ class Ledger:
         self.close()
 
     def begin(self, federation: bytes, plan: str) -> int:
-        """A new run's number."""
-        with self._told(), self._whole():
-            values = (federation, plan, time.time())
-            return int(
-                self._db.execute(
-                    "INSERT INTO runs (federation, plan, began) VALUES (?, ?, ?)", values
-                ).lastrowid
-                or 0
+        """Begins a run; returns its number."""
+        with self._translate_errors(), self._transaction():
+            cursor = self._db.execute(
+                "INSERT INTO runs (federation, plan, began) VALUES (?, ?, ?)",
+                (federation, plan, time.time()),
             )
+            return int(cursor.lastrowid or 0)
 
     def end(self, run: int, why: str) -> None:
-        with self._told(), self._whole():
+        """Ends a run, unless it has ended."""
+        with self._translate_errors(), self._transaction():
             self._db.execute(
                 "UPDATE runs SET ended = ?, why = ? WHERE run = ? AND ended IS NULL",
                 (time.time(), why, run),
             )
 
     def record(self, run: int, step: int, message: bytes | memoryview) -> None:
-        """Keeps a step's message; returns when it cannot be lost any more.
+        """Stores a step's message; returns when it cannot be lost any more.
 
         Only then may it be sent.
         """
         digest = hashlib.sha256(message).digest()
-        with self._told(), self._whole():
-            last = self._last(run)
+        with self._translate_errors(), self._transaction():
+            last = self._last_step(run)
+            # the last check before two messages of one step: their difference has no noise
             if last is not None and step <= last:
                 raise LedgerError(
-                    f"step {step} has a message already (the last is {last}); it is "
-                    "sent again, never made again"
+                    f"step {step} has a message already (the last is {last}); it is sent again, "
+                    "never made again"
                 )
             self._db.execute(
                 "INSERT INTO messages VALUES (?, ?, ?, ?)", (run, step, digest, time.time())
             )
-            self._keep(run, step, message)
+            self._store_bytes(run, step, message)
 
     def message(self, run: int, step: int) -> bytes | None:
         """The bytes of a step, if they are still kept."""
-        with self._told():
-            joined = "messages JOIN slots USING (run, step) JOIN kept USING (slot)"
-            asked = f"SELECT bytes, digest FROM {joined} WHERE run = ? AND step = ?"
-            found = self._db.execute(asked, (run, step)).fetchone()
-        if found is None:
+        with self._translate_errors():
+            row = self._db.execute(
+                "SELECT bytes, digest FROM messages JOIN slots USING (run, step) "
+                "JOIN kept USING (slot) WHERE run = ? AND step = ?",
+                (run, step),
+            ).fetchone()
+        if row is None:
             return None
-        if hashlib.sha256(found[0]).digest() != found[1]:
+        # other bytes than those that were sent would be a second message
+        if hashlib.sha256(row[0]).digest() != row[1]:
             raise LedgerError(
                 f"the message of step {step} in {str(self.path)!r} is damaged: it cannot be sent "
                 "again, nor made again"
             )
-        return bytes(found[0])
+        return bytes(row[0])
 
     def next_step(self, run: int) -> int:
-        """The first step for which no message exists, nor any after it."""
-        with self._told():
-            last = self._last(run)
+        """The first step such that neither it nor a later one has a message."""
+        with self._translate_errors():
+            last = self._last_step(run)
         return 0 if last is None else last + 1
 
-    def epoch(self, run: int, neighbour: int) -> int:
-        """A number above all that were given for this neighbour, kept before it is used."""
-        with self._told(), self._whole():
-            found = self._db.execute(
+    def next_epoch(self, run: int, neighbour: int) -> int:
+        """A number above all that were returned for this neighbour, stored before it is used."""
+        with self._translate_errors(), self._transaction():
+            row = self._db.execute(
                 "SELECT epoch FROM epochs WHERE run = ? AND neighbour = ?", (run, neighbour)
             ).fetchone()
-            new = (found[0] if found else 0) + 1
+            # an epoch used twice would let an old exchange of keys stand for a new one
+            new = (row[0] if row else 0) + 1
             self._db.execute(
                 "INSERT OR REPLACE INTO epochs VALUES (?, ?, ?)", (run, neighbour, new)
             )
@@ -204,60 +194,70 @@ class Ledger:
 
     def entries(self) -> list[Entry]:
         """All runs, the oldest first."""
-        with self._told():
+        with self._translate_errors():
             return [Entry(*row) for row in self._db.execute(_ENTRIES)]
 
-    def _keep(self, run: int, step: int, message: bytes | memoryview) -> None:
-        """Over the run's message of KEPT steps ago, in place: pages given up and taken again would
-        be written twice.
-        """
+    def _refuse_other_database(self) -> None:
+        """Raises if the file is a database of another program, before anything is written."""
+        rows = self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        tables = {name for (name,) in rows}
+        if tables and "facts" not in tables:
+            raise LedgerError(
+                f"{str(self.path)!r} is a database of another program, not a ledger; name "
+                "another file"
+            )
+
+    def _store_bytes(self, run: int, step: int, message: bytes | memoryview) -> None:
         slot = KEPT * run + step % KEPT
         self._db.execute("INSERT OR REPLACE INTO slots VALUES (?, ?, ?)", (slot, run, step))
-        held = self._db.execute("SELECT length(bytes) FROM kept WHERE slot = ?", (slot,)).fetchone()
-        if held is None or held[0] != len(message):
+        size = self._db.execute("SELECT length(bytes) FROM kept WHERE slot = ?", (slot,)).fetchone()
+        if size is None or size[0] != len(message):
             self._db.execute(
                 "INSERT OR REPLACE INTO kept VALUES (?, zeroblob(?))", (slot, len(message))
             )
+        # over the bytes of KEPT steps ago, in place: freed and reused pages are written twice
         with self._db.blobopen("kept", "bytes", slot) as blob:
             blob.write(message)
 
-    def _last(self, run: int) -> int | None:
-        found: int | None = self._db.execute(
-            "SELECT max(step) FROM messages WHERE run = ?", (run,)
-        ).fetchone()[0]
-        return found
+    def _last_step(self, run: int) -> int | None:
+        last: int | None = self._value("SELECT max(step) FROM messages WHERE run = ?", run)
+        return last
+
+    def _value(self, statement: str, *arguments: object) -> Any:
+        """The first column of the first row."""
+        return self._db.execute(statement, arguments).fetchone()[0]
 
     @contextmanager
-    def _whole(self) -> Iterator[None]:
+    def _transaction(self) -> Iterator[None]:
         """All of it, or nothing."""
+        # takes the write lock now, so that nothing fails halfway because of another process
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
         except BaseException:
+            # SQLite has rolled back by itself after some errors, such as a full disk
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
         self._db.execute("COMMIT")
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
+        """Raises errors of the database as LedgerError, with a way out."""
         try:
             yield
         except sqlite3.Error as problem:
-            raise self._error(problem) from None
-
-    def _error(self, problem: sqlite3.Error) -> LedgerError:
-        said = str(problem)
-        if "locked" in said:
-            return LedgerError(
-                f"the ledger {str(self.path)!r} is in use by another node; stop that one first"
-            )
-        if "not a database" in said or "malformed" in said:
-            return LedgerError(
-                f"{str(self.path)!r} is no ledger, or a damaged one ({said}); never begin a new "
-                "one for the same data"
-            )
-        return LedgerError(
-            f"the ledger {str(self.path)!r} cannot be used: {said}; nothing is "
-            "sent before it can be written"
-        )
+            text = str(problem)
+            if "locked" in text:
+                raise LedgerError(
+                    f"the ledger {str(self.path)!r} is in use by another node; stop that one first"
+                ) from None
+            if "not a database" in text or "malformed" in text:
+                raise LedgerError(
+                    f"{str(self.path)!r} is not a ledger, or a damaged one ({text}); never begin "
+                    "a new one for the same data"
+                ) from None
+            raise LedgerError(
+                f"the ledger {str(self.path)!r} cannot be used: {text}; nothing is sent before it "
+                "can be written"
+            ) from None

@@ -1,9 +1,8 @@
-"""What neighbours say to each other, as bytes: every message framed, sized, typed and checked
-before anything is kept.
+"""Messages between neighbours, as bytes: framed, limited in size, and checked before they are kept.
 
-A frame is a header (kind, three bytes of zero, length of what follows, little-endian) and a payload
-of fixed layout. No object is ever rebuilt from what comes, no length is believed before it is
-compared with a limit, and a stranger cannot make this side hold more than one frame of the largest
+A frame is a header (kind, three zero bytes, length of the payload, little-endian) and a payload of
+fixed layout. No object is ever rebuilt from received bytes. No length is believed before it is
+compared with a limit, so a stranger cannot make this side hold more than one frame of the largest
 kind that it may send now.
 """
 
@@ -20,20 +19,20 @@ from decor.noise.agreement import OFFER_BYTES, TAG_BYTES
 VERSION = 2
 HEADER = struct.Struct("<B3xI")
 FIELDS = 64
-"""Fields of a federation's file at most."""
+"""The most fields that a federation's file may have."""
 COUNTS = 2**62
-"""Epochs and steps are below: the next one of each still fits a ledger's column, whatever a
-neighbour says.
-"""
+"""Epochs and steps are below: the next one still fits a column of the ledger (63 bits)."""
+_NAME_BYTES, _DIGEST_BYTES = 64, 8
+"""Of a field in a Hello: the longest name, and its digest."""
 
 
 @dataclass(frozen=True)
 class Hello:
-    """The first message of both sides: which federation, field by field, and where this side is.
+    """The first message of both sides: which federation, field by field, and how far this side is.
 
-    `digests` has eight bytes for every field of the federation's file, so that two who differ can
-    say where. `epoch` is above that of every agreement the two have had, `step` is the first step
-    for which no message of this side exists.
+    `digests` has eight bytes for each field of the federation's file, so that two users whose files
+    differ can say where. `epoch` is above that of every agreement the two have had. `step` is the
+    first step for which no message of this side exists.
     """
 
     federation: bytes
@@ -45,17 +44,15 @@ class Hello:
     _fixed: ClassVar[struct.Struct] = struct.Struct("<H32sQQH")
 
     def payload(self) -> bytes:
-        fields = b"".join(
-            struct.pack("<B", len(name.encode())) + name.encode() + digest
-            for name, digest in self.digests
-        )
-        return (
-            self._fixed.pack(VERSION, self.federation, self.epoch, self.step, len(self.digests))
-            + fields
+        fixed = self._fixed.pack(VERSION, self.federation, self.epoch, self.step, len(self.digests))
+        names = [name.encode() for name, _ in self.digests]
+        return fixed + b"".join(
+            bytes([len(name)]) + name + digest
+            for name, (_, digest) in zip(names, self.digests, strict=True)
         )
 
     @classmethod
-    def parsed(cls, payload: memoryview) -> Hello:
+    def parse(cls, payload: memoryview) -> Hello:
         version, federation, epoch, step, count = cls._fixed.unpack_from(payload)
         if version != VERSION:
             raise RemoteProtocolError(
@@ -64,30 +61,25 @@ class Hello:
             )
         if count > FIELDS:
             raise RemoteProtocolError(
-                f"names {count} fields of its federation; {FIELDS} are the most"
+                f"names {count} fields of its federation; the limit is {FIELDS}"
             )
         digests, at = [], cls._fixed.size
         for _ in range(count):
-            length = payload[at]
-            digests.append(
-                (
-                    bytes(payload[at + 1 : at + 1 + length]).decode("ascii"),
-                    bytes(payload[at + 1 + length :][:8]),
-                )
-            )
-            at += 9 + length
-        if (
-            at != len(payload)
-            or len({name for name, _ in digests}) != count
-            or max(epoch, step) >= COUNTS
-        ):
+            name_end = at + 1 + payload[at]
+            name = bytes(payload[at + 1 : name_end]).decode("ascii")
+            digests.append((name, bytes(payload[name_end : name_end + _DIGEST_BYTES])))
+            at = name_end + _DIGEST_BYTES
+        # a name that is there twice would hide a field that differs
+        is_unique = len({name for name, _ in digests}) == count
+        # a slice beyond the end is short, not an error: the length is compared here
+        if at != len(payload) or not is_unique or max(epoch, step) >= COUNTS:
             raise ValueError
         return cls(federation, tuple(digests), epoch, step)
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A key, signed, from which the edge's secret is made (`decor.noise.agreement`)."""
+    """A signed key, from which the edge's secret is derived (`decor.noise.agreement`)."""
 
     offer: bytes
     kind: ClassVar[int] = 2
@@ -96,13 +88,13 @@ class Offer:
         return self.offer
 
     @classmethod
-    def parsed(cls, payload: memoryview) -> Offer:
+    def parse(cls, payload: memoryview) -> Offer:
         return cls(_exactly(payload, OFFER_BYTES))
 
 
 @dataclass(frozen=True)
 class Confirmation:
-    """Shows that the sender holds the same secret, and from which step on it uses it."""
+    """Proves that the sender holds the same secret, and says from which step on it uses it."""
 
     tag: bytes
     first_step: int
@@ -112,37 +104,33 @@ class Confirmation:
         return self.tag + struct.pack("<Q", self.first_step)
 
     @classmethod
-    def parsed(cls, payload: memoryview) -> Confirmation:
+    def parse(cls, payload: memoryview) -> Confirmation:
         whole = _exactly(payload, TAG_BYTES + 8)
         return cls(whole[:TAG_BYTES], int.from_bytes(whole[TAG_BYTES:], "little"))
 
 
 @dataclass(frozen=True)
 class Model:
-    """Everybody's message of a step: the noised model in round 0, what it was mixed to in the
-    rounds after.
-    """
+    """A user's message of a step: the noised model in round 0, the mixed model in later rounds."""
 
     step: int
     round: int
     values: bytes | memoryview
-    """Raw little-endian numbers, as many as the federation's model has."""
+    """Little-endian parameters, as many as the federation's model has."""
     kind: ClassVar[int] = 4
     fixed: ClassVar[struct.Struct] = struct.Struct("<QI4x")
 
     @classmethod
-    def parsed(cls, payload: memoryview) -> Model:
+    def parse(cls, payload: memoryview) -> Model:
         step, round_ = cls.fixed.unpack_from(payload)
-        if payload[12:16] != bytes(4):  # one model, one string of bytes
+        if payload[12:16] != bytes(4):  # a model has exactly one encoding
             raise ValueError
         return cls(step, round_, payload[cls.fixed.size :].toreadonly())
 
 
 @dataclass(frozen=True)
 class NoiseTag:
-    """A short digest of the noise that the sender used for this edge in a step: equal at both ends
-    if it cancels.
-    """
+    """A digest of the sender's noise of a step for this edge: equal at both ends if it cancels."""
 
     step: int
     tag: bytes
@@ -152,14 +140,14 @@ class NoiseTag:
         return struct.pack("<Q", self.step) + self.tag
 
     @classmethod
-    def parsed(cls, payload: memoryview) -> NoiseTag:
+    def parse(cls, payload: memoryview) -> NoiseTag:
         whole = _exactly(payload, 16)
         return cls(int.from_bytes(whole[:8], "little"), whole[8:])
 
 
 @dataclass(frozen=True)
 class Bye:
-    """The sender hangs up; says why in plain ASCII."""
+    """The sender closes the connection, and says why in printable ASCII."""
 
     reason: str
     kind: ClassVar[int] = 6
@@ -168,17 +156,15 @@ class Bye:
         return self.reason.encode("ascii", "replace")[:200]
 
     @classmethod
-    def parsed(cls, payload: memoryview) -> Bye:
-        return cls(
-            "".join(
-                c if " " <= c <= "~" else "?" for c in bytes(payload).decode("ascii", "replace")
-            )
-        )
+    def parse(cls, payload: memoryview) -> Bye:
+        text = bytes(payload).decode("ascii", "replace")
+        # it is written to the log, which control characters must not reach
+        return cls("".join(c if " " <= c <= "~" else "?" for c in text))
 
 
 @dataclass(frozen=True)
 class Alive:
-    """The sender is here, and has nothing to say yet: it computes, or waits for others."""
+    """The sender is connected and has nothing to send yet: it computes, or waits for others."""
 
     kind: ClassVar[int] = 7
 
@@ -186,27 +172,29 @@ class Alive:
         return b""
 
     @classmethod
-    def parsed(cls, payload: memoryview) -> Self:
+    def parse(cls, payload: memoryview) -> Self:
         _exactly(payload, 0)
         return cls()
 
 
 class Done(Alive):
-    """The sender has finished the run, its model is on its disk, and it needs nobody any more."""
+    """The sender has finished the run, its model is on disk, and it needs no neighbour any more."""
 
     kind: ClassVar[int] = 8
 
 
 Message = Hello | Offer | Confirmation | Model | NoiseTag | Bye | Alive | Done
+# the numbers are part of the wire format
 KINDS: dict[int, type[Message]] = {
     m.kind: m for m in (Hello, Offer, Confirmation, Model, NoiseTag, Bye, Alive, Done)
 }
 
 
 def limits(model_bytes: int) -> dict[int, int]:
-    """The longest payload of every kind, for models of so many bytes."""
+    """The longest payload of each kind, for models of so many bytes."""
     return {
-        Hello.kind: 52 + FIELDS * (9 + 64),
+        # 52 bytes of fixed layout
+        Hello.kind: 52 + FIELDS * (1 + _NAME_BYTES + _DIGEST_BYTES),
         Offer.kind: OFFER_BYTES,
         Confirmation.kind: TAG_BYTES + 8,
         Model.kind: Model.fixed.size + model_bytes,
@@ -217,22 +205,22 @@ def limits(model_bytes: int) -> dict[int, int]:
     }
 
 
-def encoded(message: Message) -> bytes:
+def encode(message: Message) -> bytes:
     return b"".join(pieces(message))
 
 
 def pieces(message: Message) -> list[bytes | memoryview]:
-    """A frame in parts; a model's numbers are not copied."""
-    rest: list[bytes | memoryview] = [message.values] if isinstance(message, Model) else []
-    first = (
-        Model.fixed.pack(message.step, message.round)
-        if isinstance(message, Model)
-        else message.payload()
-    )
+    """A frame in parts; a model's parameters are not copied."""
+    rest: list[bytes | memoryview] = []
+    if isinstance(message, Model):
+        first, rest = Model.fixed.pack(message.step, message.round), [message.values]
+    else:
+        first = message.payload()
     length = len(first) + sum(map(len, rest))
+    # the header has four bytes for it
     if length >= 2**32:
         raise LocalProtocolError(
-            f"a message of {length:,} bytes is too long for a frame; models have 4 GB at most"
+            f"a message of {length:,} bytes is too long for a frame; a model has at most 4 GB"
         )
     return [HEADER.pack(message.kind, length) + first, *rest]
 
@@ -242,9 +230,9 @@ _LARGE = 1 << 16
 
 
 class Decoder:
-    """Bytes as they come -> messages.
+    """Turns a stream of bytes into messages.
 
-    Holds at most one frame; what is too long is refused by its header.
+    Holds at most one frame: a frame that is too long is refused by its header.
     """
 
     def __init__(self, longest: Mapping[int, int]) -> None:
@@ -256,48 +244,53 @@ class Decoder:
     def feed(
         self,
         data: bytes | bytearray | memoryview,
-        in_turn: Callable[[type[Message]], None] | None = None,
+        check_turn: Callable[[type[Message]], None] | None = None,
     ) -> Iterator[Message]:
-        """The messages that are whole now.
+        """Yields the messages that are complete now. After an error the stream cannot go on.
 
-        An error says what was wrong; the stream cannot go on after it.
-
-        `in_turn` hears of every frame's kind before its payload is waited for, and raises if it may
-        not come now.
+        Args:
+            data: The next bytes of the stream.
+            check_turn: Called with each frame's kind before its payload is waited for; raises if
+                that kind may not come now.
         """
         self._held += data
         at = 0
         try:
             while len(self._held) - at >= HEADER.size:
-                kind, length = HEADER.unpack_from(self._held, at)
-                if kind not in self._longest or self._held[at + 1 : at + 4] != b"\0\0\0":
-                    raise RemoteProtocolError(
-                        f"sent a frame of an unknown kind ({bytes(self._held[at : at + 4]).hex()})"
-                    )
-                name = KINDS[kind].__name__
-                if length > self._longest[kind]:
-                    raise RemoteProtocolError(
-                        f"sent a {name} of {length:,} bytes; {self._longest[kind]:,} are the most"
-                    )
-                if in_turn is not None:
-                    in_turn(KINDS[kind])
+                kind, length = self._header(at)
+                # before the payload is waited for: a stranger cannot make this side hold a model
+                if check_turn is not None:
+                    check_turn(KINDS[kind])
                 first, end = at + HEADER.size, at + HEADER.size + length
                 if len(self._held) < end:
                     return
                 if length < _LARGE:
                     payload, at = memoryview(bytes(self._held[first:end])), end
-                # the frame goes with its message, uncopied; what came after it begins the next one
+                # the frame goes with its message, uncopied; the bytes after it begin the next one
                 else:
                     payload, self._held, at = memoryview(self._held)[first:end], self._held[end:], 0
                 try:
-                    message = KINDS[kind].parsed(payload)
+                    message = KINDS[kind].parse(payload)
                 except (struct.error, ValueError, IndexError):
-                    raise RemoteProtocolError(
-                        f"sent a {name} that is not one ({length} bytes)"
-                    ) from None
+                    name = KINDS[kind].__name__
+                    raise RemoteProtocolError(f"sent a malformed {name} ({length} bytes)") from None
                 yield message
         finally:
+            # also when the caller stops halfway, or an error is raised
             del self._held[:at]
+
+    def _header(self, at: int) -> tuple[int, int]:
+        """Kind and length of the frame that begins at `at`."""
+        kind, length = HEADER.unpack_from(self._held, at)
+        if kind not in self._longest or self._held[at + 1 : at + 4] != b"\0\0\0":
+            shown = bytes(self._held[at : at + 4]).hex()
+            raise RemoteProtocolError(f"sent a frame of an unknown kind ({shown})")
+        if length > (longest := self._longest[kind]):
+            name = KINDS[kind].__name__
+            raise RemoteProtocolError(
+                f"sent a {name} of {length:,} bytes; the limit is {longest:,}"
+            )
+        return kind, length
 
 
 def _exactly(payload: memoryview, length: int) -> bytes:

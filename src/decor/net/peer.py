@@ -1,11 +1,10 @@
-"""Peer: one user among its neighbours: the secrets agreed on, what is said in a step, and the
-barrier of a round.
+"""Peer: one user among its neighbours: secrets, models of a round, and the barrier of a round.
 
-A neighbour is never trusted to be there. What it sends is checked before it is kept, a few messages
-of it at most are kept, and a round goes on without it when it has been silent for too long, as long
-as a quorum of neighbours is here. What it missed it does not ask for: whoever is connected anew is
-sent the model that the step began with, and goes on from there. How connections come and go is the
-business of `calls`.
+A neighbour is never trusted to be there. What it sends is checked before it is kept, and few of
+its messages are kept at a time. A round goes on without a neighbour that has been silent for too
+long, as long as a quorum of neighbours is connected. A neighbour does not ask for what it missed:
+when it connects again it is sent the model that the step began with, and continues from there.
+`connections` opens and closes connections.
 """
 
 from __future__ import annotations
@@ -21,23 +20,31 @@ from typing import Any
 
 from decor.errors import RemoteProtocolError
 
-from .connections import Calls, Log
+from .connections import Connections, Log
 from .identity import Identity
 from .ledger import Ledger
-from .link import HELD, Link, Neighbour, Values
 from .messages import Done
-from .session import Agreed, Ends, Event, Finished, Greeted, Heard, Received, Session, Tagged
+from .neighbour import HELD, Link, Neighbour, Values
+from .session import (
+    Agreed,
+    Event,
+    Finished,
+    Greeted,
+    Heard,
+    Received,
+    Session,
+    SessionConfig,
+    Tagged,
+)
 
 SETTLING_SECONDS = 2.0
 PATIENCE = 3
-"""Timeouts for which a neighbour may say that it is alive and nothing else."""
+"""Timeouts for which a neighbour may send Alive and nothing else."""
 
 
 @dataclass(frozen=True)
-class Course:
-    """How far a run goes: its steps, the rounds of each, and the rounds after the last, which count
-    as one more step.
-    """
+class RunLength:
+    """Steps of a run, gossip rounds of each, and rounds after the last (one more step here)."""
 
     steps: int
     rounds: int
@@ -48,70 +55,93 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Agenda:
-    """What all users know alike, and this one's place in it."""
+class PeerConfig:
+    """What all users of a federation know, and this user's part of it."""
 
     identity: Identity
     neighbours: tuple[Neighbour, ...]
     federation: bytes
     digests: tuple[tuple[str, bytes], ...]
     model_bytes: int
-    course: Course
+    length: RunLength
     timeout: float
     quorum: float
     random: Callable[[int], bytes] = os.urandom
-    """Of the keys that this user offers to its neighbours."""
+    """Source of the keys that this user offers to its neighbours."""
 
     @property
-    def needed(self) -> int:
-        """How many neighbours have to be here."""
+    def quorum_count(self) -> int:
+        """How many neighbours have to take part."""
+        # 0.07 * 100 is a little above 7 in floating point, and means 7
         return max(1, math.ceil(self.quorum * len(self.neighbours) - 1e-9))
 
 
+def _ignore(sender: int, step: int, round_: int, values: Values) -> None:
+    pass
+
+
 class Peer:
-    """Use as `async with`; then `exchange` round after round, and `finish`."""
+    """Use as `async with`; then call `exchange` round after round, and `finish`.
+
+    Args:
+        config: The federation and this user's neighbours.
+        ledger: Numbers the agreements with each neighbour.
+        run: The run's number in the ledger.
+        log: Receives events.
+        check_values: Returns what is wrong with a neighbour's parameters, or None.
+        listen: Address to accept connections at; "" to accept none.
+        on_model: Called with (sender, step, round, values) of every model, before any check.
+    """
 
     def __init__(
         self,
-        agenda: Agenda,
+        config: PeerConfig,
         ledger: Ledger,
         run: int,
         log: Log,
-        complaint: Callable[[Values], str | None],
+        check_values: Callable[[Values], str | None],
         listen: str,
-        heard: Callable[[int, int, int, Values], object] = lambda sender, step, round_, values: (
-            None
-        ),
+        on_model: Callable[[int, int, int, Values], object] = _ignore,
     ) -> None:
-        self.agenda, self.ledger, self.run, self.log, self.heard = agenda, ledger, run, log, heard
-        self.complaint = complaint
-        """What is wrong with a neighbour's numbers, if anything."""
-        self.links = {n.number: Link(n) for n in agenda.neighbours}
+        self.config, self.ledger, self.run, self.log = config, ledger, run, log
+        self._check_values, self._on_model = check_values, on_model
+        self.links = {n.number: Link(n) for n in config.neighbours}
         self.next_step = ledger.next_step(run)
+        """The first step without a message of this user."""
+        # after a crash the last message is sent again
         self.step = max(0, self.next_step - 1)
         self.paused: str | None = None
+        """Why no step is taken now; None while steps are taken."""
         self.late = 0
-        """Messages that came after their round."""
-        self._begun: Values | None = None
+        """Models that arrived after their round."""
+        self._step_start: Values | None = None
         self._at = self.step, 0
+        # what a neighbour that connects anew may still need
         self._sent: deque[tuple[int, int, Values]] = deque(maxlen=2)
         self._finishing = False
-        self._calls = Calls(
-            agenda.identity, self.links, listen, agenda.timeout, log, self._session, self._happened
+        self._connections = Connections(
+            config.identity,
+            self.links,
+            listen,
+            config.timeout,
+            log,
+            self._new_session,
+            self._handle_event,
         )
 
     async def __aenter__(self) -> Peer:
-        self._calls.open()
+        self._connections.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._calls.close()
+        await self._connections.close()
 
-    # what the user's own loop calls
+    # called by the user's own loop
 
-    async def gathered(self, patience: float, needed: int) -> bool:
-        """Waits for all neighbours, after `patience` seconds for as many as are needed; says
-        whether anybody is here.
+    async def wait_for_neighbours(self, patience: float, needed: int) -> bool:
+        """Waits for all neighbours; after `patience` seconds for `needed` of them.
+
+        Returns whether any is connected.
         """
         until = time.monotonic() + patience
         while True:
@@ -124,275 +154,266 @@ class Peer:
                     link.absent = True
                 return here > 0
             self._pause(f"waits for {', '.join(link.neighbour.name for link in missing)}")
-            await self._calls.change(left if left > 0 else None)
+            await self._connections.wait_for_change(left if left > 0 else None)
 
-    async def settled(self) -> None:
-        """After coming back: waits a moment for neighbours who are further to say where
-        they are.
-        """
+    async def wait_for_progress(self) -> None:
+        """After a restart: waits a moment until neighbours that are further ahead say where."""
         until = time.monotonic() + SETTLING_SECONDS
         while (left := until - time.monotonic()) > 0:
-            further = [
-                link
-                for link in self.links.values()
-                if link.is_open and link.their_step > self.next_step
-            ]
-            if all(link.state is not None for link in further):
+            connected = [link for link in self.links.values() if link.is_open]
+            further = [link for link in connected if link.their_step > self.next_step]
+            if all(link.step_start is not None for link in further):
                 return
-            await self._calls.change(left)
+            await self._connections.wait_for_change(left)
 
     def begin(self, step: int, model: Values | None) -> None:
-        """A step begins with this model (None: not known); whoever connects from now on is
-        told so.
-        """
-        self.step, self._begun, self._at = step, model, (step, 0)
+        """Begins a step with this model (None: not known), which new connections are sent."""
+        self.step, self._step_start, self._at = step, model, (step, 0)
         self._sent.clear()
         for link in self.links.values():
-            link.forget(step)
-            link.state = None
+            link.inbox.drop_before(step)
+            link.step_start = None
 
     def keys(self, step: int) -> dict[int, bytes | None]:
-        """Every neighbour's key of a step; None where there is no secret, and noise has to be drawn
-        afresh.
-        """
+        """Each neighbour's key of a step; None without a common secret: its noise is then fresh."""
         return {number: link.key(step) for number, link in self.links.items()}
 
-    def recorded(self, step: int) -> None:
+    def mark_recorded(self, step: int) -> None:
         """A step's message is in the ledger; secrets agreed on from now on begin later."""
         self.next_step = step + 1
 
     async def exchange(
         self, step: int, round_: int, values: Values, tags: Mapping[int, bytes] | None = None
     ) -> dict[int, Values] | None:
-        """Sends a round's model and gives the neighbours' of the same round; None when this user is
-        behind (see `ahead`).
+        """Sends a round's model, and waits for the neighbours' models of the same round.
+
+        Args:
+            step: The step that was begun last.
+            round_: From 0.
+            values: This user's model.
+            tags: Noise tags of the step, by neighbour.
+
+        Returns:
+            Models by neighbour; None if this user is behind (see `ahead`).
         """
         self._at = step, round_
+        # kept for neighbours that connect during the round
         self._sent.append((step, round_, values))
         for number, link in self.links.items():
             if link.is_open:
                 self._send(link, step, round_, values)
                 if tags and number in tags:
-                    self._describe(link, step, tags[number])
-        # who finds all it needs here, again and again, has to send and to read meanwhile
+                    self._send_tag(link, step, tags[number])
+        # a user that always finds all models here must still let its tasks read and write
         await asyncio.sleep(0)
-        until = time.monotonic() + self.agenda.timeout
+        until = time.monotonic() + self.config.timeout
         while not self._ready(step, round_, until):
+            # a quorum has left this step: its models will not come any more
             if self.ahead(step) is not None:
                 return None
-            await self._calls.change(self._next_deadline(step, round_, until))
-        found = {number: link.take(step, round_) for number, link in self.links.items()}
-        return {number: values for number, values in found.items() if values is not None}
+            seconds = self._seconds_to_deadline(step, round_, until)
+            await self._connections.wait_for_change(seconds)
+        models = {}
+        for number, link in self.links.items():
+            if (theirs := link.inbox.take(step, round_)) is not None:
+                models[number] = theirs
+        return models
 
     def ahead(self, step: int) -> tuple[int, list[Values]] | None:
-        """How far a quorum of neighbours has come, and the models of those who have, if that is
-        later than a step.
+        """The step that a quorum of neighbours has reached, and the models they begin it with.
+
+        None if that step is not later than `step`. One neighbour's claim is not believed.
         """
-        states = sorted(
-            (link.state for link in self.links.values() if link.state is not None),
-            key=lambda state: -state[0],
-        )
-        if len(states) < self.agenda.needed or states[self.agenda.needed - 1][0] <= step:
+        starts = [link.step_start for link in self.links.values() if link.step_start is not None]
+        # the furthest first
+        starts.sort(key=lambda start: -start[0])
+        quorum = self.config.quorum_count
+        if len(starts) < quorum or starts[quorum - 1][0] <= step:
             return None
-        reached = states[self.agenda.needed - 1][0]
-        return reached, [model for step, model in states if step >= reached]
+        reached = starts[quorum - 1][0]
+        return reached, [model for step, model in starts if step >= reached]
 
     async def finish(self) -> None:
-        """Says that this user is done, and stays until its neighbours are, or for a while: who was
-        away can be done too.
+        """Sends Done, and stays until all neighbours have, or for the timeout.
+
+        A neighbour that was away can still get its last models meanwhile.
         """
         self._finishing = True
         for link in self.links.values():
             link.inbox.clear()
-            link.let_in()
-            link.say(Done())
-        until = time.monotonic() + self.agenda.timeout
+            link.send(Done())
+        until = time.monotonic() + self.config.timeout
         while (left := until - time.monotonic()) > 0 and (
             waiting := [link for link in self.links.values() if not link.done]
         ):
-            await self._calls.change(left)
+            await self._connections.wait_for_change(left)
         if waiting:
-            self.log(
-                "leaves before others are done",
-                neighbours=", ".join(link.neighbour.name for link in waiting),
-            )
-        await self._calls.hang_up("done")
+            names = ", ".join(link.neighbour.name for link in waiting)
+            self.log("leaves before others are done", neighbours=names)
+        await self._connections.disconnect_all("done")
 
-    def described(self) -> list[dict[str, Any]]:
+    def neighbour_statuses(self) -> list[dict[str, Any]]:
         """Every neighbour as `decor status` shows it."""
-        return [link.described() for link in self.links.values()]
+        return [link.status() for link in self.links.values()]
 
     # the barrier
 
     def _ready(self, step: int, round_: int, until: float) -> bool:
+        """Whether a round can end: all models are here, or a quorum after the timeout.
+
+        Gives up on neighbours whose deadline is over.
+        """
         now, here, waiting = time.monotonic(), 0, False
         for link in self.links.values():
-            if link.has(step, round_):
+            if link.inbox.has(step, round_):
                 here += 1
-            elif link.done:
-                pass  # it has said all it had to say
+            elif link.done or (link.silent if link.is_open else link.absent):
+                continue  # it sends no more, or has been waited for already
+            elif now < self._deadline(link, until):
+                waiting = True
             elif link.is_open:
-                if now < self._deadline(link, until) and not link.silent:
-                    waiting = True
-                elif not link.silent:
-                    link.absent = link.silent = True
-                    timeout = self.agenda.timeout
-                    is_alive = now < link.heard_at + timeout
-                    why = (
-                        f"sent no model for {PATIENCE * timeout:g} s"
-                        if is_alive
-                        else f"was silent for {timeout:g} s"
-                    )
-                    self._calls.lose(link, why)
-            elif not link.absent:
-                if now < self._deadline(link, until):
-                    waiting = True
-                else:
-                    link.absent = True
-                    self.log(
-                        "going on without",
-                        neighbour=link.neighbour.name,
-                        step=step,
-                        why=link.problem,
-                    )
+                link.absent = link.silent = True
+                timeout = self.config.timeout
+                is_alive = now < link.heard_at + timeout
+                quiet = f"was silent for {timeout:g} s"
+                no_model = f"sent no model for {PATIENCE * timeout:g} s"
+                self._connections.drop(link, no_model if is_alive else quiet)
+            else:
+                link.absent = True
+                name, problem = link.neighbour.name, link.conn.problem
+                self.log("going on without", neighbour=name, step=step, why=problem)
         if waiting:
             return False
-        if step == self.agenda.course.steps:
-            here += sum(link.done and not link.has(step, round_) for link in self.links.values())
-        enough = here >= self.agenda.needed
-        if not enough:
-            self._pause(
-                f"only {here} of {len(self.links)} neighbours are here, and "
-                f"{self.agenda.needed} are needed"
-            )
-        elif self.paused:
+        if step == self.config.length.steps:
+            # after the last step a neighbour that is done has nothing to wait for
+            finished = [link for link in self.links.values() if link.done]
+            here += sum(not link.inbox.has(step, round_) for link in finished)
+        needed = self.config.quorum_count
+        if here < needed:
+            count = len(self.links)
+            self._pause(f"only {here} of {count} neighbours are here, and {needed} are needed")
+            return False
+        if self.paused:
             self.log("goes on", step=step)
             self.paused = None
-        return enough
+        return True
 
-    def _next_deadline(self, step: int, round_: int, until: float) -> float | None:
-        """Seconds until waiting would change anything by itself."""
-        now, ends = time.monotonic(), []
-        for link in self.links.values():
-            if link.has(step, round_) or link.absent or link.silent or link.done:
-                continue
-            ends.append(self._deadline(link, until))
-        if not ends:
-            return None
-        return max(0.0, min(ends) - now) + 0.001
+    def _seconds_to_deadline(self, step: int, round_: int, until: float) -> float | None:
+        """Seconds until waiting changes anything by itself; None: it never does."""
+        now = time.monotonic()
+        deadlines = [
+            self._deadline(link, until)
+            for link in self.links.values()
+            if not (link.inbox.has(step, round_) or link.absent or link.silent or link.done)
+        ]
+        # a millisecond more, so that the deadline is over when the wait is
+        return max(0.0, min(deadlines) - now) + 0.001 if deadlines else None
 
     def _deadline(self, link: Link, until: float) -> float:
-        """When a neighbour has been waited for long enough: who has just come, or says that it is
-        alive, has its time.
+        """When a neighbour has been waited for long enough.
 
-        Who waits for somebody else says so; if it did not, one user's silence would make
-        neighbours' neighbours hang up as well.
+        A neighbour that has just connected, or sends Alive, has more time. A user that waits for
+        another sends Alive; otherwise the silence of one user would make its neighbours'
+        neighbours drop their connections too.
         """
-        timeout = self.agenda.timeout
+        timeout = self.config.timeout
         if link.is_open:
             last = math.inf if self.paused else until + (PATIENCE - 1) * timeout
             return min(max(until, link.heard_at + timeout), last)
-        return min(until, link.down_since + timeout)
+        return min(until, link.conn.down_since + timeout)
 
-    def _pause(self, why: str) -> None:
-        if self.paused != why:
-            self.paused = why
-            self.log("paused", why=why)
+    def _pause(self, reason: str) -> None:
+        if self.paused != reason:
+            self.paused = reason
+            self.log("paused", why=reason)
 
-    # what is said and heard
+    # events, and what is sent
 
-    def _session(self, neighbour: Neighbour) -> Session:
-        ends = Ends(
-            self.agenda.identity.key,
+    def _new_session(self, neighbour: Neighbour) -> Session:
+        config = SessionConfig(
+            self.config.identity.key,
             neighbour.name,
             neighbour.public,
             neighbour.is_lower,
-            self.agenda.federation,
-            self.agenda.digests,
-            self.agenda.model_bytes,
-            self.agenda.random,
+            self.config.federation,
+            self.config.digests,
+            self.config.model_bytes,
+            self.config.random,
         )
-        return Session(ends, self.ledger.epoch(self.run, neighbour.number), self.next_step)
+        return Session(config, self.ledger.next_epoch(self.run, neighbour.number), self.next_step)
 
-    def _happened(self, link: Link, event: Event) -> None:
+    def _handle_event(self, link: Link, event: Event) -> None:
         match event:
             case Greeted(step):
-                if step > self.agenda.course.steps:
-                    raise RemoteProtocolError(
-                        f"claims to be at step {step} of a run of {self.agenda.course.steps}"
-                    )
+                if step > (steps := self.config.length.steps):
+                    raise RemoteProtocolError(f"claims to be at step {step} of a run of {steps}")
+                # see wait_for_progress
                 link.their_step = step
             case Agreed(secret, epoch, first_step):
-                link.agreed(first_step, secret)
-                link.absent, link.done, link.state = False, False, None
-                link.inbox.clear()  # it says where it is, and its last messages again
-                link.let_in()
+                link.add_secret(first_step, secret)
+                link.absent, link.done, link.step_start = False, False, None
+                link.inbox.clear()  # it will send where it is, and its last models again
                 link.heard_at = time.monotonic()
-                self.log(
-                    "connected",
-                    neighbour=link.neighbour.name,
-                    epoch=epoch,
-                    secret_from_step=first_step,
-                )
-                self._catch_up(link)
+                name = link.neighbour.name
+                self.log("connected", neighbour=name, epoch=epoch, secret_from_step=first_step)
+                self._send_catch_up(link)
                 if self._finishing:
-                    link.say(Done())
+                    link.send(Done())
             case Received(step, round_, values):
-                self._received(link, step, round_, values)
+                self._handle_model(link, step, round_, values)
             case Tagged(step, tag):
-                self._compare(link, step, 1, tag)
+                self._compare_tags(link, step, 1, tag)
             case Heard():
                 link.heard_at = time.monotonic()
             case Finished():
                 link.done = True
 
-    def _received(self, link: Link, step: int, round_: int, values: Values) -> None:
-        course = self.agenda.course
+    def _handle_model(self, link: Link, step: int, round_: int, values: Values) -> None:
+        length = self.config.length
         link.heard_at = time.monotonic()
-        self.heard(link.neighbour.number, step, round_, values)
-        if step > course.steps or round_ > course.rounds_of(step):
+        # before the checks: an audit records what was sent, valid or not
+        self._on_model(link.neighbour.number, step, round_, values)
+        if step > length.steps or round_ > length.rounds_of(step):
             raise RemoteProtocolError(
                 f"sent a model of step {step}, round {round_}, which this run does not have"
             )
-        complaint = self.complaint(values)
-        if complaint is not None:
-            raise RemoteProtocolError(complaint)
+        if (problem := self._check_values(values)) is not None:
+            raise RemoteProtocolError(problem)
+        # a valid model shows that it takes part again
         link.silent = False
         if self._finishing:
             pass  # nothing is needed any more
-        elif round_ == course.rounds_of(step):
-            link.state = (step + 1, values)
+        elif round_ == length.rounds_of(step):  # not a round of the step, but its result
+            link.step_start = (step + 1, values)
         elif (step, round_) < self._at:
             self.late += 1
         else:
-            if step > self.step + 1 and link.state is None:
-                # it went on without this user, and does not know any more what its step began with
-                link.state = (step, values)
-            link.keep(step, round_, values)
+            if step > self.step + 1 and link.step_start is None:
+                # it went on without this user, and no longer has the model its step began with
+                link.step_start = (step, values)
+            link.inbox.put(step, round_, values)
 
-    def _catch_up(self, link: Link) -> None:
-        """What somebody who has just come needs: where this step began, and the last messages of
-        it.
-        """
-        if self._begun is not None and self.step > 0:
-            self._send(
-                link, self.step - 1, self.agenda.course.rounds_of(self.step - 1), self._begun
-            )
+    def _send_catch_up(self, link: Link) -> None:
+        """Sends what a new connection needs: this step's first model, and its last messages."""
+        if self._step_start is not None and self.step > 0:
+            before = self.step - 1
+            self._send(link, before, self.config.length.rounds_of(before), self._step_start)
         for step, round_, values in self._sent:
             self._send(link, step, round_, values)
 
     def _send(self, link: Link, step: int, round_: int, values: Values) -> None:
-        if not link.done and (line := link.open_line) is not None:
-            line.session.send_model(step, round_, values)
-            if line.flush() > (HELD + 2) * (self.agenda.model_bytes + 4096):
-                self._calls.lose(link, "does not read what it is sent")
+        if not link.done and (connection := link.open_connection) is not None:
+            connection.session.send_model(step, round_, values)
+            # a neighbour that does not read must not fill this user's memory
+            if connection.flush() > (HELD + 2) * (self.config.model_bytes + 4096):
+                self._connections.drop(link, "does not read what it is sent")
 
-    def _describe(self, link: Link, step: int, tag: bytes) -> None:
-        if (line := link.open_line) is not None:
-            line.session.send_tag(step, tag)
-            line.flush()
-            self._compare(link, step, 0, tag)
+    def _send_tag(self, link: Link, step: int, tag: bytes) -> None:
+        if (connection := link.open_connection) is not None:
+            connection.session.send_tag(step, tag)
+            connection.flush()
+            self._compare_tags(link, step, 0, tag)
 
-    def _compare(self, link: Link, step: int, side: int, tag: bytes) -> None:
-        if not link.cancels(step, side, tag):
+    def _compare_tags(self, link: Link, step: int, side: int, tag: bytes) -> None:
+        if not link.noise_cancels(step, side, tag):
             self.log("noise does not cancel", neighbour=link.neighbour.name, step=step)

@@ -1,9 +1,8 @@
-"""One connection between two neighbours, without input or output: bytes and the clock come in,
-bytes and events go out.
+"""One connection between two neighbours as a state machine: bytes in, bytes and events out, no I/O.
 
-Who may say what when is the table `MOVES`: a message that has no entry for the present state is
-refused, and names the neighbour. The same object serves the side that called and the side that
-answered; after the greeting the two are alike.
+The table `MOVES` says which message may come in which state: a message without an entry for the
+present state is refused, and the error names the neighbour. The same class serves both sides of a
+connection.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Greeted:
-    """The neighbour is in the same federation, and its first step without a message is `step`."""
+    """The neighbour is in the same federation; `step` is its first step without a message."""
 
     step: int
 
@@ -61,9 +60,7 @@ class Agreed:
 
 @dataclass(frozen=True)
 class Received:
-    """A neighbour's model of a step and round: as many bytes as a model has, nothing else about it
-    is checked yet.
-    """
+    """A neighbour's model of a step and round. Only its order and its size are checked so far."""
 
     step: int
     round: int
@@ -72,9 +69,7 @@ class Received:
 
 @dataclass(frozen=True)
 class Tagged:
-    """What the neighbour's noise of a step looks like from outside; equal tags mean that it
-    cancels.
-    """
+    """The tag of the neighbour's noise of a step; equal tags mean that the noise cancels."""
 
     step: int
     tag: bytes
@@ -82,17 +77,17 @@ class Tagged:
 
 @dataclass(frozen=True)
 class Heard:
-    """The neighbour is here, and has nothing to say yet."""
+    """The neighbour is connected, and has nothing to send yet."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The neighbour has its model, and needs nobody any more."""
+    """The neighbour has its model, and needs no neighbour any more."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The neighbour hung up, and said why."""
+    """The neighbour has closed the connection, and said why."""
 
     reason: str
 
@@ -101,10 +96,8 @@ Event = Greeted | Agreed | Received | Tagged | Heard | Finished | Ended
 
 
 @dataclass(frozen=True)
-class Ends:
-    """Who is at the two ends of a connection, and what both must know alike before they say
-    anything else.
-    """
+class SessionConfig:
+    """The two ends of a connection, and what both have to agree on before anything else."""
 
     identity: Ed25519PrivateKey
     neighbour: str
@@ -116,141 +109,160 @@ class Ends:
     digests: tuple[tuple[str, bytes], ...]
     model_bytes: int
     random: Callable[[int], bytes] = os.urandom
-    """Of the key that this side offers."""
+    """Source of the key that this side offers."""
 
 
 class Session:
-    """`receive` bytes -> events, `send_model` and others -> bytes to be written by whoever has the
-    socket.
+    """`receive` turns bytes into events; `send_model` and others queue bytes for `outgoing`.
+
+    Args:
+        config: The two ends.
+        epoch: A number that this side has never used with this neighbour.
+        step: This side's first step without a message.
     """
 
-    def __init__(self, ends: Ends, epoch: int, step: int) -> None:
-        self.ends, self.epoch, self.step = ends, epoch, step
+    def __init__(self, config: SessionConfig, epoch: int, step: int) -> None:
+        self.config, self.epoch, self.step = config, epoch, step
         self.state = State.GREETING
-        self._decoder = Decoder(limits(ends.model_bytes))
+        self._decoder = Decoder(limits(config.model_bytes))
         self._agreement: Agreement | None = None
         self._agreed: Agreed | None = None
         self._theirs: Hello | None = None
+        # of what was received: models and tags come in order, each once
         self._latest, self._latest_tag = (-1, -1), -1
         self._out: deque[bytes | memoryview] = deque()
-        self._say(Hello(ends.federation, ends.digests, epoch, step))
+        self._queue(Hello(config.federation, config.digests, epoch, step))
 
     @property
     def is_over(self) -> bool:
         return self.state is State.CLOSED
 
     def outgoing(self) -> bytes:
-        """What is to be written now; asked for again, nothing."""
+        """Removes and returns what is to be written now."""
         return b"".join(self.parts())
 
     def parts(self) -> list[bytes | memoryview]:
-        """The same in pieces, models uncopied: what was given to `send_model` must not change
-        before it is written.
-        """
-        found = list(self._out)
+        """The same in parts. Models are not copied: their memory must not change until written."""
+        parts = list(self._out)
         self._out.clear()
-        return found
+        return parts
 
     def receive(self, data: bytes) -> list[Event]:
-        """What the bytes mean.
+        """Returns the events in these bytes.
 
-        After an error the session is closed, and the neighbour is told in a word.
+        Raises:
+            RemoteProtocolError: The neighbour sent what it may not send. The session is closed,
+                and a Bye tells the neighbour.
         """
-        found: list[Event] = []
+        events: list[Event] = []
         try:
-            for message in self._decoder.feed(data, self._in_turn) if not self.is_over else ():
-                found += MOVES[self.state, type(message)](self, message)
+            for message in self._decoder.feed(data, self._check_turn) if not self.is_over else ():
+                events += MOVES[self.state, type(message)](self, message)
+                # nothing after a Bye counts
                 if self.is_over:
                     break
+        # decoding, protocol and cryptography: all end the session in the same way
         except (RemoteProtocolError, AgreementError) as problem:
             self.close("protocol error")
-            raise RemoteProtocolError(f"{self.ends.neighbour} {_told(problem)}") from None
-        return found
+            of_agreement = isinstance(problem, AgreementError)
+            what = "could not agree on a secret: " if of_agreement else ""
+            raise RemoteProtocolError(f"{self.config.neighbour} {what}{problem}") from None
+        return events
 
     def send_model(self, step: int, round_: int, values: bytes | memoryview) -> None:
-        if self.state is not State.OPEN:
-            raise LocalProtocolError(
-                f"a model is sent over an open session; this one {self.state.value}"
-            )
-        if len(values) != self.ends.model_bytes:
-            raise LocalProtocolError(
-                f"a model has {self.ends.model_bytes:,} bytes, not {len(values):,}"
-            )
-        self._say(Model(step, round_, values))
+        self._check_open("a model")
+        size = self.config.model_bytes
+        if len(values) != size:
+            raise LocalProtocolError(f"a model has {size:,} bytes, not {len(values):,}")
+        self._queue(Model(step, round_, values))
 
     def send_tag(self, step: int, tag: bytes) -> None:
-        if self.state is not State.OPEN or len(tag) != 8:
-            raise LocalProtocolError("a tag of eight bytes is sent over an open session")
-        self._say(NoiseTag(step, tag))
+        self._check_open("a tag")
+        if len(tag) != 8:
+            raise LocalProtocolError(f"a tag has 8 bytes, not {len(tag)}")
+        self._queue(NoiseTag(step, tag))
 
     def send(self, word: Alive | Done) -> None:
-        if self.state is not State.OPEN:
-            raise LocalProtocolError(
-                f"this is said over an open session; this one {self.state.value}"
-            )
-        self._say(word)
+        self._check_open(f"a message {type(word).__name__}")
+        self._queue(word)
 
     def close(self, reason: str) -> None:
-        """Says goodbye once; nothing is said or heard afterwards."""
+        """Queues one Bye; nothing is sent or received afterwards."""
         if not self.is_over:
-            self._say(Bye(reason))
-            self.state = State.CLOSED
-            self._agreement = self._agreed = None
+            self._queue(Bye(reason))
+            self._end()
 
-    def _in_turn(self, kind: type[Message]) -> None:
+    def _end(self) -> None:
+        self.state = State.CLOSED
+        self._agreement = self._agreed = None  # no secret outlives its session here
+
+    def _check_open(self, what: str) -> None:
+        if self.state is not State.OPEN:
+            raise LocalProtocolError(
+                f"{what} needs an open session to be sent; this one {self.state.value}"
+            )
+
+    def _check_turn(self, kind: type[Message]) -> None:
         if (self.state, kind) not in MOVES:
             raise RemoteProtocolError(f"sent a {kind.__name__} while this side {self.state.value}")
 
-    def _say(self, message: Message) -> None:
+    def _queue(self, message: Message) -> None:
         self._out.extend(pieces(message))
 
     def _greet(self, hello: Hello) -> list[Event]:
-        if hello.federation != self.ends.federation:
+        config = self.config
+        if hello.federation != config.federation:
             raise RemoteProtocolError(
-                f"has another federation file: {_difference(self.ends.digests, hello.digests)}"
+                f"has another federation file: {_difference(config.digests, hello.digests)}"
             )
         self._theirs = hello
+        # both ends compute the same epoch, which neither has used before
         self.epoch = max(self.epoch, hello.epoch)
-        own = self.ends.identity.public_key().public_bytes_raw()
-        low, high = (own, self.ends.public) if self.ends.is_lower else (self.ends.public, own)
-        edge = Edge(low, high, self.ends.federation, self.epoch)
-        self._agreement = Agreement(self.ends.identity, edge, self.ends.random)
-        self._say(Offer(self._agreement.offer))
+        own = config.identity.public_key().public_bytes_raw()
+        # both ends name the edge in the same order
+        low, high = (own, config.public) if config.is_lower else (config.public, own)
+        edge = Edge(low, high, config.federation, self.epoch)
+        self._agreement = Agreement(config.identity, edge, config.random)
+        self._queue(Offer(self._agreement.offer))
         self.state = State.AGREEING
         return [Greeted(hello.step)]
 
     def _agree(self, offer: Offer) -> list[Event]:
         assert self._agreement is not None and self._theirs is not None
         secret = self._agreement.accept(offer.offer)
+        # from the first step for which neither has a message: a sent message keeps its noise
         self._agreed = Agreed(secret, self.epoch, max(self.step, self._theirs.step))
-        self._say(Confirmation(secret.tag, self._agreed.first_step))
+        self._queue(Confirmation(secret.tag, self._agreed.first_step))
         self.state = State.CONFIRMING
         return []
 
     def _confirm(self, confirmation: Confirmation) -> list[Event]:
         agreed = self._agreed
         assert agreed is not None
+        # both ends must hold the same secret before any noise is drawn from it
         agreed.secret.confirm(confirmation.tag)
         if confirmation.first_step != agreed.first_step:
             raise RemoteProtocolError(
                 f"begins its noise at step {confirmation.first_step}, and "
                 f"not at {agreed.first_step}"
             )
-        # the secret is with whoever takes the event, and nowhere else
+        # only the receiver of the event holds the secret from here on
         self._agreement = self._agreed = None
         self.state = State.OPEN
         return [agreed]
 
     def _model(self, model: Model) -> list[Event]:
-        if len(model.values) != self.ends.model_bytes:
+        if len(model.values) != self.config.model_bytes:
             raise RemoteProtocolError(
-                f"sent a model of {len(model.values):,} bytes instead of {self.ends.model_bytes:,}"
+                f"sent a model of {len(model.values):,} bytes instead of "
+                f"{self.config.model_bytes:,}"
             )
+        # a repeated model would be taken for a second message
         if (model.step, model.round) <= self._latest:
+            step, round_ = self._latest
             raise RemoteProtocolError(
-                f"sent a model of step {model.step}, round {model.round} after one of step "
-                f"{self._latest[0]}, "
-                f"round {self._latest[1]}: an old one, or one twice"
+                f"sent a model of step {model.step}, round {model.round} after one of step {step}, "
+                f"round {round_}: an old or a repeated one"
             )
         self._latest = (model.step, model.round)
         return [Received(model.step, model.round, model.values)]
@@ -258,8 +270,8 @@ class Session:
     def _tag(self, tag: NoiseTag) -> list[Event]:
         if tag.step <= self._latest_tag:
             raise RemoteProtocolError(
-                f"sent a tag of step {tag.step} after one of step {self._latest_tag}: an old one, "
-                "or one twice"
+                f"sent a tag of step {tag.step} after one of step {self._latest_tag}: an old or a "
+                "repeated one"
             )
         self._latest_tag = tag.step
         return [Tagged(tag.step, tag.tag)]
@@ -267,12 +279,11 @@ class Session:
     def _alive(self, _: Alive) -> list[Event]:
         return [Heard()]
 
-    def _done(self, _: Done) -> list[Event]:
+    def _finish(self, _: Done) -> list[Event]:
         return [Finished()]
 
     def _bye(self, bye: Bye) -> list[Event]:
-        self.state = State.CLOSED
-        self._agreement = self._agreed = None
+        self._end()
         return [Ended(bye.reason)]
 
 
@@ -283,31 +294,19 @@ MOVES: dict[tuple[State, type[Message]], Callable[..., list[Event]]] = {
     (State.OPEN, Model): Session._model,
     (State.OPEN, NoiseTag): Session._tag,
     (State.OPEN, Alive): Session._alive,
-    (State.OPEN, Done): Session._done,
+    (State.OPEN, Done): Session._finish,
     (State.GREETING, Bye): Session._bye,
     (State.AGREEING, Bye): Session._bye,
     (State.CONFIRMING, Bye): Session._bye,
     (State.OPEN, Bye): Session._bye,
 }
-"""Every message that may come in every state; what is not here is refused."""
+"""Every message that may come in every state; anything else is refused."""
 
 
 def _difference(ours: tuple[tuple[str, bytes], ...], theirs: tuple[tuple[str, bytes], ...]) -> str:
-    """Which fields differ, in the words of this side's file: a neighbour's names are its own, and
-    are not repeated.
-    """
+    """Which fields differ, by the names in this side's file: the neighbour's are not trusted."""
     held = dict(theirs)
     names = [name for name, digest in ours if held.get(name) != digest]
-    more = len(set(held) - {name for name, _ in ours})
-    said = ", ".join(names) if names else "none that this side has"
-    return f"fields that differ: {said}" + (
-        f", and {more} that this side does not have" if more else ""
-    )
-
-
-def _told(problem: Exception) -> str:
-    return (
-        str(problem)
-        if isinstance(problem, RemoteProtocolError)
-        else f"could not agree on a secret: {problem}"
-    )
+    unknown = len(set(held) - {name for name, _ in ours})
+    more = f", and {unknown} that this side does not have" if unknown else ""
+    return f"fields that differ: {', '.join(names) or 'none that this side has'}{more}"

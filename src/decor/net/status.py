@@ -1,6 +1,4 @@
-"""What a running node tells its own operator: over a socket that only this machine's same user can
-open, or to Prometheus.
-"""
+"""The status of a running node: over a socket for its own user, or for Prometheus."""
 
 from __future__ import annotations
 
@@ -17,31 +15,31 @@ from decor.errors import InputError
 
 Describe = Callable[[], dict[str, Any]]
 _LONGEST = 100
-"""Of a socket's path: the system takes 107 bytes."""
-_PATIENCE = 5.0
+"""Bytes of a socket's path; Linux allows 107."""
+_SECONDS = 5.0
+"""The longest that one question may take."""
 
 
 @asynccontextmanager
-async def answering(path: Path, describe: Describe) -> AsyncIterator[None]:
-    """While this lasts, whoever connects to the socket gets one line of JSON."""
+async def serve_socket(path: Path, describe: Describe) -> AsyncIterator[None]:
+    """While this lasts, each connection to the socket gets one line of JSON."""
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, TimeoutError):
+            # no request: connecting is the question
             writer.write(json.dumps(describe()).encode() + b"\n")
-            await asyncio.wait_for(writer.drain(), _PATIENCE)
+            await asyncio.wait_for(writer.drain(), _SECONDS)
         writer.close()
 
     if len(os.fsencode(path)) > _LONGEST:
         raise InputError(
-            f"the socket {str(path)!r} has too long a path; name a ledger in a "
-            "folder nearer to the root"
+            f"the path of the socket {str(path)!r} is too long; name a ledger in a folder nearer "
+            "to the root"
         )
     if path.exists() and not path.is_socket():
-        raise InputError(
-            f"{str(path)!r}, where this node would answer questions, is another kind "
-            "of file; move it away"
-        )
+        raise InputError(f"{str(path)!r} is not a socket, and this node needs its name; move it")
     path.unlink(missing_ok=True)
+    # from its first moment on no other user of this machine may connect
     before = os.umask(0o177)
     try:
         server = await asyncio.start_unix_server(answer, path)
@@ -54,47 +52,49 @@ async def answering(path: Path, describe: Describe) -> AsyncIterator[None]:
         path.unlink(missing_ok=True)
 
 
-def asked(path: Path) -> dict[str, Any]:
-    """What the node behind a socket says of itself."""
-    with socket.socket(socket.AF_UNIX) as line:
-        line.settimeout(_PATIENCE)
+def query(path: Path) -> dict[str, Any]:
+    """The status of the node behind a socket."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_SECONDS)
         try:
-            line.connect(os.fspath(path))
-            said = b"".join(iter(lambda: line.recv(1 << 16), b""))
-            found: dict[str, Any] = json.loads(said)
+            connection.connect(os.fspath(path))
+            answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+            status: dict[str, Any] = json.loads(answer)
+        # refused: the node was killed, and left its socket
         except (FileNotFoundError, ConnectionRefusedError):
             raise InputError(
                 f"no node is running behind {str(path)!r}; start it with decor node"
             ) from None
         except (OSError, ValueError) as problem:
             raise InputError(f"the node behind {str(path)!r} does not answer: {problem}") from None
-    return found
+    return status
 
 
 @asynccontextmanager
-async def measured(port: int, describe: Describe) -> AsyncIterator[None]:
-    """While this lasts, http://127.0.0.1:port/metrics has the node's figures as Prometheus reads
-    them. Loopback only.
-    """
+async def serve_metrics(port: int, describe: Describe) -> AsyncIterator[None]:
+    """While this lasts, http://127.0.0.1:port/metrics has the status for Prometheus."""
+    failures = OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(
-            OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
-        ):
-            asked = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _PATIENCE)
-            found = asked.startswith((b"GET /metrics ", b"GET / "))
-            body = figures(describe()).encode() if found else b"see /metrics\n"
+        with suppress(*failures):
+            request = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _SECONDS)
+            # nothing else of the request matters
+            if request.startswith((b"GET /metrics ", b"GET / ")):
+                code, body = "200 OK", prometheus_text(describe()).encode()
+            else:
+                code, body = "404 Not Found", b"see /metrics\n"
             head = (
-                f"HTTP/1.1 {'200 OK' if found else '404 Not Found'}\r\nContent-Type: text/plain; "
-                "version=0.0.4; charset=utf-8\r\n"
+                f"HTTP/1.1 {code}\r\n"
+                "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+                f"Content-Length: {len(body)}\r\n"
+                "Connection: close\r\n\r\n"
             )
-            writer.write(
-                f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
-            )
-            await asyncio.wait_for(writer.drain(), _PATIENCE)
+            writer.write(head.encode() + body)
+            await asyncio.wait_for(writer.drain(), _SECONDS)
         writer.close()
 
     try:
+        # loopback only: the status is for this machine
         server = await asyncio.start_server(answer, "127.0.0.1", port)
     except (OSError, OverflowError) as problem:
         raise InputError(
@@ -106,29 +106,29 @@ async def measured(port: int, describe: Describe) -> AsyncIterator[None]:
         server.close()
 
 
-def figures(said: dict[str, Any]) -> str:
-    """A status as Prometheus's text format."""
-    labels = f'federation="{_label(said["federation"])}",user="{_label(said["user"])}"'
+def prometheus_text(status: dict[str, Any]) -> str:
+    """A status in Prometheus's text format."""
+    labels = f'federation="{_escape(status["federation"])}",user="{_escape(status["user"])}"'
+    metrics = {
+        "step": status["step"],
+        "steps": status["steps"],
+        "messages_total": status["messages"],
+        "missed_steps_total": status["missed"],
+        "late_messages_total": status["late"],
+        "epsilon_spent": status["epsilon"],
+        "paused": int(status["paused"] is not None),
+    }
     lines = []
-    for name, value in (
-        ("step", said["step"]),
-        ("steps", said["steps"]),
-        ("messages_total", said["messages"]),
-        ("missed_steps_total", said["missed"]),
-        ("late_messages_total", said["late"]),
-        ("epsilon_spent", said["epsilon"]),
-        ("paused", int(said["paused"] is not None)),
-    ):
+    for name, value in metrics.items():
         kind = "counter" if name.endswith("_total") else "gauge"
         lines += [f"# TYPE decor_{name} {kind}", f"decor_{name}{{{labels}}} {value}"]
     lines.append("# TYPE decor_neighbour_here gauge")
-    for each in said["neighbours"]:
-        lines.append(
-            f'decor_neighbour_here{{{labels},neighbour="{_label(each["name"])}"}} '
-            f"{int(each['here'])}"
-        )
+    for neighbour in status["neighbours"]:
+        label = f'{labels},neighbour="{_escape(neighbour["name"])}"'
+        lines.append(f"decor_neighbour_here{{{label}}} {int(neighbour['here'])}")
     return "\n".join(lines) + "\n"
 
 
-def _label(text: str) -> str:
+def _escape(text: str) -> str:
+    # as Prometheus's text format wants it: backslash, quote and line break
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,8 +1,8 @@
-"""Where sockets are: TLS 1.3 between neighbours who know each other's keys, and nobody else.
+"""Sockets: TLS 1.3 between neighbours that know each other's keys, and with no one else.
 
-Both sides show a certificate, and each trusts exactly the certificates that it has made itself of
-its neighbours' public keys (`identity.certificate`). A stranger's, an expired or a self-made one
-fails in the handshake, before a byte of ours is read.
+Both sides show a certificate. Each side trusts exactly the certificates that it has made itself
+from its neighbours' public keys (`identity.certificate`). Any other certificate (a stranger's, an
+expired or a self-made one) fails in the handshake, before a byte of our protocol is read.
 """
 
 from __future__ import annotations
@@ -24,83 +24,87 @@ from decor.errors import InputError, RemoteProtocolError
 from .identity import Identity, certificate
 
 HANDSHAKE_SECONDS = 10.0
-READ, WRITE = 1 << 18, 1 << 20
-"""Bytes read and written at a time."""
+READ_BYTES, WRITE_BYTES = 1 << 18, 1 << 20
+"""Read and written at a time."""
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-def context(identity: Identity, neighbours: Iterable[bytes], server: bool) -> ssl.SSLContext:
-    """What this user shows and whom it trusts: the neighbours with these public keys."""
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
-    made.minimum_version = ssl.TLSVersion.TLSv1_3
-    made.check_hostname = False  # addresses move; keys do not
-    made.verify_mode = ssl.CERT_REQUIRED
-    # a neighbour's own certificate is what is trusted, not its issuer
-    made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+def tls_context(identity: Identity, neighbours: Iterable[bytes], server: bool) -> ssl.SSLContext:
+    """Shows this user's certificate, and trusts the neighbours with these public keys."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # addresses move; keys do not
+    # both sides: a client without a certificate is refused
+    context.verify_mode = ssl.CERT_REQUIRED
+    # trust a neighbour's own certificate, not its issuer
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     trusted = [ssl.DER_cert_to_PEM_cert(certificate(public)) for public in neighbours]
     if not trusted:
-        raise InputError("this user has no neighbour to talk to")
-    made.load_verify_locations(cadata="".join(trusted))
+        raise InputError("this user has no neighbour to connect to")
+    context.load_verify_locations(cadata="".join(trusted))
     own = ssl.DER_cert_to_PEM_cert(certificate(identity.public)).encode()
-    _load(made, own + identity.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    return made
+    key = identity.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    _load(context, own + key)
+    return context
 
 
-def who(writer: asyncio.StreamWriter, neighbours: dict[bytes, int]) -> int:
-    """The number of the neighbour at the other end, by the certificate it has shown; `neighbours`
-    is public key -> number.
+def identify(writer: asyncio.StreamWriter, neighbours: dict[bytes, int]) -> int:
+    """The number of the neighbour at the other end, by its certificate.
+
+    Args:
+        writer: A connection after its TLS handshake.
+        neighbours: Public key -> number.
     """
-    held: Any = writer.get_extra_info("ssl_object")
-    shown = held.getpeercert(binary_form=True) if held is not None else None
+    tls: Any = writer.get_extra_info("ssl_object")
+    # the certificate itself, not its names: only its bytes are trusted
+    shown = tls.getpeercert(binary_form=True) if tls is not None else None
     for public, number in neighbours.items():
         if shown is not None and shown == certificate(public):
             return number
-    raise RemoteProtocolError("somebody connected whose certificate is no neighbour's")
+    raise RemoteProtocolError("connected with a certificate that is no neighbour's")
 
 
-async def dial(
-    address: str, tls: ssl.SSLContext
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to `host:port`; whoever answers there has shown a trusted certificate."""
-    host, port = split(address)
+async def dial(address: str, tls: ssl.SSLContext) -> Streams:
+    """Connects to `host:port`; the other side has then shown a trusted certificate."""
+    host, port = split_address(address)
     async with asyncio.timeout(HANDSHAKE_SECONDS):
-        return await asyncio.open_connection(host, port, ssl=tls, server_hostname="", limit=READ)
-
-
-def listening(address: str) -> socket.socket:
-    """A socket that takes connections at `host:port`."""
-    host, port = split(address)
-    host = "" if address.startswith(":") else host  # everywhere
-    try:
-        found = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        made = socket.create_server(found[4][:2], family=found[0], backlog=128, reuse_port=False)
-    except OSError as problem:
-        way = (
-            "is another node running there?"
-            if problem.errno == errno.EADDRINUSE
-            else f"try --listen 0.0.0.0:{port}"
+        return await asyncio.open_connection(
+            host, port, ssl=tls, server_hostname="", limit=READ_BYTES
         )
-        raise InputError(f"cannot listen at {address}: {reason(problem)}; {way}") from None
-    made.setblocking(False)
-    return made
 
 
-async def welcomed(
-    connection: socket.socket, tls: ssl.SSLContext
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """The TLS of somebody who has called; it has shown a trusted certificate, or this raises."""
+def listen(address: str) -> socket.socket:
+    """A socket that accepts connections at `host:port`."""
+    host, port = split_address(address)
+    wanted = None if address.startswith(":") else host  # None: all interfaces
+    try:
+        family, _, _, _, place = socket.getaddrinfo(
+            wanted, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.create_server(place[:2], family=family, backlog=128, reuse_port=False)
+    except OSError as problem:
+        in_use = problem.errno == errno.EADDRINUSE
+        hint = "is another node running there?" if in_use else f"try --listen 0.0.0.0:{port}"
+        raise InputError(f"cannot listen at {address}: {reason(problem)}; {hint}") from None
+    listener.setblocking(False)
+    return listener
+
+
+async def accept_tls(accepted: socket.socket, tls: ssl.SSLContext) -> Streams:
+    """The TLS handshake of an incoming connection; raises without a trusted certificate."""
     loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=READ, loop=loop)
+    reader = asyncio.StreamReader(limit=READ_BYTES, loop=loop)
+    # as asyncio.start_server does, but with a socket that this side has accepted itself
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
     try:
-        made, _ = await loop.connect_accepted_socket(
-            lambda: protocol, connection, ssl=tls, ssl_handshake_timeout=HANDSHAKE_SECONDS
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol, accepted, ssl=tls, ssl_handshake_timeout=HANDSHAKE_SECONDS
         )
     except BaseException:
-        connection.close()
+        accepted.close()
         raise
-    return reader, asyncio.StreamWriter(made, protocol, reader, loop)
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
 def reason(problem: BaseException) -> str:
@@ -108,68 +112,64 @@ def reason(problem: BaseException) -> str:
     if isinstance(problem, ssl.SSLCertVerificationError):
         return "its certificate is not the one of the key in the federation's file"
     if isinstance(problem, ssl.SSLError):
-        return f"no TLS as we speak it ({(problem.reason or 'hung up').lower().replace('_', ' ')})"
+        what = (problem.reason or "hung up").lower().replace("_", " ")
+        return f"no TLS handshake ({what})"
     if isinstance(problem, TimeoutError):
         return "no answer in time"
     if isinstance(problem, OSError):
-        number = problem.errno if isinstance(problem.errno, int) and problem.errno > 0 else None
-        return (
-            os.strerror(number) if number else problem.strerror or str(problem) or "hung up"
-        ).lower()
+        # getaddrinfo's errors have negative numbers, which strerror does not know
+        if isinstance(problem.errno, int) and problem.errno > 0:
+            return os.strerror(problem.errno).lower()
+        return (problem.strerror or str(problem) or "hung up").lower()
     return str(problem)
 
 
-def split(address: str) -> tuple[str, int]:
-    """host:port, [v6]:port or :port."""
+def split_address(address: str) -> tuple[str, int]:
+    """host:port, [v6]:port or :port, as (host, port); without a host it is 127.0.0.1."""
     host, colon, port = address.rpartition(":")
-    if (
-        not colon
-        or not port.isdecimal()
-        or not 0 < int(port) < 65536
-        or (":" in host and not host.startswith("["))
-    ):
+    is_port = port.isdecimal() and 0 < int(port) < 65536
+    is_bare_v6 = ":" in host and not host.startswith("[")
+    if not colon or not is_port or is_bare_v6:
         raise InputError(
-            f"{address!r} is no address; give host:port, such as "
+            f"{address!r} is not an address; give host:port, such as "
             "bonn.example.org:7400 or [2001:db8::1]:7400"
         )
     host = host.strip("[]") or "127.0.0.1"
     try:
+        # asyncio would raise UnicodeError only when it connects, and that is no OSError
         host.encode("idna")
     except UnicodeError:
-        raise InputError(
-            f"{address!r} has no host that a name server would know; give host:port"
-        ) from None
+        raise InputError(f"{address!r} has no valid host name; give host:port") from None
     return host, int(port)
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody has now, below those that the system gives to outgoing
-    connections.
-    """
-    found: list[int] = []
+    """Ports of this machine that are free now, below those of outgoing connections."""
+    ports: list[int] = []
+    # in random order, so that two federations at a time rarely collide
     for port in random.SystemRandom().sample(range(10_000, 30_000), 20_000):
-        if len(found) == count:
-            return found
+        if len(ports) == count:
+            return ports
         with socket.socket() as tried, suppress(OSError):
             tried.bind(("127.0.0.1", port))
-            found.append(port)
-    raise InputError(f"this machine has no {count} free ports; take fewer users")
+            ports.append(port)
+    raise InputError(f"this machine does not have {count} free ports; take fewer users")
 
 
-def _load(made: ssl.SSLContext, chain: bytes) -> None:
-    """Python's ssl takes a key from a file only: one in memory, that nobody else can open."""
+def _load(context: ssl.SSLContext, chain: bytes) -> None:
+    """Loads a certificate and its key without a file on disk."""
+    # Python's ssl reads keys from files only: this one is in memory, and no other process sees it
     descriptor = os.memfd_create("decor-key", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, chain)
-        made.load_cert_chain(f"/proc/self/fd/{descriptor}")
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
     finally:
+        # nothing of the key is left in the file's memory
         os.ftruncate(descriptor, 0)
         os.close(descriptor)
 
 
-def cut(writer: asyncio.StreamWriter) -> None:
-    """Ends a connection at once, if it has not ended by itself: Python 3.11.2 fails on one that
-    has.
-    """
-    with suppress(AttributeError):
+def abort(writer: asyncio.StreamWriter) -> None:
+    """Ends a connection at once, if it has not ended yet."""
+    with suppress(AttributeError):  # Python 3.11.2 fails on a connection that has ended
         writer.transport.abort()

@@ -1,4 +1,4 @@
-"""Where random numbers come from.
+"""Random numbers for noise: generators, the integer grid, secrets, and roots of covariances.
 
-This room knows no budgets, no models and no graphs: numbers in, numbers out.
+Nothing here knows budgets, models or graphs: arrays in, arrays out.
 """

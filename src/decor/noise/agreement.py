@@ -1,9 +1,8 @@
-"""Two neighbours agree on a secret: X25519 keys signed by their identities, and HKDF over all that
-was said.
+"""Two neighbours agree on a secret: X25519 keys signed by their identities, and HKDF over both.
 
-Nothing here reads or writes: an `Agreement` gives bytes to send and takes bytes received. What
-comes out is an `EdgeSecret`, from which every step's key follows by a ratchet that only goes
-forward: whoever seizes a machine learns no earlier noise.
+Nothing here reads or writes: an `Agreement` gives bytes to send and takes bytes received. The
+result is an `EdgeSecret`. Each step's key follows from it by a ratchet that only goes forward: a
+machine that is seized later reveals no earlier noise.
 """
 
 from __future__ import annotations
@@ -23,19 +22,21 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from decor.errors import AgreementError, InputError
 
-OFFER_BYTES = 32 + 64
+OFFER_BYTES = 32 + 64  # public key and signature
 TAG_BYTES = 32
+# labels keep the uses of one hash apart; the digit is the version of the protocol
 _OFFER, _EDGE, _SECRET = b"decor offer 1", b"decor edge 1", b"decor edge secret 1"
 
 
 @dataclass(frozen=True)
 class Edge:
-    """What two neighbours have to agree about before they agree on a secret: who they are, in what,
-    for the how-manieth time.
+    """What two neighbours must already agree about: their identities, the federation, the epoch.
 
-    `lower` and `higher` are the public keys of the user with the lower and the higher number;
-    `federation` is the digest of the federation's file; `epoch` grows with every agreement of the
-    two, so that no exchange can stand for another.
+    Attributes:
+        lower: Public key of the user with the lower number.
+        higher: Public key of the user with the higher number.
+        federation: Digest of the federation's file.
+        epoch: Grows with each agreement of the two, so that no exchange can replace another.
     """
 
     lower: bytes
@@ -51,15 +52,12 @@ class Edge:
         if not 0 <= self.epoch < 2**64:
             raise InputError(f"an epoch is a whole number from 0 to 2^64 - 1, not {self.epoch!r}")
 
-    def described(self) -> bytes:
+    def encode(self) -> bytes:
         return self.federation + struct.pack("<Q", self.epoch) + self.lower + self.higher
 
 
 class Agreement:
-    """One end of one exchange.
-
-    Its key is 32 bytes of `random`, the operating system's, and is gone after `accept`.
-    """
+    """One end of one exchange; its key is deleted by `accept`."""
 
     def __init__(
         self, identity: Ed25519PrivateKey, edge: Edge, random: Callable[[int], bytes] = os.urandom
@@ -68,17 +66,14 @@ class Agreement:
         if own not in (edge.lower, edge.higher):
             raise InputError("this identity is at neither end of the edge")
         self.edge, self.is_lower = edge, own == edge.lower
-        # all 32 bytes of a key of X25519 come from `random`, where an audit can count them
+        # all 32 bytes of the X25519 key come from `random`, where an audit can count them
         self._key: X25519PrivateKey | None = X25519PrivateKey.from_private_bytes(random(32))
         self._public = self._key.public_key().public_bytes_raw()
-        self.offer = self._public + identity.sign(_signed(edge, self.is_lower, self._public))
+        self.offer = self._public + identity.sign(_offer_text(edge, self.is_lower, self._public))
         """To be sent to the neighbour."""
 
     def accept(self, offer: bytes) -> EdgeSecret:
-        """The secret, from the neighbour's offer.
-
-        The two still have to compare tags before they use it.
-        """
+        """The secret, from the neighbour's offer; both must compare tags before they use it."""
         if self._key is None:
             raise AgreementError(
                 "this agreement was used already; begin another with a higher epoch"
@@ -86,10 +81,10 @@ class Agreement:
         if len(offer) != OFFER_BYTES:
             raise AgreementError(f"an offer has {OFFER_BYTES} bytes, not {len(offer)}")
         public, signature = offer[:32], offer[32:]
-        theirs = self.edge.higher if self.is_lower else self.edge.lower
+        neighbour = self.edge.higher if self.is_lower else self.edge.lower
         try:
-            Ed25519PublicKey.from_public_bytes(theirs).verify(
-                signature, _signed(self.edge, not self.is_lower, public)
+            Ed25519PublicKey.from_public_bytes(neighbour).verify(
+                signature, _offer_text(self.edge, not self.is_lower, public)
             )
             shared = self._key.exchange(X25519PublicKey.from_public_bytes(public))
         except InvalidSignature:
@@ -100,67 +95,69 @@ class Agreement:
             raise AgreementError(
                 "the offer's key is of small order, which no honest neighbour sends"
             ) from None
+        # no later compromise of this process reveals the exchange
         self._key = None
         low, high = (self._public, public) if self.is_lower else (public, self._public)
-        said = hashlib.sha256(_EDGE + self.edge.described() + low + high).digest()
-        drawn = HKDF(SHA256(), 64, salt=said, info=_SECRET).derive(shared)
-        return EdgeSecret(drawn[:32], drawn[32:], said, self.is_lower)
+        # both offers are in the salt: a changed one gives the two ends different secrets
+        transcript = hashlib.sha256(_EDGE + self.edge.encode() + low + high).digest()
+        secret = HKDF(SHA256(), 64, salt=transcript, info=_SECRET).derive(shared)
+        return EdgeSecret(secret[:32], secret[32:], transcript, self.is_lower)
 
 
 class EdgeSecret:
-    """What the two ends of an edge share.
+    """What the two ends of an edge share. Never printed or written; past steps' keys are gone."""
 
-    Never printed, never written; keys of past steps are gone.
-    """
-
-    def __init__(self, chain: bytes, confirmation: bytes, said: bytes, is_lower: bool) -> None:
+    def __init__(
+        self, chain: bytes, confirmation: bytes, transcript: bytes, is_lower: bool
+    ) -> None:
         self._chain, self._step = bytearray(chain), 0
-        self._confirmation, self._said, self.is_lower = confirmation, said, is_lower
+        self._confirmation, self._transcript, self.is_lower = confirmation, transcript, is_lower
 
     def __repr__(self) -> str:
         return f"EdgeSecret(step {self._step})"
 
     def __reduce__(self) -> str:
-        raise TypeError("an edge's secret is not to be written anywhere")
+        raise TypeError("an edge's secret must not be written anywhere")
 
     @property
     def tag(self) -> bytes:
-        """To be sent to the neighbour: shows that this end holds the secret, and tells nothing
-        about it.
-        """
+        """To be sent to the neighbour: proves that this end has the secret, and reveals nothing."""
         return self._tag(self.is_lower)
 
     def confirm(self, tag: bytes) -> None:
         """Raises unless the neighbour holds the same secret."""
+        # in constant time: the duration must not show how many bytes agree
         if not hmac.compare_digest(tag, self._tag(not self.is_lower)):
             raise AgreementError(
-                "the neighbour holds another secret: somebody is in between, or "
-                "one of the two is broken"
+                "the neighbour has another secret: the connection is intercepted, or one of the "
+                "two is faulty"
             )
 
     def key(self, step: int) -> bytes:
-        """The key of a step; steps only go forward, and those passed over are lost too."""
+        """The key of a step; steps only go forward, and skipped ones are lost too."""
         if step < self._step:
             raise AgreementError(
                 f"the key of step {step} is gone: the edge is at step {self._step}"
             )
         while self._step < step:
-            self._forward()
-        key = _keyed(self._chain, b"key" + struct.pack("<Q", step))
-        self._forward()
+            self._advance()
+        # the key and the next link come from one chain value by different labels
+        key = _hmac(self._chain, b"key" + struct.pack("<Q", step))
+        self._advance()
         return key
 
-    def _forward(self) -> None:
-        self._chain[:] = _keyed(self._chain, b"next")  # in place: the old one is overwritten
+    def _advance(self) -> None:
+        self._chain[:] = _hmac(self._chain, b"next")  # in place: the old one is overwritten
         self._step += 1
 
     def _tag(self, lower: bool) -> bytes:
-        return _keyed(self._confirmation, (b"lower" if lower else b"higher") + self._said)
+        return _hmac(self._confirmation, (b"lower" if lower else b"higher") + self._transcript)
 
 
-def _signed(edge: Edge, by_lower: bool, public: bytes) -> bytes:
-    return _OFFER + edge.described() + (b"lower" if by_lower else b"higher") + public
+def _offer_text(edge: Edge, by_lower: bool, public: bytes) -> bytes:
+    # the end is part of it: an offer cannot be sent back to its own sender
+    return _OFFER + edge.encode() + (b"lower" if by_lower else b"higher") + public
 
 
-def _keyed(key: bytes | bytearray, message: bytes) -> bytes:
+def _hmac(key: bytes | bytearray, message: bytes) -> bytes:
     return hmac.digest(key, message, "sha256")

@@ -1,14 +1,15 @@
-"""A step's noise: (key, count) -> integers of a law that is known exactly, the same bits on every
-processor.
+"""A step's noise: (key, count) -> integers of a known distribution, the same bits on every CPU.
 
 AES-256 in counter mode turns the key into 32-bit words, and a table turns each word into an integer
-of deviation 160. An edge's value is the first plus 64 times the second; a user's own goes on with
-4096 times a third. Integers only, and the same number of words for every value: no rounding mode,
-vector width or library can make two ends differ, and nothing can shift the rest of a stream.
+of standard deviation 160. The value of an edge is the first integer plus 64 times a second; a
+user's own value adds 4096 times a third. There are only integers, and each value takes the same
+number of words: no rounding mode, vector width or library can make two ends differ, and nothing can
+shift the rest of a stream.
 
-Guarantee: if the cipher's bits are uniform, a value's law is within `DISTANCE` (total variation) of
-D + 64 D' for `shared` and of R + 64 D + 4096 D' for `own`, where D, D' are discrete Gaussians and R
-a rounded one, all of deviation 160 and independent. docs/noise.md says what follows for privacy.
+Guarantee: if the cipher's bits are uniform, the distribution of a value is within `DISTANCE` (total
+variation) of D + 64 D' for `edge_noise` and of R + 64 D + 4096 D' for `own_noise`, where D, D' are
+discrete Gaussians and R a rounded one, all of deviation 160 and independent. docs/noise.md shows
+what follows for privacy.
 """
 
 from __future__ import annotations
@@ -35,20 +36,19 @@ Levels = tuple[str, ...]
 
 FINE, COARSE = 160, 64
 EDGE_SIGMA = FINE * math.sqrt(1 + COARSE**2)
-"""The deviation of an edge's value: about 10,241 steps of the grid."""
+"""Standard deviation of an edge's value: about 10,241 grid steps."""
 OWN_SIGMA = FINE * math.sqrt(1 + COARSE**2 + COARSE**4)
-"""The deviation of a user's own value: about 655,440 steps of the grid."""
+"""Standard deviation of a user's own value: about 655,440 grid steps."""
 EDGE_LARGEST, OWN_LARGEST = 2048 * (1 + COARSE), 2048 * (1 + COARSE + COARSE**2)
 DISTANCE = 2.0**-117
-"""Per value: a word is within 2^-118.8 of its law.
-
-Probabilities are whole multiples of 2^-128, and tails weigh 2^-122.
+"""Total variation per value: a word is within 2^-118.8 of its distribution, because table entries
+are multiples of 2^-128 and the tails that are cut off weigh 2^-122.
 """
 
 SHARED: Levels = ("discrete", "discrete")
 OWN: Levels = ("rounded", "discrete", "discrete")
 PART = 1 << 13
-"""Values made at a time: their words stay in the second cache."""
+"""Values drawn at a time: their words stay in the L2 cache."""
 WORD_BYTES = 4
 
 _DIGESTS = {
@@ -56,96 +56,99 @@ _DIGESTS = {
     "rounded": "721fdd073eec32bce414a0530a7e5e6e75df027ee277cb247b0b97f48ad9723a",
 }
 _ASIDE = 1 << 96
-"""The counter where bits for ties begin: no stream is long enough to come here."""
+"""The counter where bits for ties begin: no stream is long enough to reach it."""
 _REST = 96
-"""Bits of a threshold beyond the 20 that are compared at first."""
+"""Bits of a threshold beyond the 20 that are compared first."""
 _LOW = np.uint32((1 << 20) - 1)
 
 
-def shared(key: bytes, count: int) -> Integers:
-    """`count` values of the noise of an edge, for a step's `key` of 32 bytes that begins nothing
-    else.
-    """
-    return _joined(key, count, SHARED)
+def edge_noise(key: bytes, count: int) -> Integers:
+    """`count` values of an edge's noise, for a step's `key` of 32 bytes with no other use."""
+    return _concatenate(key, count, SHARED)
 
 
-def own(key: bytes, count: int) -> Integers:
-    """`count` values of a user's own noise, for a `key` of 32 bytes that begins nothing else."""
-    return _joined(key, count, OWN)
+def own_noise(key: bytes, count: int) -> Integers:
+    """`count` values of a user's own noise, for a `key` of 32 bytes with no other use."""
+    return _concatenate(key, count, OWN)
 
 
 def parts(key: bytes, count: int, levels: Levels) -> Iterator[Integers]:
-    """The values of `shared` (levels SHARED) or `own` (OWN) in order, `PART` at a time, so that
-    none need be kept.
-    """
+    """The values of `edge_noise` (levels SHARED) or `own_noise` (OWN), `PART` at a time."""
+    # one stream: the words of a part follow those of the part before
     words, each = Words(key, len(levels) * min(count, PART)), len(levels)
     for first in range(0, count, PART):
-        some = each * min(PART, count - first)
-        yield values(words.take(some), levels, partial(words.further, each * first))
+        needed = each * min(PART, count - first)
+        yield values(words.take(needed), levels, partial(words.tie_bits, each * first))
 
 
 class Words:
-    """The cipher's words for one `key` of 32 bytes, in order; `most` is how many are taken at a
-    time.
-
-    `buffer`, of 4 `most` + 32 bytes or more, is where they are written; None makes one.
-    """
+    """The cipher's words for one key, in order."""
 
     def __init__(self, key: bytes, most: int, buffer: NDArray[np.uint8] | None = None) -> None:
+        """For at most `most` words at a time.
+
+        Args:
+            key: 32 bytes.
+            most: Words that one call of `take` returns at most.
+            buffer: Where they are written, 4 `most` + 32 bytes or more; None allocates one.
+        """
         if len(key) != 32:
             raise InputError(f"a step's key has 32 bytes, not {len(key)}")
         self._key = key
         self._cipher = _cipher(key, 0)
         self._zeros = _zeros(WORD_BYTES * most)
-        # with room for two blocks, as the cipher asks
+        # 32 bytes more: `update_into` demands space for two blocks
         self._buffer = np.empty(WORD_BYTES * most + 32, np.uint8) if buffer is None else buffer
 
     def take(self, count: int) -> NDArray[np.uint32]:
-        """The next `count` words, valid until the next are taken."""
+        """The next `count` words, valid until the next call."""
         self._cipher.update_into(self._zeros[: WORD_BYTES * count], self._buffer.data)
-        # read again for every part: a view made once would be a copy, and stay zero, where words
-        # have the other byte order
+        # a new view each time: on big-endian CPUs it is a copy, and one made once would stay zero
         return np.frombuffer(self._buffer, "<u4", count).astype(np.uint32, copy=False)
 
-    def further(self, first: int, place: int) -> int:
-        """96 further bits for the word at `first` + `place`, from a block that no word uses."""
+    def tie_bits(self, first: int, place: int) -> int:
+        """96 more bits for the word at `first` + `place`, from a block that no word uses."""
         block = _cipher(self._key, _ASIDE + first + place).update(bytes(16))
         return int.from_bytes(block[: _REST // 8], "little")
 
 
-def values(words: Array, levels: Levels, further: Callable[[int], int]) -> Integers:
-    """One value for every `len(levels)` words; `further(place)` has 96 more bits for the word
-    there, asked for in a tie only.
-    """
+def values(words: Array, levels: Levels, tie_bits: Callable[[int], int]) -> Integers:
+    """One value for each `len(levels)` words; `tie_bits(place)` gives 96 more bits in a tie."""
     out = np.empty(len(words) // len(levels), np.int32)
+    # only the lowest level may differ: a user's own value has a rounded one there
     first, rest = table(levels[0]).cells, table(levels[-1]).cells
-    draw = _two if len(levels) == 2 else _three
+    draw = _decode_pairs if len(levels) == 2 else _decode_triples
     if draw(words, first, rest, out):
-        for k, difference in corrections(words, levels, further):
+        for k, difference in corrections(words, levels, tie_bits):
             out[k] += difference
     return out
 
 
 def corrections(
-    words: Array, levels: Levels, further: Callable[[int], int]
+    words: Array, levels: Levels, tie_bits: Callable[[int], int]
 ) -> list[tuple[int, int]]:
-    """[(value, what to add to it)] for ties, which the kernels took for the other cell: one word in
-    2^20 is one.
+    """[(index of a value, what to add to it)] for ties: one word in 2^20 is one.
+
+    The kernels decide a tie for the alias cell.
     """
-    found = []
+    differences = []
     for level, name in enumerate(levels):
-        which, mine = table(name), words[level :: len(levels)]
-        cell = mine >> np.uint32(20)
-        entry = which.cells[cell]
-        for k in np.flatnonzero((mine & _LOW) == entry >> np.uint32(12)).tolist():
-            if further(len(levels) * k + level) < which.rest[int(cell[k])]:
-                found.append((k, COARSE**level * (int(cell[k]) - int(entry[k] & np.uint32(4095)))))
-    return found
+        alias_table, own_words = table(name), words[level :: len(levels)]
+        cell = own_words >> np.uint32(20)
+        entry = alias_table.cells[cell]
+        for k in np.flatnonzero((own_words & _LOW) == entry >> np.uint32(12)).tolist():
+            if tie_bits(len(levels) * k + level) < alias_table.rest[int(cell[k])]:
+                alias = int(entry[k] & np.uint32(4095))
+                differences.append((k, COARSE**level * (int(cell[k]) - alias)))
+    return differences
 
 
 class Table(NamedTuple):
-    """An alias table of 4096 cells: `cells` has 20 bits of a threshold and the other cell's number
-    in 12, `rest` the next 96.
+    """An alias table (Walker 1977) of 4096 cells.
+
+    Attributes:
+        cells: 20 bits of the threshold, and the alias cell's number in 12.
+        rest: The next 96 bits of the threshold.
     """
 
     cells: Array
@@ -154,27 +157,23 @@ class Table(NamedTuple):
 
 @cache
 def table(name: str) -> Table:
-    held = files(__package__).joinpath(f"{name}-{FINE}.table").read_bytes()
-    if hashlib.sha256(held).hexdigest() != _DIGESTS[name]:
+    content = files(__package__).joinpath(f"{name}-{FINE}.table").read_bytes()
+    if hashlib.sha256(content).hexdigest() != _DIGESTS[name]:
         raise DecorError(
             f"the table {name}-{FINE}.table of this installation is damaged; install decor again"
         )
-    # the file has 52 bits of each threshold beside the other cell's number, then 64 bits of each
-    both = np.frombuffer(held, dtype="<u8").tolist()
-    thresholds = [
-        (entry >> 12) << 64 | more for entry, more in zip(both[:4096], both[4096:], strict=True)
-    ]
-    others = [entry & 4095 for entry in both[:4096]]
-    cells = [
-        threshold >> _REST << 12 | other
-        for threshold, other in zip(thresholds, others, strict=True)
-    ]
-    return Table(
-        np.array(cells, np.uint32), [threshold & (1 << _REST) - 1 for threshold in thresholds]
-    )
+    # the file has 52 bits of each threshold beside the alias, then 64 more bits of each
+    numbers = np.frombuffer(content, dtype="<u8").tolist()
+    cells, rest = [], []
+    for entry, more in zip(numbers[:4096], numbers[4096:], strict=True):
+        threshold, alias = (entry >> 12) << 64 | more, entry & 4095
+        cells.append(threshold >> _REST << 12 | alias)
+        rest.append(threshold & (1 << _REST) - 1)
+    return Table(np.array(cells, np.uint32), rest)
 
 
-def _joined(key: bytes, count: int, levels: Levels) -> Integers:
+def _concatenate(key: bytes, count: int, levels: Levels) -> Integers:
+    # into one array, not np.concatenate: parts would have to be kept
     out, first = np.empty(count, np.int32), 0
     for part in parts(key, count, levels):
         out[first : first + len(part)] = part
@@ -188,41 +187,38 @@ def _cipher(key: bytes, counter: int) -> CipherContext:
 
 @lru_cache(maxsize=4)
 def _zeros(size: int) -> memoryview:
-    """What the cipher is given to encrypt: its stream alone."""
+    """The plaintext: encrypting zeros gives the cipher's stream itself."""
     return memoryview(bytes(size))
 
 
 @njit(cache=True, nogil=True)
-def _two(words: Array, first: Array, rest: Array, out: Array) -> bool:
+def _decode_pairs(words: Array, first: Array, rest: Array, out: Array) -> bool:
     tied = False
     for k in range(len(out)):
-        a, tie = one(words[2 * k], first)
-        b, also = one(words[2 * k + 1], rest)
+        a, tie = decode(words[2 * k], first)
+        b, also = decode(words[2 * k + 1], rest)
         out[k] = a + COARSE * b
         tied |= tie | also
     return tied
 
 
 @njit(cache=True, nogil=True)
-def _three(words: Array, first: Array, rest: Array, out: Array) -> bool:
+def _decode_triples(words: Array, first: Array, rest: Array, out: Array) -> bool:
     tied = False
     for k in range(len(out)):
-        a, tie = one(words[3 * k], first)
-        b, also = one(words[3 * k + 1], rest)
-        c, too = one(words[3 * k + 2], rest)
+        a, tie = decode(words[3 * k], first)
+        b, also = decode(words[3 * k + 1], rest)
+        c, too = decode(words[3 * k + 2], rest)
         out[k] = a + COARSE * (b + COARSE * c)
         tied |= tie | also | too
     return tied
 
 
 @njit(cache=True, nogil=True, inline="always")
-def one(word: np.uint32, cells: Array) -> tuple[np.int32, bool]:
-    """(the value of one word, whether its first bits do not decide): 12 bits choose a cell, 20 are
-    compared.
-    """
+def decode(word: np.uint32, cells: Array) -> tuple[np.int32, bool]:
+    """(value of a word, whether it is a tie): 12 bits choose a cell, 20 are compared."""
     cell = word >> np.uint32(20)
     entry = cells[cell]
     threshold, low = entry >> np.uint32(12), word & _LOW
-    return np.int32(cell if low < threshold else entry & np.uint32(4095)) - np.int32(
-        2048
-    ), low == threshold
+    value = np.int32(cell if low < threshold else entry & np.uint32(4095)) - np.int32(2048)
+    return value, low == threshold

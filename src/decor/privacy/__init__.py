@@ -1,4 +1,4 @@
-"""How much noise, and who learns what."""
+"""How much noise a budget needs, and what each adversary learns."""
 
 from . import baselines, theory
 from .adversary import Adversary

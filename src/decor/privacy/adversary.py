@@ -1,4 +1,4 @@
-"""Adversary: what is known to whoever attacks, as the paper's four types."""
+"""Adversary: what an attacker knows; the paper's four types."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from decor.errors import InputError
 
 @dataclass(frozen=True)
 class Adversary:
-    """Sees every message; knows the secrets of `colluders` users, or (None) of everybody.
+    """Reads every message, and knows the secrets of some users.
 
-    `average_only` is the curator of central DP, not an adversary of the paper: it sees the average
-    of all messages and nothing else, and exists so that the central baseline can say what it
-    protects.
+    Attributes:
+        colluders: Number of users who pool their secrets; None if no secret is hidden (local DP).
+        average_only: True for the curator of central DP, who sees only the average of all
+            messages. The paper has no such adversary; it describes what the central baseline
+            protects against.
     """
 
     colluders: int | None = 0
     average_only: bool = False
 
     def __post_init__(self) -> None:
-        q = self.colluders
-        if q is not None:
-            checks.count("the number of colluding users", q, 0)
-        if self.average_only and q != 0:
-            raise InputError("an adversary who sees the average alone has no colluders")
+        if self.colluders is not None:
+            checks.count("the number of colluding users", self.colluders, 0)
+        if self.average_only and self.colluders != 0:
+            raise InputError("an adversary that sees only the average has no colluders")
 
     @classmethod
     def eavesdropper(cls) -> Adversary:
@@ -34,31 +35,43 @@ class Adversary:
 
     @classmethod
     def curious(cls) -> Adversary:
-        """Type II: reads every message and is one of the users."""
+        """Type II: one of the users, who reads every message."""
         return cls(1)
 
     @classmethod
     def colluding(cls, users: int) -> Adversary:
-        """Type III: reads every message; `users` of the users pool their secrets."""
+        """Type III: several users, who read every message and pool their secrets.
+
+        Args:
+            users: Number of colluding users; fewer than the graph has.
+        """
         return cls(users)
 
     @classmethod
     def everyone(cls) -> Adversary:
-        """Type IV: no secret is hidden; what is left is local DP."""
+        """Type IV: all other users together; no secret is hidden, so this is local DP."""
         return cls(None)
 
     @classmethod
     def parse(cls, text: str) -> Adversary:
-        """From eavesdropper, curious, colluding:Q or everyone."""
+        """The adversary with this name; the inverse of `str`.
+
+        Args:
+            text: eavesdropper, curious, colluding:Q or everyone.
+
+        Raises:
+            InputError: If there is no such adversary.
+        """
         word, _, number = str(text).strip().lower().partition(":")
-        plain = {
+        names = {
             "eavesdropper": cls(0),
             "curious": cls(1),
             "everyone": cls(None),
             "average-only": cls(0, True),
         }
-        if word in plain and not number:
-            return plain[word]
+        if word in names and not number:
+            return names[word]
+        # isdigit alone accepts other scripts' digits; ten digits are more users than any graph has
         if word == "colluding" and number.isascii() and number.isdigit() and len(number) < 10:
             return cls(int(number))
         raise InputError(
@@ -67,30 +80,36 @@ class Adversary:
         )
 
     def check(self, users: int) -> None:
-        """Raises unless at least one of `users` is left to be protected."""
+        """Raises unless at least one user is left to protect.
+
+        Args:
+            users: Number of users in the graph.
+
+        Raises:
+            InputError: If all users collude.
+        """
         if users == 1 and self.colluders:
             raise InputError(
-                f"one user alone has nobody beside it who could be {self}; choose "
+                f"a graph with one user has no other user who could be {self}; choose "
                 "eavesdropper or everyone"
             )
         if self.colluders is not None and self.colluders >= users:
             raise InputError(
-                f"{self.colluders} colluding users of {users} leave nobody to protect; "
+                f"{self.colluders} colluding users of {users} leave no user to protect; "
                 f"choose colluding:{users - 1} or fewer, or everyone"
             )
 
     def __str__(self) -> str:
         if self.average_only:
             return "average-only"
-        return {None: "everyone", 0: "eavesdropper", 1: "curious"}.get(
-            self.colluders, f"colluding:{self.colluders}"
-        )
+        names = {None: "everyone", 0: "eavesdropper", 1: "curious"}
+        return names.get(self.colluders, f"colluding:{self.colluders}")
 
     @property
     def sentence(self) -> str:
-        """Who it is, to stand after "against"."""
+        """The adversary in words, to follow "against"."""
         if self.average_only:
-            return "somebody who sees nothing but the average of all messages"
+            return "an observer who sees nothing but the average of all messages"
         match self.colluders:
             case None:
                 return "everyone else together (no secret is hidden: local DP)"

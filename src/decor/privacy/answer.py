@@ -1,15 +1,16 @@
-"""What is told of a plan: the same answer to whoever asks, by `decor plan` or on the planner's
-page.
-"""
+"""PlanAnswer: what a plan says. The commands, the planner's page and reports all show this."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from decor.errors import FragileGraphWarning
-from decor.graph.gossip import Gossip
+from decor.graph.gossip import ONE_ROUND, Gossip
 from decor.graph.topology import Topology
+from decor.text import rounded_up
 
 from . import baselines, theory
 from .adversary import Adversary
@@ -19,85 +20,215 @@ from .guarantee import Guarantee
 from .plan import NoisePlan
 
 
-def calibrated(
-    topology: Topology, exposure: Exposure, adversary: Adversary, budget: Budget, **couple: Any
-) -> tuple[NoisePlan, list[str]]:
-    """`calibrate`, with what it warned of as sentences."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", FragileGraphWarning)
-        plan = calibrate(topology, exposure, adversary, budget, **couple)
-    return plan, [str(warning.message) for warning in caught]
+@dataclass(frozen=True)
+class AdversaryRow:
+    """What one adversary learns.
 
-
-def described(plan: NoisePlan, guarantee: Guarantee, notes: list[str]) -> dict[str, Any]:
-    """The plan and its promise as plain values: what `decor plan --json` prints."""
-    per_edge = isinstance(plan.sigma_cor, tuple)
-    return {
-        "sigma_cdp": plan.sigma_cdp,
-        "sigma_cor": plan.sigma_cor,
-        **({"edges": plan.topology.edges.tolist()} if per_edge else {}),
-        "epsilon": guarantee.epsilon,
-        "delta": guarantee.delta,
-        "expected_failures": guarantee.delta * plan.exposure.units(plan.topology),
-        "adversary": str(guarantee.adversary),
-        "worst_user": guarantee.worst_user,
-        "worst_coalition": list(guarantee.worst_coalition),
-        "per_user": _each(plan, guarantee),
-        "per_user_epsilon": guarantee.per_user.tolist(),
-        "exact": guarantee.exact,
-        "users": plan.topology.users,
-        **({"labels": list(plan.topology.labels)} if plan.topology.labels is not None else {}),
-        "unit": plan.exposure.unit,
-        "steps": plan.exposure.steps,
-        "clip": plan.exposure.clip,
-        "statement": str(guarantee),
-        "warnings": notes,
-    }
-
-
-def _each(plan: NoisePlan, guarantee: Guarantee) -> list[dict[str, Any]]:
-    """Every user's name, records (example level) and epsilon, in the graph's order."""
-    counts = plan.exposure.records_of(plan.topology) if plan.exposure.unit == "example" else None
-    found = []
-    for user, epsilon in enumerate(guarantee.per_user.tolist()):
-        records = {} if counts is None else {"records": counts[user]}
-        found.append({"user": plan.topology.name(user), **records, "epsilon": epsilon})
-    return found
-
-
-def relative_error(plan: NoisePlan, gossip: Gossip) -> float:
-    """The plan's predicted error over that of central DP with the same budget, from the noise
-    alone.
+    Attributes:
+        adversary: The adversary.
+        epsilon: Epsilon of the most exposed user.
+        exact: False where epsilon is only an upper bound.
+        worst_user: The most exposed user.
+        most_exposed: Its name.
+        coalition: Names of the colluding users to whom it is most exposed.
     """
-    assert plan.budget is not None
-    central = baselines.central(plan.topology, plan.exposure, plan.budget, any_delta=True)
-    return theory.predicted_error(plan, gossip) / theory.average_error(central)
+
+    adversary: Adversary
+    epsilon: float
+    exact: bool
+    worst_user: int
+    most_exposed: str
+    coalition: tuple[str, ...]
+
+    @classmethod
+    def of(cls, guarantee: Guarantee) -> AdversaryRow:
+        name = guarantee.topology.name
+        return cls(
+            guarantee.adversary,
+            guarantee.epsilon,
+            guarantee.exact,
+            guarantee.worst_user,
+            name(guarantee.worst_user),
+            tuple(name(user) for user in guarantee.worst_coalition),
+        )
+
+    def epsilon_text(self, bound: str = "<=") -> str:
+        """Epsilon rounded up, after the sign `bound` if it is an upper bound."""
+        return rounded_up(self.epsilon) if self.exact else f"{bound} {rounded_up(self.epsilon)}"
 
 
-def parts(topology: Topology) -> str:
+@dataclass(frozen=True)
+class UserRow:
+    """One user's name, number of examples (None at user level) and epsilon."""
+
+    name: str
+    records: int | None
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class NoisePairRow:
+    """A plan within the same budget, and its predicted error relative to that of central DP."""
+
+    name: str
+    plan: NoisePlan
+    relative_error: float
+
+
+@dataclass(frozen=True, eq=False)
+class PlanAnswer:
+    """A plan, what it guarantees against its own adversary, and the warnings of its calibration.
+
+    Attributes:
+        plan: The plan.
+        guarantee: Its guarantee; delta and method of the tables are those of this guarantee.
+        warnings: Sentences.
+    """
+
+    plan: NoisePlan
+    guarantee: Guarantee
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def calibrate(
+        cls,
+        topology: Topology,
+        exposure: Exposure,
+        adversary: Adversary,
+        budget: Budget,
+        **options: Any,
+    ) -> PlanAnswer:
+        """Calibrates a plan, and keeps the warnings as sentences; `options` as of `calibrate`."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", FragileGraphWarning)
+            plan = calibrate(topology, exposure, adversary, budget, **options)
+        guarantee = plan.guarantee(method=options.get("method", "exact"))
+        return cls(plan, guarantee, tuple(str(warning.message) for warning in caught))
+
+    def adversary_rows(
+        self,
+        adversaries: Iterable[Adversary] | None = None,
+        account: Callable[[Adversary], Guarantee] | None = None,
+    ) -> list[AdversaryRow]:
+        """What each adversary learns.
+
+        Args:
+            adversaries: By default those that `plan.listed_adversaries` names.
+            account: Gives the guarantee against an adversary; by default that of the plan. A
+                federation and a run account for their own noise.
+        """
+
+        def of_plan(adversary: Adversary) -> Guarantee:
+            return self.plan.guarantee(self.guarantee.delta, adversary, self.guarantee.method)
+
+        if adversaries is None:
+            adversaries = self.plan.listed_adversaries()
+        rows = []
+        for adversary in adversaries:
+            # the plan's own adversary is accounted for already; a search may take a minute
+            known = adversary == self.guarantee.adversary
+            guarantee = self.guarantee if known else (account or of_plan)(adversary)
+            rows.append(AdversaryRow.of(guarantee))
+        return rows
+
+    def user_rows(self) -> list[UserRow]:
+        """Each user's epsilon, in the graph's order."""
+        topology, exposure = self.plan.topology, self.plan.exposure
+        by_example = exposure.unit == "example"
+        counts = exposure.records_of(topology) if by_example else (None,) * topology.users
+        epsilons = self.guarantee.per_user.tolist()
+        names = map(topology.name, range(topology.users))
+        return [UserRow(*row) for row in zip(names, counts, epsilons, strict=True)]
+
+    def noise_pair_rows(
+        self, gossip: Gossip = ONE_ROUND, ratios: Sequence[float] = ()
+    ) -> list[NoisePairRow]:
+        """Central DP, a noise pair for each ratio, this plan and local DP, at the plan's budget.
+
+        Args:
+            gossip: The gossip of each step, for the predicted error.
+            ratios: Values of sigma_cor^2 / sigma_cdp^2; none are shown for the adversary everyone.
+        """
+        plan = self.plan
+        assert plan.budget is not None
+        asked = (plan.topology, plan.exposure, plan.budget)
+        # any_delta: the plan has passed the check of delta, or the caller has waived it
+        central = baselines.central(*asked, any_delta=True)
+        pairs = {}
+        if ratios and plan.adversary.colluders is not None:
+            curve = plan.couples(ratios)
+            for x, s, c in zip(curve.ratio, curve.sigma_cdp, curve.sigma_cor, strict=True):
+                pair = NoisePlan(plan.topology, plan.exposure, plan.adversary, float(s), float(c))
+                pairs[f"ratio {x:g}"] = pair
+        pairs["this plan"] = plan
+        pairs["local DP"] = baselines.local(*asked, any_delta=True)
+        # central DP averages all models, so its only error is that of the average
+        best = theory.average_error(central)
+        rows = [NoisePairRow("central DP", central, 1.0)]
+        for name, pair in pairs.items():
+            rows.append(NoisePairRow(name, pair, theory.predicted_error(pair, gossip) / best))
+        return rows
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as plain values: what `decor plan --json` prints."""
+        plan, guarantee, topology = self.plan, self.guarantee, self.plan.topology
+        users = []
+        for row in self.user_rows():
+            records = {} if row.records is None else {"records": row.records}
+            users.append({"user": row.name, **records, "epsilon": row.epsilon})
+        per_edge = isinstance(plan.sigma_cor, tuple)
+        return {
+            "sigma_cdp": plan.sigma_cdp,
+            "sigma_cor": plan.sigma_cor,
+            **({"edges": topology.edges.tolist()} if per_edge else {}),
+            "epsilon": guarantee.epsilon,
+            "delta": guarantee.delta,
+            "expected_failures": guarantee.delta * plan.exposure.units(topology),
+            "adversary": str(guarantee.adversary),
+            "worst_user": guarantee.worst_user,
+            "worst_coalition": list(guarantee.worst_coalition),
+            "per_user": users,
+            "per_user_epsilon": guarantee.per_user.tolist(),
+            "exact": guarantee.exact,
+            "users": topology.users,
+            **({"labels": list(topology.labels)} if topology.labels is not None else {}),
+            "unit": plan.exposure.unit,
+            "steps": plan.exposure.steps,
+            "clip": plan.exposure.clip,
+            "statement": str(guarantee),
+            "warnings": list(self.warnings),
+        }
+
+
+def note_on_parts(topology: Topology) -> str:
     """What it means that a graph is not connected."""
     return (
         f"The graph has {topology.component_count} parts that never hear of each other: noise "
-        "cancels, and models agree, "
-        "only within a part. Adding one edge between parts helps everybody in them."
+        "cancels, and models agree, only within a part. Adding one edge between two parts helps "
+        "all users in them."
     )
 
 
-def advice(topology: Topology, vertex: int | None) -> str:
-    """Who can isolate somebody; `vertex` is the vertex connectivity, where it is known."""
+def advice(topology: Topology, connectivity: int | None) -> str:
+    """Which users can isolate another one.
+
+    Args:
+        topology: The graph.
+        connectivity: The vertex connectivity, where it is known.
+    """
     if not topology.is_connected:
-        return parts(topology)
-    least = int(topology.degrees.argmin())
-    few = int(topology.degrees[least])
+        return note_on_parts(topology)
     if topology.users == 1:
-        return "One user alone has nobody to share noise with."
-    them, together = (
-        ("only neighbour", "isolates") if few == 1 else (f"{few} neighbours", "together isolate")
-    )
+        return "One user alone has no other user to share noise with."
+    least = int(topology.degrees.argmin())
+    degree = int(topology.degrees[least])
+    neighbours = "only neighbour" if degree == 1 else f"{degree} neighbours"
+    isolate = "isolates" if degree == 1 else "together isolate"
     text = (
-        f"The {them} of user {topology.name(least)} {together} it: against "
-        f"{Adversary(few).sentence} this is local DP."
+        f"The {neighbours} of user {topology.name(least)} {isolate} it: against "
+        f"{Adversary(degree).sentence} this is local DP."
     )
-    if vertex is not None and vertex < few:
-        text += f" Already {vertex} can cut the graph in parts, which weakens it."
+    if connectivity is not None and connectivity < degree:
+        users = "1 user" if connectivity == 1 else f"{connectivity} users"
+        text += f" Already {users} can cut the graph in parts, which weakens it."
     return text

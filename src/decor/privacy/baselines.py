@@ -1,4 +1,4 @@
-"""The two ends between which DECOR lies: local DP, and central DP with a curator who is trusted."""
+"""The two baselines of DECOR: local DP, and central DP with a trusted curator."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def local(
 ) -> NoisePlan:
     """LDP: independent noise alone, enough even if every secret is known.
 
-    Arguments as of `calibrate`.
+    Args:
+        topology: The graph of the users; its edges do not matter here.
+        exposure: What one run does with private data.
+        budget: The (epsilon, delta) to spend.
+        method: "exact", or "paper" for the paper's looser conversion.
+        any_delta: Accepts a delta that `calibrate` refuses as too large.
     """
+    everyone = Adversary.everyone()
     return calibrate(
-        topology,
-        exposure,
-        Adversary.everyone(),
-        budget,
-        ratio=0.0,
-        method=method,
-        any_delta=any_delta,
+        topology, exposure, everyone, budget, ratio=0.0, method=method, any_delta=any_delta
     )
 
 
@@ -42,11 +42,18 @@ def central(
     *,
     any_delta: bool = False,
 ) -> NoisePlan:
-    """CDP: the noise of n users together protects the average of their messages, and nothing else.
+    """CDP: the noise of all users together protects the average of their messages, nothing else.
 
-    The guarantee holds against somebody who sees that average alone; it is not SecLDP and never
-    says so. Asked about any adversary of the paper (`plan.guarantee(adversary=...)`), the plan
-    answers with local DP's large epsilon. Arguments as of `calibrate`.
+    Args:
+        topology: The graph of the users; its edges do not matter here.
+        exposure: What one run does with private data.
+        budget: The (epsilon, delta) to spend.
+        method: "exact", or "paper" for the paper's looser conversion.
+        any_delta: Accepts a delta that `calibrate` refuses as too large.
+
+    Guarantee: holds against an observer of the average alone. It is not SecLDP and never says so:
+    against an adversary of the paper (`plan.guarantee(adversary=...)`) the plan reports the large
+    epsilon of local DP.
     """
     curator = Adversary(0, average_only=True)
     return calibrate(

@@ -3,88 +3,98 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from decor import checks
-from decor.choices import Relation, Sampling, Unit
+from decor.choices import Method, Relation, Sampling, Unit
 from decor.errors import BudgetError
-from decor.graph.names import in_order, not_a_list
+from decor.graph.names import in_order, list_refusal
 from decor.graph.topology import Topology
 
 ACCOUNTED = 0.999
-"""The part of delta for which `calibrate` finds noise; the rest covers that noise drawn from tables
-is not quite Gaussian.
-"""
+"""Share of delta for which `calibrate` finds noise; noise from tables is not quite Gaussian."""
+
+LARGEST_DELTA = 1e-3
+"""Largest delta of a plan without `any_delta`, however few the users."""
 
 
-def checked_delta(delta: object) -> float:
+def validate_delta(delta: object) -> float:
+    """`delta` as a float strictly between 0 and 1; raises BudgetError otherwise."""
     value = checks.as_float(delta)
     if not 0.0 < value < 1.0:
         raise BudgetError(
-            f"delta must lie strictly between 0 and 1, not {delta!r}; 1e-5 is usual "
-            "for thousands of records"
+            f"delta must lie strictly between 0 and 1, not {delta!r}; 1e-5 is usual for thousands "
+            "of examples"
         )
     return value
 
 
-LARGEST_DELTA = 1e-3
-"""That a plan is made for unasked, however few the users."""
-
-
 @dataclass(frozen=True)
 class Budget:
-    """The most that may be spent: (epsilon, delta)."""
+    """The most that may be spent: (epsilon, delta).
 
-    epsilon: float
-    delta: float
+    Attributes:
+        epsilon: Bound on the privacy loss, up to 1e9; 1 to 10 is usual.
+        delta: Failure probability; far below one over the number of protected users or examples.
+    """
+
+    epsilon: float = field(metadata={"help": "largest epsilon to spend", "metavar": "E"})
+    delta: float = field(
+        metadata={
+            "help": "probability that the guarantee fails, such as 1e-6 or 1/1000000",
+            "metavar": "D",
+        }
+    )
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self,
-            "epsilon",
-            checks.positive(
-                "epsilon", self.epsilon, most=1e9, hint="1 to 10 is usual", error=BudgetError
-            ),
-        )
-        object.__setattr__(self, "delta", checked_delta(self.delta))
+        hint = "1 to 10 is usual"
+        epsilon = checks.positive("epsilon", self.epsilon, most=1e9, hint=hint, error=BudgetError)
+        object.__setattr__(self, "epsilon", epsilon)
+        object.__setattr__(self, "delta", validate_delta(self.delta))
 
     @property
     def accounted(self) -> Budget:
-        """What Gaussian noise may spend of it."""
+        """The part of the budget that Gaussian noise may spend."""
         return Budget(self.epsilon, ACCOUNTED * self.delta)
 
     def check_delta(self, exposure: Exposure, topology: Topology) -> None:
-        """Refuses a delta with which publishing somebody's data outright would be within the
-        budget.
+        """Refuses a delta so large that publishing one user's data would be within the budget.
+
+        Args:
+            exposure: Says whether users or examples are protected.
+            topology: The graph, for the number of users.
+
+        Raises:
+            BudgetError: If delta exceeds 0.001, or one over the number of protected units.
         """
-        units, what = exposure.units(topology), "users" if exposure.unit == "user" else "records"
+        units, what = exposure.units(topology), "users" if exposure.unit == "user" else "examples"
         limit = min(LARGEST_DELTA, 1 / units)
         if self.delta <= limit:
             return
+        # a power of ten, with at most a tenth of a failure expected
         better = min(1e-5, 10.0 ** math.floor(math.log10(0.1 / units)))
         raise BudgetError(
             f"delta {self.delta:g} is too large for {units:,} {what}: at most {limit:.4g} is "
-            "taken (0.001, or one over their "
-            "number where that is less). The promise may fail with probability delta for each of "
-            "them, so for "
-            f"{self.delta * units:.2g} of them on average. Take {better:g}; or say any_delta=True "
-            "(--any-delta; any_delta = true "
-            "in a federation's file)"
+            "accepted (0.001, or one over their number if that is less). The guarantee may fail "
+            f"with probability delta for each of them: {self.delta * units:.2g} of them on "
+            f"average. Take {better:g}; or set any_delta=True (--any-delta; any_delta = true in a "
+            "federation's file)"
         )
 
 
 class Counts(Mapping[str, int]):
-    """How many records each user holds, by name: a mapping that does not change."""
+    """Number of examples of each user, by name: an immutable, hashable mapping."""
 
     def __init__(self, counts: Mapping[Any, Any]) -> None:
         self._counts = {
             str(name): _count(f"records of {name!r}", count) for name, count in counts.items()
         }
         if len(self._counts) < len(counts):
+            # 1 and "1" are two keys and one name
             raise BudgetError(f"records names a user twice: {', '.join(map(repr, counts))}")
 
     def __getitem__(self, name: str) -> int:
@@ -107,32 +117,69 @@ class Counts(Mapping[str, int]):
 class Exposure:
     """What one run does with private data: `steps` gradients, each clipped to `clip`.
 
-    unit "user": a user's whole dataset is protected; its gradient may be replaced by any other
-    (shift 2 clip). unit "example": one record is protected; a user averages `batch_size` clipped
-    gradients out of its `records`, drawn by `sampling` "poisson" (each record independently;
-    divided by the expected, never the realised, size) or "fixed" (without replacement); neighbours
-    differ by `relation` "add-remove" or "replace".
-
-    `records` is one number for everybody, or a mapping from every user's name to its number, such
-    as {"bonn": 152, "ulm": 80}. A list has a number for each of the users 0..n-1: on a graph whose
-    users have names it is refused, because the order of the names is that of the graph's file,
-    which nobody knows by heart, and a wrong order understates epsilon.
+    Attributes:
+        clip: Norm to which gradients are clipped.
+        steps: Number of training steps.
+        unit: What is protected. "user": all data of a user; its gradient may be replaced by any
+            other (shift 2 clip). "example": one example; a user averages the clipped gradients of
+            a batch.
+        batch_size: Example level: examples per gradient. With Poisson sampling the expected number;
+            the sum is divided by that, never by the size of the actual batch.
+        records: Example level: number of examples of each user. One number for all users, or a
+            mapping from names, such as {"bonn": 152, "ulm": 80}. A list is for the users 0..n-1. It
+            is refused on a graph whose users have names: their order is that of the graph's file,
+            and a wrong order would understate epsilon.
+        sampling: Example level: "poisson" (default; each example independently) or "fixed"
+            (without replacement).
+        relation: How neighbouring data sets differ. User level: always "replace". Example level:
+            "add-remove" (default with Poisson sampling) or "replace".
     """
 
-    clip: float
-    steps: int
-    unit: Unit = "user"
-    batch_size: int | None = None
-    records: int | Sequence[int] | Mapping[str, int] | None = None
-    sampling: Sampling | None = None
-    relation: Relation | None = None
+    # the metadata is the help text of the command-line option (decor.cli.options.add_field)
+    clip: float = field(metadata={"help": "clip gradients to this norm", "metavar": "C"})
+    steps: int = field(metadata={"help": "training steps", "metavar": "T"})
+    unit: Unit = field(
+        default="user",
+        metadata={
+            "help": "what to protect: user for all of a user's data, example for one example",
+            "metavar": "UNIT",
+        },
+    )
+    batch_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "examples per gradient (default: all); required with --unit example, where it "
+            "affects epsilon",
+            "metavar": "B",
+        },
+    )
+    records: int | Sequence[int] | Mapping[str, int] | None = field(
+        default=None,
+        metadata={"help": "with --unit example, number of examples of each user", "metavar": "M"},
+    )
+    sampling: Sampling | None = field(
+        default=None,
+        metadata={
+            "help": "with --unit example, how batches are drawn: poisson or fixed in size "
+            "(default: poisson)",
+            "metavar": "NAME",
+        },
+    )
+    relation: Relation | None = field(
+        default=None,
+        metadata={
+            "help": "with --unit example, how neighbouring data sets differ: add-remove or replace "
+            "(default: add-remove with --sampling poisson, replace with fixed)",
+            "metavar": "NAME",
+        },
+    )
 
     def __post_init__(self) -> None:
         put = object.__setattr__
+        # frozen: the checked values replace those that were given
         put(self, "clip", checks.positive("clip", self.clip, hint="1 is usual", error=BudgetError))
         put(self, "steps", _count("steps", self.steps))
-        if self.unit not in ("user", "example"):
-            raise BudgetError(f'unit must be "user" or "example", not {self.unit!r}')
+        checks.one_of("unit", self.unit, ("user", "example"), error=BudgetError)
         if self.unit == "user":
             self._check_user()
         else:
@@ -141,28 +188,23 @@ class Exposure:
     def _check_user(self) -> None:
         if self.sampling is not None or self.batch_size is not None or self.records is not None:
             raise BudgetError(
-                "at user level sampling records earns nothing, so batch_size, records and "
-                "sampling do not apply; "
-                'drop them, or choose unit="example"'
+                "at user level sampling examples gains no privacy, so batch_size, records and "
+                'sampling do not apply; drop them, or choose unit="example"'
             )
         if self.relation not in (None, "replace"):
             raise BudgetError(
-                "at user level neighbours replace one user's data; relation "
-                f"{self.relation!r} is not offered"
+                f"at user level neighbours replace one user's data; relation {self.relation!r} is "
+                "not offered"
             )
         object.__setattr__(self, "relation", "replace")
 
     def _check_example(self) -> None:
         put = object.__setattr__
         sampling = self.sampling or "poisson"
-        if sampling not in ("poisson", "fixed"):
-            raise BudgetError(
-                f'sampling must be "poisson" or "fixed", not {sampling!r}; shuffled epochs have '
-                "no amplification theorem"
-            )
+        hint = "shuffled epochs have no amplification theorem"
+        checks.one_of("sampling", sampling, ("poisson", "fixed"), hint=hint, error=BudgetError)
         relation = self.relation or ("add-remove" if sampling == "poisson" else "replace")
-        if relation not in ("add-remove", "replace"):
-            raise BudgetError(f'relation must be "add-remove" or "replace", not {relation!r}')
+        checks.one_of("relation", relation, ("add-remove", "replace"), error=BudgetError)
         if sampling == "fixed" and relation == "add-remove":
             raise BudgetError(
                 'fixed-size sampling is accounted for relation="replace" only; '
@@ -172,24 +214,27 @@ class Exposure:
             raise BudgetError(
                 'unit="example" needs batch_size and records, such as batch_size=64, records=3750'
             )
+        # the defaults are written out, so that equal exposures compare equal
         put(self, "sampling", sampling)
         put(self, "relation", relation)
         put(self, "batch_size", _count("batch_size", self.batch_size))
         put(self, "records", _records(self.records))
-        counts = [self.records] if isinstance(self.records, int) else list(self._several())
+        given = self.records
+        counts = given.values() if isinstance(given, Mapping) else np.atleast_1d(given).tolist()
         if self.batch_size > min(counts):
             raise BudgetError(
-                f"batch_size {self.batch_size} is larger than the smallest shard, "
-                f"{min(counts)} records; lower it"
+                f"batch_size {self.batch_size} is larger than the smallest shard, {min(counts)} "
+                "examples; lower it"
             )
 
-    def _several(self) -> Iterable[int]:
-        return self.records.values() if isinstance(self.records, Mapping) else self.records  # type: ignore[return-value]
-
     def records_of(self, topology: Topology) -> tuple[int, ...]:
-        """How many records every user of this graph holds, in the graph's order; example level.
+        """Number of examples of each user, in the graph's order; example level only.
 
-        Raises where names do not match, and for a list where users have names.
+        Args:
+            topology: The graph.
+
+        Raises:
+            BudgetError: If names do not match, or for a list where users have names.
         """
         given, users = self.records, topology.users
         assert given is not None
@@ -198,47 +243,59 @@ class Exposure:
         if isinstance(given, Mapping):
             return tuple(in_order(given, topology, "records"))
         if topology.labels is not None:
-            raise BudgetError(not_a_list(topology, "records", "152"))
+            raise BudgetError(list_refusal(topology, "records", "152"))
         if len(given) != users:
             raise BudgetError(
-                f"records has {len(given)} numbers for {users} users; give one "
-                "number, or one for every user"
+                f"records has {len(given)} numbers for {users} users; give one number, or one for "
+                "each user"
             )
         return tuple(given)
 
     def rates(self, topology: Topology) -> tuple[float, ...]:
-        """Every user's sampling rate at example level, in the graph's order."""
+        """Each user's sampling rate at example level, in the order of the graph `topology`."""
         assert self.batch_size is not None
         return tuple(self.batch_size / m for m in self.records_of(topology))
 
     def units(self, topology: Topology) -> int:
-        """How many are protected: the users, or all records together."""
+        """Number of protected units in the graph `topology`: its users, or all examples."""
         return topology.users if self.unit == "user" else sum(self.records_of(topology))
 
     def check(self, topology: Topology) -> None:
-        """Raises unless `records` is for the users of this graph."""
+        """Raises unless `records` suits the users of the graph `topology`."""
         if self.unit == "example":
             self.records_of(topology)
 
     @property
     def shift(self) -> float:
-        """How far one protected unit moves a user's message when its data is not sampled."""
-        if self.unit == "user":
+        """How far one protected unit can move a user's message, without gain from sampling."""
+        if self.unit == "user":  # from one gradient of norm C to the opposite one
             return 2 * self.clip
         assert self.batch_size is not None
+        # one example enters an average over the batch; to replace it moves it twice as far
         return (2.0 if self.relation == "replace" else 1.0) * self.clip / self.batch_size
 
 
 def _records(given: Any) -> int | tuple[int, ...] | Counts:
-    if isinstance(given, Mapping):
-        found: tuple[int, ...] | Counts = Counts(given)
-    elif checks.is_count(given, 0):
+    if checks.is_count(given, 0):
         return _count("records", given)
+    counts: tuple[int, ...] | Counts
+    if isinstance(given, Mapping):
+        counts = Counts(given)
     else:
-        found = tuple(_count("records", m) for m in np.ravel(np.asarray(given)).tolist())
-    if not found:
-        raise BudgetError("records is empty; give one number, or one for every user")
-    return found
+        counts = tuple(_count("records", m) for m in np.ravel(np.asarray(given)).tolist())
+    if not counts:
+        raise BudgetError("records is empty; give one number, or one for each user")
+    return counts
+
+
+def check_method(method: Method, exposure: Exposure) -> None:
+    """Raises unless the method is known, and can account for this exposure."""
+    checks.one_of("method", method, ("exact", "paper"))
+    if method == "paper" and exposure.unit == "example":
+        raise BudgetError(
+            'method "paper" is for unit "user"; the paper has no accountant for examples that '
+            "composes"
+        )
 
 
 def _count(name: str, value: object) -> int:

@@ -1,9 +1,9 @@
-"""Calibration: a budget -> the couple (sigma_cdp, sigma_cor) that meets it.
+"""Calibration: a budget -> the noise pair (sigma_cdp, sigma_cor) that meets it.
 
-With x = c^2 / s^2 and f_i(x) = ((I + x L_H)^-1)_ii, user i is within budget when f_i(x) / s^2 <=
-allowed_i. So every ratio x has its one smallest noise, s^2 = max_i f_i(x) / allowed_i: the whole
-curve of couples is closed-form, and what is left to choose is the ratio. The default takes the one
-with the least predicted error (`theory.predicted_error`).
+With x = c^2 / s^2 and f_i(x) = ((I + x L_H)^-1)_ii, user i is within budget when
+f_i(x) / s^2 <= allowed_i. So each ratio x has one smallest noise, s^2 = max_i f_i(x) / allowed_i:
+the whole curve of noise pairs is closed-form, and only the ratio is left to choose. The default is
+the ratio with the least predicted error (`theory.predicted_error`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from decor.graph.topology import Topology
 from . import theory
 from .adversary import Adversary
 from .budget import Budget, Exposure
-from .leverage.limit import Need, curve_of
+from .leverage.limit import LeverageLimit
 from .plan import NoisePlan
 
 _RATIOS = (1e-3, 1e9)
-"""Ratios among which the default looks."""
+"""The range of the default ratio."""
 
 
 def calibrate(
@@ -45,162 +45,172 @@ def calibrate(
     accelerate: Acceleration = False,
     any_delta: bool = False,
 ) -> NoisePlan:
-    """The least noise within the budget: of the default ratio, or of the ratio, sigma_cdp or
-    sigma_cor given.
+    """The least noise within the budget.
 
-    `edges="optimal"` lets sigma_cor differ by edge, which pays on irregular graphs.
-    `method="paper"` spends the budget by the paper's conversion, for comparison. `gossip_rounds`
-    and `accelerate` say how models will be mixed in every step (`decor.graph.gossip.Gossip`): they
-    choose the default ratio and change no guarantee, because gossip is post-processing. A delta
-    above 0.001, or above one over the number of protected users (or of all records, at example
-    level), is refused unless `any_delta` is True: with that probability the promise may fail for
-    each of them. Guarantee: the plan, accounted again, is never above its budget, with a thousandth
-    of delta left for the tables from which private runs draw their noise (not with
-    `method="paper"`); and it spends all but a thousandth of epsilon.
+    Args:
+        topology: The graph of the users.
+        exposure: What one run does with private data.
+        adversary: Against whom.
+        budget: The (epsilon, delta) to spend.
+        ratio: Fixes sigma_cor^2 / sigma_cdp^2. By default the ratio with the least predicted
+            error is chosen, unless `sigma_cdp` or `sigma_cor` is given; give at most one of them.
+        sigma_cdp: Fixes the independent noise of each user; sigma_cor is then the least possible.
+        sigma_cor: Fixes the noise on each edge; sigma_cdp is then the least possible.
+        edges: "uniform", or "optimal" for one sigma_cor per edge, which pays on irregular graphs.
+        method: "exact", or "paper" to spend the budget by the paper's conversion, for comparison.
+        gossip_rounds: Rounds of gossip in each step. Gossip is post-processing: the rounds and
+            `accelerate` choose the default ratio and change no guarantee.
+        accelerate: Weights of the rounds, as in `decor.graph.gossip.Gossip`.
+        any_delta: Accepts a delta above 0.001, or above one over the number of protected users (at
+            example level: of all examples). Such a delta is refused by default, because the
+            guarantee may fail for each of them with that probability.
+
+    Returns:
+        The plan. It spends all but a thousandth of epsilon.
+
+    Raises:
+        BudgetError: If the budget cannot be met, or delta is too large.
+        InputError: If the arguments do not suit each other.
+
+    Guarantee: the plan, accounted again, is never above its budget, with a thousandth of delta left
+    for the tables from which private runs draw their noise (not with `method="paper"`).
     """
     gossip = Gossip(gossip_rounds, accelerate)
-    if edges not in ("uniform", "optimal"):
-        raise InputError(f'edges must be "uniform" or "optimal", not {edges!r}')
+    checks.one_of("edges", edges, ("uniform", "optimal"))
     if sum(given is not None for given in (ratio, sigma_cdp, sigma_cor)) > 1:
         raise InputError(
-            "give at most one of ratio, sigma_cdp and sigma_cor: each of them fixes the couple"
+            "give at most one of ratio, sigma_cdp and sigma_cor: each of them fixes the noise pair"
         )
-    need = Need.of(topology, exposure, adversary, budget, method)
+    limit = LeverageLimit.of(topology, exposure, adversary, budget, method)
     if not any_delta:
         budget.check_delta(exposure, topology)
     if ratio is not None:
         x = checks.not_negative("ratio", ratio, error=BudgetError)
     elif sigma_cdp is not None:
-        x = _ratio_for_cdp(need, checks.not_negative("sigma_cdp", sigma_cdp, error=BudgetError))
+        x = _ratio_for_cdp(limit, checks.not_negative("sigma_cdp", sigma_cdp, error=BudgetError))
     elif sigma_cor is not None:
-        x = _ratio_for_cor(need, checks.not_negative("sigma_cor", sigma_cor, error=BudgetError))
+        x = _ratio_for_cor(limit, checks.not_negative("sigma_cor", sigma_cor, error=BudgetError))
     else:
-        x = _default_ratio(need, gossip)
-    s, c = need.couple(x)
-    # what was given stays what it is: both replacements only add noise
-    plan = NoisePlan(
-        topology, exposure, adversary, max(s, sigma_cdp or 0.0), max(c, sigma_cor or 0.0), budget
-    )
+        x = _default_ratio(limit, gossip)
+    s, c = limit.noise_pair(x)
+    # a given value stays exactly what it is: both replacements only add noise
+    s, c = max(s, sigma_cdp or 0.0), max(c, sigma_cor or 0.0)
+    plan = NoisePlan(topology, exposure, adversary, s, c, budget)
     if edges == "optimal" and c > 0 and topology.edge_count:
-        from .edge_noise import optimal
+        from .edge_noise_design import design_edge_noise
 
-        need.sharpen(range(topology.users))  # the design decides who decides
+        # per-edge noise may make any user the most exposed: all limits have to be sharp
+        limit.sharpen(range(topology.users))
         progress.report("designing the noise of every edge")
-        plan = optimal(plan, need.allowed)
-    return _within(plan, need.budget, method)
+        plan = design_edge_noise(plan, limit.allowed)
+    return _enlarge_to_budget(plan, limit.budget, method)
 
 
-def _default_ratio(need: Need, gossip: Gossip) -> float:
-    """The ratio of least predicted error; zero, with a warning, where correlated noise cannot help
-    the worst user.
+def _default_ratio(limit: LeverageLimit, gossip: Gossip) -> float:
+    """The ratio of least predicted error.
+
+    It is 0, with a warning, where correlated noise cannot help the worst user.
     """
-    if (
-        need.adversary.colluders is None
-        or need.topology.edge_count == 0
-        or need.adversary.average_only
-    ):
+    topology, adversary = limit.topology, limit.adversary
+    if adversary.colluders is None or adversary.average_only or topology.edge_count == 0:
         return 0.0
-    alone = need.topology.degrees <= need.adversary.colluders
-    if alone.any() and need.rates is not None:
-        need.sharpen([int(np.where(alone, need.rates, 0.0).argmax())])
-    if alone.any() and need.allowed[alone].min() <= need.allowed.min():
-        warnings.warn(_fragile(need), FragileGraphWarning, stacklevel=3)
+    isolated = topology.degrees <= adversary.colluders
+    if isolated.any() and limit.rates is not None:
+        limit.sharpen([int(np.where(isolated, limit.rates, 0.0).argmax())])
+    if isolated.any() and limit.allowed[isolated].min() <= limit.allowed.min():
+        warnings.warn(_fragile_graph_message(limit), FragileGraphWarning, stacklevel=3)
         return 0.0
-    error = theory.error_weights(need.topology, need.exposure.steps, gossip)
-    # against the coalition that is worst at one ratio: choosing the ratio does not need a search at
-    # every one
-    seen = need.without(need.exposed(10.0).coalition) if need.adversary.colluders else need
-    curve = curve_of(seen)
+    weights = theory.error_weights(topology, limit.exposure.steps, gossip)
+    # against the coalition that is worst at one ratio: a search at every ratio would take too long
+    if adversary.colluders:
+        limit = limit.without(limit.worst_at(10.0).coalition)
+    curve = limit.curve()
     if curve is None:
-        return _cheaply_found(
-            lambda x: seen.sigma_cdp_squared(x) * (error.average + float(error.consensus(x)))
+        return _minimise(
+            lambda x: limit.sigma_cdp_squared(x) * (weights.average + float(weights.consensus(x)))
         )
     (low, high), least = np.log(_RATIOS), math.inf
     for _ in range(2):
         x = np.exp(np.linspace(low, high, 64))
-        predicted = curve(x) * (error.average + error.consensus(x))
+        predicted = curve(x) * (weights.average + weights.consensus(x))
         least = min(least, float(predicted.min()))
-        # of all that are as good, the least correlated noise
+        # of all ratios that are as good, the one with the least correlated noise
         k = int(np.argmax(predicted <= 1.001 * least))
         low, high = np.log(x[max(k - 1, 0)]), np.log(x[min(k + 1, 63)])
     return float(x[k])
 
 
-def _cheaply_found(predicted: Callable[[float], float]) -> float:
-    """The best ratio to within a tenth, in about a dozen evaluations, each of which may take
-    seconds.
-    """
+def _minimise(predicted: Callable[[float], float]) -> float:
+    """The best ratio to within a tenth, in about a dozen evaluations; each may take seconds."""
     from scipy.optimize import minimize_scalar
 
-    def evaluated(log_ratio: float) -> float:
+    def evaluate(log_ratio: float) -> float:
         progress.report("looking for the best ratio")
         return predicted(math.exp(log_ratio))
 
-    return math.exp(
-        minimize_scalar(
-            evaluated, bounds=np.log(_RATIOS), method="bounded", options={"xatol": 0.1}
-        ).x
-    )
+    options = {"xatol": 0.1}
+    result = minimize_scalar(evaluate, bounds=np.log(_RATIOS), method="bounded", options=options)
+    return math.exp(result.x)
 
 
-def _ratio_for_cdp(need: Need, sigma_cdp: float) -> float:
+def _ratio_for_cdp(limit: LeverageLimit, sigma_cdp: float) -> float:
     """The smallest ratio at which sigma_cdp is enough."""
-    if sigma_cdp >= need.local:
+    if sigma_cdp >= limit.local_sigma:
         return 0.0
-    if need.sigma_at(_RATIOS[1]) > sigma_cdp:
+    least = limit.sigma_cdp(_RATIOS[1])
+    if least > sigma_cdp:
         raise BudgetError(
             f"sigma_cdp {sigma_cdp:g} is too small for this budget on this graph, however large "
-            "sigma_cor: "
-            f"it takes more than {need.sigma_at(_RATIOS[1]):.6g}; raise it, or the budget"
+            f"sigma_cor: it takes more than {least:.6g}; raise it, or the budget"
         )
-    return _bisect(lambda x: need.sigma_at(x) <= sigma_cdp, 1e-12, _RATIOS[1])[1]
+    return _bisect(lambda x: limit.sigma_cdp(x) <= sigma_cdp, 1e-12, _RATIOS[1])[1]
 
 
-def _ratio_for_cor(need: Need, sigma_cor: float) -> float:
-    """The largest ratio whose couple asks no more than sigma_cor."""
+def _ratio_for_cor(limit: LeverageLimit, sigma_cor: float) -> float:
+    """The largest ratio whose noise pair needs no more than sigma_cor."""
     if sigma_cor == 0:
         return 0.0
     # sqrt(x) s(x) grows with x: the square is x f(x), and x (I + x L)^-1 grows in every eigenvalue
-    if need.couple(_RATIOS[1])[1] <= sigma_cor:
+    if limit.noise_pair(_RATIOS[1])[1] <= sigma_cor:
         return _RATIOS[1]
-    return _bisect(lambda x: need.couple(x)[1] > sigma_cor, 1e-18, _RATIOS[1])[0]
+    return _bisect(lambda x: limit.noise_pair(x)[1] > sigma_cor, 1e-18, _RATIOS[1])[0]
 
 
 def _bisect(enough: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
-    """Where `enough` begins, between two ratios a relative 1e-9 apart: the first not enough, the
-    second enough.
-    """
+    """Two ratios a relative 1e-9 apart: the first is not enough, the second is."""
     while high / low > 1 + 1e-9:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if enough(middle) else (middle, high)
     return low, high
 
 
-def _within(plan: NoisePlan, budget: Budget, method: Method) -> NoisePlan:
-    """The plan itself, or (rounding) the next larger one that is within the budget when accounted
-    again.
-    """
+def _enlarge_to_budget(plan: NoisePlan, budget: Budget, method: Method) -> NoisePlan:
+    """The plan, with as much more noise as rounding takes to be within budget when accounted."""
     more = 1e-12
+    # not <= rather than >: an epsilon of NaN is not within the budget
     while not plan.guarantee(budget.delta, method=method).epsilon <= budget.epsilon:
         plan = plan.scaled(1 + more)
         more *= 4
     return plan
 
 
-def _fragile(need: Need) -> str:
+def _fragile_graph_message(limit: LeverageLimit) -> str:
     """What the adversary can do on this graph, and what would help."""
-    topology, q, n = need.topology, need.adversary.colluders or 0, need.topology.users
+    topology, q, n = limit.topology, limit.adversary.colluders or 0, limit.topology.users
     user = int(np.argmin(topology.degrees))
-    who = [topology.name(int(v)) for v in topology.neighbours(user)]
-    shown = " and ".join(who) if len(who) < 6 else f"{len(who)} users"
-    plural = "s" if len(who) > 1 and len(who) < 6 else ""
-    able = f"user{plural} {shown} can isolate user" if who else "nobody shares a secret with user"
+    names = [topology.name(int(v)) for v in topology.neighbours(user)]
+    shown = " and ".join(names) if len(names) < 6 else f"{len(names)} users"
+    plural = "s" if 1 < len(names) < 6 else ""
+    able = (
+        f"user{plural} {shown} can isolate user" if names else "no user shares a secret with user"
+    )
+    # a regular graph needs an even number of edge ends: n times the degree
     degree = q + 2 + (q * n) % 2
     better = f"random_regular({n}, degree={degree})" if degree < n else f"more than {n} users"
     fewer = int(topology.degrees.min()) - 1
     lesser = f", or plan for {Adversary(fewer)}" if fewer >= 0 else ""
     return (
-        f"{topology!r} against {need.adversary.sentence}: {able} {topology.name(user)}, so "
-        "correlated noise buys nothing there "
-        f"and the plan is local DP. Use {better}{lesser}."
+        f"{topology!r} against {limit.adversary.sentence}: {able} {topology.name(user)}, so "
+        "correlated noise buys nothing there and the plan is local DP. "
+        f"Use {better}{lesser}."
     )

@@ -15,13 +15,34 @@ from decor.text import rounded_up
 
 from .adversary import Adversary
 
+_SHOWN = 12
+"""Most members of a coalition that the sentence names."""
+
 
 @dataclass(frozen=True, eq=False)
 class Guarantee:
-    """(epsilon, delta) for every user against one adversary.
+    """(epsilon, delta) of each user against one adversary.
 
-    `epsilon` is the worst user's, `per_user` everybody's; both are never below the truth. `exact`
-    is False where the worst one is a certified upper bound and not the value itself.
+    Attributes:
+        epsilon: The most exposed user's epsilon.
+        delta: Failure probability.
+        adversary: Against whom.
+        unit: What is protected: all data of one "user", or one "example".
+        relation: In what neighbouring data sets differ: "replace" or "add-remove".
+        steps: Number of steps that epsilon covers.
+        worst_user: The most exposed user.
+        worst_coalition: The colluding users to whom it is most exposed; empty if there are none, or
+            if they were not found.
+        exact: False where epsilon is a certified upper bound and not the value itself.
+        method: "exact", or "paper" for the paper's looser conversion.
+        topology: The graph, for the names of the users.
+        everybody: Computes each user's epsilon; `per_user` calls it once.
+        simulated: True for a run whose noise can be subtracted by anyone who knows its seed.
+        stopped: How a run ended early; the guarantee is that of the whole plan all the same.
+        in_advance: True if it holds only if the number of steps was fixed in advance.
+        void: Why there is no guarantee at all; epsilon is then infinite.
+
+    Guarantee: `epsilon` and `per_user` are never below the truth.
     """
 
     epsilon: float
@@ -37,17 +58,14 @@ class Guarantee:
     topology: Topology = field(repr=False)
     everybody: Callable[[], Floats] = field(repr=False)
     simulated: bool = False
-    """Of a run whose noise can be subtracted by anyone who knows its seed."""
     stopped: str | None = None
-    """How a run ended early: the guarantee is the whole plan's all the same."""
     in_advance: bool = False
-    """Whether it holds only if the number of steps was fixed in advance."""
     void: str | None = None
-    """Why there is no guarantee at all; epsilon is then infinite."""
 
     @cached_property
     def per_user(self) -> Floats:
-        """Every user's epsilon (computed when first asked for)."""
+        """Each user's epsilon, computed when it is first read."""
+        # bounds of single users may be looser than the bound of the worst one
         values = np.minimum(self.everybody(), self.epsilon)
         values[self.worst_user] = self.epsilon
         return values
@@ -55,49 +73,38 @@ class Guarantee:
     def __str__(self) -> str:
         if self.void is not None:
             return f"No guarantee: {self.void}."
-        known = (
-            "Simulation with a known seed. With secret noise this plan is "
-            if self.simulated
-            else ""
-        )
-        certainty = (
-            "" if self.exact else " This is a certified upper bound; the true value may be smaller."
-        )
-        return (
-            f"{known}{self._promise()}, against "
-            f"{self.adversary.sentence}.{self._exposed()}{certainty}"
-        )
+        sentence = f"{self._promise()}, against {self.adversary.sentence}.{self._most_exposed()}"
+        if self.simulated:
+            sentence = f"Simulation with a known seed. With secret noise this plan is {sentence}"
+        if not self.exact:
+            sentence += " This is a certified upper bound; the true value may be smaller."
+        return sentence
 
     def _promise(self) -> str:
         """What is promised, for which change of the data."""
-        changed = "the data of one user" if self.unit == "user" else "one record of one user"
-        # the number of records is public: a record that is taken away leaves an empty one behind
-        changed += {"replace": " replaced", "add-remove": " replaced by an empty one"}[
-            self.relation
-        ]
-        what = "central DP, not SecLDP" if self.adversary.average_only else "SecLDP"
+        change = "the data of one user" if self.unit == "user" else "one record of one user"
+        # the number of records is public: removing a record leaves an empty one in its place
+        change += " replaced" if self.relation == "replace" else " replaced by an empty one"
         if self.adversary.colluders is None:
-            what = "local DP"
+            kind = "local DP"
+        else:
+            kind = "central DP, not SecLDP" if self.adversary.average_only else "SecLDP"
+        epsilon, delta = rounded_up(self.epsilon), rounded_up(self.delta)
         if self.in_advance:
-            said = (
-                f"epsilon {rounded_up(self.epsilon)} (delta {rounded_up(self.delta)}, {what}) "
-                f"if {self.steps:,} was fixed in advance"
-            )
-            return f"{said} as the number of steps, with {changed}"
-        pair = f"({rounded_up(self.epsilon)}, {rounded_up(self.delta)})-{what}"
-        if self.stopped is not None:
-            return f"{pair}, the whole plan's; {self.stopped}; with {changed}"
-        return f"{pair} over {self.steps:,} steps, with {changed}"
-
-    def _exposed(self) -> str:
-        if self.adversary.average_only:
             return (
-                " It says nothing about the messages themselves, which somebody has to be "
-                "trusted with."
+                f"epsilon {epsilon} (delta {delta}, {kind}) if {self.steps:,} was fixed in advance "
+                f"as the number of steps, with {change}"
             )
-        name = self.topology.name(self.worst_user)
-        if not self.worst_coalition:
-            return f" Most exposed: user {name}."
-        coalition = [self.topology.name(v) for v in self.worst_coalition]
-        shown = ", ".join(coalition[:12]) + (", ..." if len(coalition) > 12 else "")
-        return f" Most exposed: user {name}, to user{'s' if len(coalition) > 1 else ''} {shown}."
+        pair = f"({epsilon}, {delta})-{kind}"
+        if self.stopped is not None:
+            return f"{pair}, the whole plan's; {self.stopped}; with {change}"
+        return f"{pair} over {self.steps:,} steps, with {change}"
+
+    def _most_exposed(self) -> str:
+        if self.adversary.average_only:
+            return " It says nothing about the messages themselves: the curator must be trusted."
+        sentence = f" Most exposed: user {self.topology.name(self.worst_user)}"
+        names = [self.topology.name(v) for v in self.worst_coalition]
+        if names:
+            sentence += f", to user{'s' if len(names) > 1 else ''} {', '.join(names[:_SHOWN])}"
+        return sentence + (", ...." if len(names) > _SHOWN else ".")

@@ -1,6 +1,4 @@
-"""The curve of noise pairs: every (sigma_cdp, sigma_cor) that spends one budget, over their
-ratio.
-"""
+"""The curve of noise pairs: every (sigma_cdp, sigma_cor) that spends one budget."""
 
 from __future__ import annotations
 
@@ -15,12 +13,18 @@ from decor.graph.topology import Topology
 
 from .adversary import Adversary
 from .budget import Budget, Exposure
-from .leverage.limit import Need
+from .leverage.limit import LeverageLimit
 
 
 @dataclass(frozen=True, eq=False)
 class Couples:
-    """Couples that spend the same budget, by growing ratio sigma_cor^2 / sigma_cdp^2."""
+    """Noise pairs that spend the same budget.
+
+    Attributes:
+        ratio: sigma_cor^2 / sigma_cdp^2 of each pair, as they were asked for.
+        sigma_cdp: Standard deviation of each user's independent noise.
+        sigma_cor: Standard deviation of the noise on each edge.
+    """
 
     ratio: Floats
     sigma_cdp: Floats
@@ -34,15 +38,28 @@ def couples(
     budget: Budget,
     ratios: ArrayLike | None = None,
 ) -> Couples:
-    """The curve of couples over `ratios` (by default 25 from 0.1 to a million)."""
-    need = Need.of(topology, exposure, adversary, budget)
+    """The smallest noise pair within the budget at each ratio.
+
+    Args:
+        topology: The graph of the users.
+        exposure: What one run does with private data.
+        adversary: Against whom.
+        budget: The (epsilon, delta) that each pair spends.
+        ratios: Values of sigma_cor^2 / sigma_cdp^2, from 0 to 1e100; by default 25 of them from
+            0.1 to a million.
+
+    Returns:
+        One noise pair per ratio, in the order given.
+
+    Guarantee: each pair, accounted again, is within the budget up to rounding (a relative 1e-6).
+    """
+    limit = LeverageLimit.of(topology, exposure, adversary, budget)
+    given = np.geomspace(0.1, 1e6, 25) if ratios is None else ratios
     try:
-        x = np.atleast_1d(
-            np.asarray(np.geomspace(0.1, 1e6, 25) if ratios is None else ratios, dtype=np.float64)
-        )
+        x = np.atleast_1d(np.asarray(given, dtype=np.float64))
     except (ValueError, TypeError):
-        x = np.array([np.nan])
+        x = np.array([np.nan])  # refused below, like any other value out of range
     if not ((x >= 0).all() and (x <= 1e100).all()):
         raise InputError(f"ratios must be numbers from 0 to 1e100, not {ratios!r}")
-    s = need.sigma_cdp(x)
-    return Couples(x, s, np.sqrt(x) * s)
+    sigma_cdp = limit.sigma_cdp_curve(x)
+    return Couples(x, sigma_cdp, np.sqrt(x) * sigma_cdp)

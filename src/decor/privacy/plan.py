@@ -1,4 +1,4 @@
-"""NoisePlan: the noise, all that it derives from, and what it promises."""
+"""NoisePlan: the noise of a run, everything it derives from, and what it guarantees."""
 
 from __future__ import annotations
 
@@ -28,18 +28,25 @@ if TYPE_CHECKING:
 
 
 _FORMAT = "decor-plan-1"
+_FAMILIES = ("ring", "path", "star", "complete", "hypercube", "torus", "grid")
+"""Graph families that a saved plan may name: nothing else in a file is looked up by name."""
 _MANY = 2000
-"""Above this many users only the adversary asked about is listed, beside the two ends."""
+"""Above this many users no coalitions are listed beside the plan's own: a search takes too long."""
 
 
 @dataclass(frozen=True)
 class NoisePlan:
-    """Independent noise sigma_cdp at every user, and sigma_cor on every edge.
+    """Independent noise sigma_cdp at each user, and shared noise sigma_cor on each edge.
 
-    sigma_cor is one number, or one for every edge in the order of `topology.edges` (which is
-    sorted, whatever was given).
-
-    `budget` is what `calibrate` made the plan for; a plan made by hand has none.
+    Attributes:
+        topology: The graph of the users.
+        exposure: What the run does with private data.
+        adversary: Against whom the plan was made; `guarantee` accounts against others too.
+        sigma_cdp: Standard deviation of each user's independent noise, per coordinate.
+        sigma_cor: Standard deviation of the noise that the two ends of an edge share, which one
+            adds and the other subtracts. One number, or one per edge in the order of
+            `topology.edges` (which is sorted, whatever was given).
+        budget: What `calibrate` made the plan for; None for a plan made by hand.
     """
 
     topology: Topology
@@ -50,27 +57,23 @@ class NoisePlan:
     budget: Budget | None = None
 
     def __post_init__(self) -> None:
-        for name, kind in (
-            ("topology", Topology),
-            ("exposure", Exposure),
-            ("adversary", Adversary),
-        ):
+        kinds = {"topology": Topology, "exposure": Exposure, "adversary": Adversary}
+        if self.budget is not None:
+            kinds["budget"] = Budget
+        for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
                 raise InputError(f"{name} must be a {kind.__name__}, not {getattr(self, name)!r}")
+        # here and not in the accountant alone: a plan that exists can be accounted
         self.exposure.check(self.topology)
         self.adversary.check(self.topology.users)
-        object.__setattr__(
-            self, "sigma_cdp", checks.not_negative("sigma_cdp", self.sigma_cdp, error=BudgetError)
-        )
-        if self.budget is not None and not isinstance(self.budget, Budget):
-            raise InputError(f"budget must be a Budget, not {self.budget!r}")
-        given: Any = (
-            self.sigma_cor.tolist() if isinstance(self.sigma_cor, np.ndarray) else self.sigma_cor
-        )
+        sigma_cdp = checks.not_negative("sigma_cdp", self.sigma_cdp, error=BudgetError)
+        object.__setattr__(self, "sigma_cdp", sigma_cdp)
+        given: Any = self.sigma_cor
+        if isinstance(given, np.ndarray):
+            given = given.tolist()
         if not isinstance(given, list | tuple):
-            object.__setattr__(
-                self, "sigma_cor", checks.not_negative("sigma_cor", given, error=BudgetError)
-            )
+            sigma_cor = checks.not_negative("sigma_cor", given, error=BudgetError)
+            object.__setattr__(self, "sigma_cor", sigma_cor)
             return
         per_edge = tuple(checks.not_negative("sigma_cor", c, error=BudgetError) for c in given)
         if len(per_edge) != self.topology.edge_count:
@@ -86,11 +89,16 @@ class NoisePlan:
         adversary: Adversary | None = None,
         method: Method = "exact",
     ) -> Guarantee:
-        """What this noise promises at `delta` (default: the budget's), against `adversary`
-        (default: the plan's).
+        """What this noise guarantees.
+
+        Args:
+            delta: Failure probability; by default the budget's.
+            adversary: Against whom; by default the plan's adversary.
+            method: "exact", or "paper" for the paper's looser conversion.
 
         Guarantee: epsilon is never below the truth.
         """
+        # a plan is a run with one phase
         return Phases((self,)).guarantee(delta, adversary, method)
 
     def guarantee_on_grid(
@@ -100,84 +108,95 @@ class NoisePlan:
         adversary: Adversary | None = None,
         steps: int | None = None,
     ) -> Guarantee:
-        """What is promised by messages whose law is within `distance` (total variation) of this
-        plan's Gaussian one.
+        """What messages guarantee whose distribution is close to this plan's Gaussian one.
 
-        `delta` and `adversary` are as in `guarantee`; `steps`: of these first steps alone, if that
-        number was fixed in advance. Guarantee: `delta` includes what the distance takes of it, and
-        epsilon is infinite where that is more than is left.
+        Private runs draw their noise from tables on a grid, which are such a distribution.
+
+        Args:
+            distance: Total variation distance between the two distributions of all messages.
+            delta: Failure probability; by default the budget's.
+            adversary: Against whom; by default the plan's adversary.
+            steps: Accounts for the first steps alone, if their number was fixed in advance.
+
+        Guarantee: `delta` includes the share that the distance takes, and epsilon is infinite where
+        that is more than is left of delta.
         """
         plan = self if not steps else replace(self, exposure=replace(self.exposure, steps=steps))
         if delta is None and self.budget is not None:
             delta = self.budget.delta
-        found = plan.guarantee(None if delta is None else ACCOUNTED * delta, adversary)
-        whole = found.delta / ACCOUNTED if delta is None else delta
+        exact = plan.guarantee(None if delta is None else ACCOUNTED * delta, adversary)
+        whole = exact.delta / ACCOUNTED if delta is None else delta
 
         def with_tables(epsilon: Any) -> Any:
-            """What is left of a promise once the tables have taken their part of delta: all of it
-            or nothing.
-            """
+            # a distance d adds (1 + e^epsilon) d to delta: within the reserved share, or no promise
             taken = (1 + np.exp(np.minimum(epsilon, 700.0))) * distance
             return np.where(taken <= (1 - ACCOUNTED) * whole * (1 + 1e-9), epsilon, math.inf)
 
-        promised, each = float(with_tables(found.epsilon)), found.everybody
-        found = replace(found, delta=whole, epsilon=promised, in_advance=steps is not None)
-        found = replace(found, everybody=lambda: np.asarray(with_tables(each())))
-        if steps == 0:
-            return replace(
-                found,
-                epsilon=0.0,
-                steps=0,
-                exact=True,
-                everybody=lambda: np.zeros(self.topology.users),
-            )
-        return found
+        epsilon, everybody = float(with_tables(exact.epsilon)), exact.everybody
+        guarantee = replace(
+            exact,
+            delta=whole,
+            epsilon=epsilon,
+            in_advance=steps is not None,
+            everybody=lambda: np.asarray(with_tables(everybody())),
+        )
+        if steps == 0:  # nothing was sent
+            zeros = np.zeros(self.topology.users)
+            return replace(guarantee, epsilon=0.0, steps=0, exact=True, everybody=zeros.copy)
+        return guarantee
 
     def couples(self, ratios: ArrayLike | None = None) -> Couples:
-        """All couples (sigma_cdp, sigma_cor) that meet the same budget, as a curve over their
-        ratio.
+        """All noise pairs (sigma_cdp, sigma_cor) that meet the same budget, as a curve.
+
+        Args:
+            ratios: Values of sigma_cor^2 / sigma_cdp^2; by default 25 from 0.1 to a million.
+
+        Raises:
+            BudgetError: If the plan was made without a budget.
         """
         if self.budget is None:
             raise BudgetError(
-                "this plan was made without a budget, so it has no curve of "
-                "couples; make it with calibrate()"
+                "this plan was made without a budget, so it has no curve of noise pairs; make it "
+                "with calibrate()"
             )
         return couples(self.topology, self.exposure, self.adversary, self.budget, ratios)
 
     def listed_adversaries(self) -> list[Adversary]:
-        """Those worth a row: the paper's four, up to as many colluders as can isolate somebody; the
-        plan's own in any case.
+        """The adversaries of a table: the paper's four types, and the plan's own.
+
+        Up to three colluders, and no more than can isolate some user: more learn nothing more.
         """
         n, q = self.topology.users, self.adversary.colluders
         counts: set[int] = {0} if q is None else {0, q}
+        # as many colluders as the least degree isolate a user: that is local DP already
         if n <= _MANY:
             counts |= set(range(1, min(3, int(self.topology.degrees.min()), n - 1) + 1))
         return [Adversary(k) for k in sorted(counts)] + [Adversary.everyone()]
 
     def scaled(self, factor: float) -> NoisePlan:
-        """The plan with all noise multiplied; with less noise than before it meets no budget any
-        more.
+        """The plan with all noise multiplied.
+
+        Args:
+            factor: What to multiply by; below 1 the result has no budget, which it would exceed.
         """
         c = self.sigma_cor
-        scaled = tuple(factor * each for each in c) if isinstance(c, tuple) else factor * c
-        return replace(
-            self,
-            sigma_cdp=factor * self.sigma_cdp,
-            sigma_cor=scaled,
-            budget=self.budget if factor >= 1 else None,
-        )
+        sigma_cor = tuple(factor * each for each in c) if isinstance(c, tuple) else factor * c
+        budget = self.budget if factor >= 1 else None
+        sigma_cdp = factor * self.sigma_cdp
+        return replace(self, sigma_cdp=sigma_cdp, sigma_cor=sigma_cor, budget=budget)
 
     def to_json(self) -> str:
+        """The plan as text; equal plans have equal texts."""
         budget = asdict(self.budget) if self.budget is not None else None
         exposure = asdict(self.exposure)
-        if isinstance(self.exposure.records, Mapping):  # equal plans, equal text
-            names = (self.topology.name(user) for user in range(self.topology.users))
-            exposure["records"] = dict(
-                zip(names, self.exposure.records_of(self.topology), strict=True)
-            )
+        if isinstance(self.exposure.records, Mapping):
+            # in the graph's order, not in that of the mapping
+            names = map(self.topology.name, range(self.topology.users))
+            counts = self.exposure.records_of(self.topology)
+            exposure["records"] = dict(zip(names, counts, strict=True))
         value = {
             "format": _FORMAT,
-            "topology": _topology_out(self.topology),
+            "topology": _topology_to_json(self.topology),
             "exposure": exposure,
             "adversary": str(self.adversary),
             "sigma_cdp": self.sigma_cdp,
@@ -188,41 +207,47 @@ class NoisePlan:
 
     @classmethod
     def from_json(cls, text: str) -> NoisePlan:
-        """A plan as `to_json` wrote it, checked like one made by hand."""
+        """The plan that `to_json` wrote, checked like one made by hand.
+
+        Args:
+            text: The text of a saved plan.
+
+        Raises:
+            InputError: If the text is not a saved plan.
+        """
         try:
             value = json.loads(text)
             if not isinstance(value, dict) or value.get("format") != _FORMAT:
                 raise InputError(
-                    f'not a saved plan: "format" must be "{_FORMAT}"; save plans '
-                    "with plan.save(path)"
+                    f'not a saved plan: "format" must be "{_FORMAT}"; save plans with '
+                    "plan.save(path)"
                 )
-            topology, exposure = _topology_in(value["topology"]), dict(value["exposure"])
+            topology, exposure = _topology_from_json(value["topology"]), dict(value["exposure"])
             counts, names = exposure.get("records"), topology.labels
             if isinstance(counts, list) and names is not None and len(counts) == len(names):
-                # plans of before records went by name have them in the graph's order
+                # plans older than records by name have a list, in the graph's order
                 exposure["records"] = dict(zip(names, counts, strict=True))
             if exposure.get("unit") == "user":
-                exposure.pop("relation", None)
-            return cls(
-                topology,
-                Exposure(**exposure),
-                Adversary.parse(value["adversary"]),
-                value["sigma_cdp"],
-                value["sigma_cor"],
-                Budget(**value["budget"]) if value["budget"] is not None else None,
-            )
-        except (
-            KeyError,
-            TypeError,
-            AttributeError,
-            RecursionError,
-            json.JSONDecodeError,
-        ) as problem:
+                exposure.pop("relation", None)  # always "replace"
+            budget = Budget(**value["budget"]) if value["budget"] is not None else None
+            adversary = Adversary.parse(value["adversary"])
+            noise = value["sigma_cdp"], value["sigma_cor"]
+            return cls(topology, Exposure(**exposure), adversary, *noise, budget)
+        # every way in which a file that was not written by `to_json` can fail
+        except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError) as error:
             raise InputError(
-                f"not a saved plan: {problem!r}; save plans with plan.save(path)"
+                f"not a saved plan: {error!r}; save plans with plan.save(path)"
             ) from None
 
     def save(self, path: str | Path) -> None:
+        """Writes the plan as JSON.
+
+        Args:
+            path: The file, which is overwritten.
+
+        Raises:
+            InputError: If the file cannot be written.
+        """
         try:
             Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
         except OSError as problem:
@@ -232,6 +257,14 @@ class NoisePlan:
 
     @classmethod
     def load(cls, path: str | Path) -> NoisePlan:
+        """The plan in a file that `save` wrote.
+
+        Args:
+            path: The file.
+
+        Raises:
+            InputError: If the file cannot be read, or holds no plan.
+        """
         try:
             return cls.from_json(Path(path).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, InputError) as problem:
@@ -240,8 +273,10 @@ class NoisePlan:
 
 @dataclass(frozen=True)
 class Phases:
-    """A run whose graph, noise or clip changes on the way: plans, each for its own number of steps,
-    one after the other.
+    """A run whose graph, noise or clip changes: plans, one after the other.
+
+    Attributes:
+        plans: The plans in the order of the run, each with its own number of steps.
     """
 
     plans: tuple[NoisePlan, ...]
@@ -249,9 +284,7 @@ class Phases:
     def __init__(self, plans: Iterable[NoisePlan]) -> None:
         object.__setattr__(self, "plans", tuple(plans) if isinstance(plans, Iterable) else ())
         if not self.plans or not all(isinstance(plan, NoisePlan) for plan in self.plans):
-            raise InputError(
-                "Phases takes one NoisePlan or more, in the order in which they are run"
-            )
+            raise InputError("Phases takes one NoisePlan or more, in the order of the run")
 
     def guarantee(
         self,
@@ -259,37 +292,46 @@ class Phases:
         adversary: Adversary | None = None,
         method: Method = "exact",
     ) -> Guarantee:
-        """What the whole run promises: per user first, then the worst; the colluding users are the
-        same throughout.
+        """What the whole run guarantees: composed for each user, then the worst of them.
+
+        Args:
+            delta: Failure probability; by default that of the plans' budgets.
+            adversary: Against whom; by default the plans' adversary. The colluding users are the
+                same in all phases.
+            method: "exact", or "paper" for the paper's looser conversion.
+
+        Raises:
+            InputError: If the plans differ in their users, unit or adversary.
+
+        Guarantee: epsilon is never below the truth.
         """
         adversaries = {plan.adversary for plan in self.plans}
         if adversary is None and len(adversaries) > 1:
-            raise InputError(
-                "the plans name different adversaries "
-                f"({', '.join(map(str, adversaries))}); say adversary=..."
-            )
+            names = ", ".join(map(str, adversaries))
+            raise InputError(f"the plans name different adversaries ({names}); give adversary=...")
         if delta is None:
+            # plans made by hand have no budget; the others must agree
             deltas = {plan.budget.delta for plan in self.plans if plan.budget is not None}
             if len(deltas) != 1:
                 raise BudgetError(
-                    "delta is not known from a budget; say guarantee(delta=...), such as 1e-5"
+                    "delta is not known from a budget; give guarantee(delta=...), such as 1e-5"
                 )
             delta = deltas.pop()
         segments = [Segment(p.topology, p.exposure, p.sigma_cdp, p.sigma_cor) for p in self.plans]
         return account(segments, adversary or self.plans[0].adversary, delta, method)
 
 
-def _topology_out(topology: Topology) -> dict[str, Any]:
+def _topology_to_json(topology: Topology) -> dict[str, Any]:
+    # a family is a name and sizes, so that a ring of a million users is a short file
     if topology.family is not None:
         return {"family": topology.family.name, "sizes": list(topology.family.sizes)}
     labels = list(topology.labels) if topology.labels is not None else None
     return {"users": topology.users, "edges": topology.edges.tolist(), "labels": labels}
 
 
-def _topology_in(value: dict[str, Any]) -> Topology:
+def _topology_from_json(value: dict[str, Any]) -> Topology:
     if "family" in value:
-        known = ("ring", "path", "star", "complete", "hypercube", "torus", "grid")
-        if value["family"] not in known:
+        if value["family"] not in _FAMILIES:
             raise InputError(f"the saved plan names an unknown graph family {value['family']!r}")
         topology = getattr(families, value["family"])(*value["sizes"])
         assert isinstance(topology, Topology)

@@ -1,6 +1,4 @@
-"""One BLAS thread where thousands of small products are taken: on a busy machine waiting threads
-cost ten times the work.
-"""
+"""Limits BLAS to one thread."""
 
 from __future__ import annotations
 
@@ -10,7 +8,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    import scipy.linalg  # noqa: F401  (its BLAS, which numba uses too, must be loaded to be limited)
+    """One BLAS thread for thousands of small products: on a busy machine, more cost ten times."""
+    # scipy loads the BLAS that numba uses too; only a loaded library can be limited
+    import scipy.linalg  # noqa: F401
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(limits=1, user_api="blas"):

@@ -1,3 +1,1 @@
-"""The paper's experiments, and those it does not have: programs on the public names of decor, one
-study a file.
-"""
+"""The paper's experiments and further ones: programs on the public API, one study per file."""

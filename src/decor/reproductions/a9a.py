@@ -13,15 +13,14 @@ import decor
 from decor.arrays import Array
 
 from . import figure_one, published
-from .study import OURS, Row, Study, by_graph
-from .tuning import Choice, Curve, default_ratio
+from .study import OURS, Row, Study
+from .tuned_curve import Choice
 
+# as in the paper
 STEPS, BATCH, DECAY, HORIZON = 5000, 64, 1e-5, 5000
 CLIPS = (0.01, 0.1)
 PRODUCTS = (5e-5, 1e-4, 2e-4, 3.5e-4, 0.0005, 0.0007, 0.001, 0.0014, 0.002, 0.0028, 0.004, 0.0056)
-"""Step size times clip, ours: at user level every gradient is clipped, so that the two only matter
-together.
-"""
+"""Step size times clip, ours: at user level gradients are clipped, so only the product counts."""
 RATES = (0.005, 0.01, 0.05)
 
 
@@ -31,26 +30,20 @@ def study(quick: bool = False) -> Study:
         title="Logistic regression on a9a, 16 users, user level",
         question="How far above the optimum is the loss of the average model, at the same epsilon?",
         cells=figure_one.cells(curve, quick),
-        x="epsilon",
-        x_label="epsilon (delta = 1e-5)",
         value_label="training loss above the optimum",
-        panels=by_graph,
         published=published.A9A,
         prepare=lambda: task_of(0),
         notes=(
             f"{STEPS} steps with batches of {BATCH}, step size falling as 1 / (1 + t / "
-            f"{HORIZON}), weight decay {DECAY:g}; "
-            "disjoint shards by a Dirichlet(10) law of labels.",
-            "The optimum is that of the very data and weights of users trained on, by Newton's "
-            "method to 1e-10.",
-            f"As in the paper: its accounting, one round of gossip, clips {CLIPS}, step sizes "
-            f"{RATES}, the best of "
-            f"{len(figure_one.RATIOS)} couples.",
-            "Ours: exact accounting, rounds of gossip designed for the graph, the best of "
-            f"{len(PRODUCTS)} step sizes. "
-            "Central and local DP get the same.",
-            "The published runs trained on overlapping shards with another optimum: read their "
-            "curves as shapes.",
+            f"{HORIZON}), weight decay {DECAY:g}; disjoint shards, labels by a Dirichlet(10) "
+            "distribution.",
+            "The optimum is that of the same data and user weights, by Newton's method to 1e-10.",
+            f"As in the paper: its accounting, one gossip round, clips {CLIPS}, step sizes "
+            f"{RATES}, the best of {len(figure_one.RATIOS)} noise pairs.",
+            "Ours: exact accounting, gossip rounds designed for the graph, the best of "
+            f"{len(PRODUCTS)} step sizes. Central and local DP get the same.",
+            "The published runs trained on overlapping shards with another optimum: compare only "
+            "the shapes of their curves.",
             figure_one.CHOSEN,
         ),
     )
@@ -59,12 +52,10 @@ def study(quick: bool = False) -> Study:
 def curve(variant: str, kind: str, graph: str | None, quick: bool) -> list[Row]:
     ours = variant == OURS
     gossip = figure_one.gossip(variant, graph)
-    one = Curve(
+    one = figure_one.curve(
         variant,
         kind,
-        figure_one.name_of(kind, graph),
         graph,
-        figure_one.where(graph),
         task_of,
         lambda task, clip: decor.Exposure(clip=clip, steps=STEPS),
         lambda task, run: run.metrics["loss"] - optimum(int(task.facts["seed"])),
@@ -80,20 +71,13 @@ def curve(variant: str, kind: str, graph: str | None, quick: bool) -> list[Row]:
             **gossip,
         },
     )
-    ratios = (
-        (0.0,)
-        if kind != "decor"
-        else (default_ratio(one.topology, STEPS, **gossip),)
-        if ours
-        else figure_one.RATIOS
-    )
-    pairs = (
-        [(0.1, product / 0.1) for product in PRODUCTS]
-        if ours
-        else [(clip, rate) for clip in CLIPS for rate in RATES]
-    )
+    pairs = [(clip, rate) for clip in CLIPS for rate in RATES]
+    if ours:
+        # any clip gives the same models with the same product
+        pairs = [(0.1, product / 0.1) for product in PRODUCTS]
+    ratios = figure_one.ratios(one, STEPS, figure_one.RATIOS)
     grid = [Choice(clip, ratio, rate) for clip, rate in pairs for ratio in ratios]
-    return one.shown(one.tuned(dict.fromkeys(one.epsilons, grid)), **gossip)
+    return one.best_rows(grid, **gossip)
 
 
 @lru_cache(maxsize=4)
@@ -103,20 +87,21 @@ def task_of(seed: int) -> decor.Task:
 
 @lru_cache(maxsize=8)
 def optimum(seed: int) -> float:
-    """The least mean over users of the mean logistic loss over their records."""
+    """The least mean over users of the mean logistic loss over their examples."""
     shards = [(X.double().numpy(), y.double().numpy()) for X, y in task_of(seed).shards]
     X, y = (np.concatenate(parts) for parts in zip(*shards, strict=True))
-    return least_loss(
-        X, y, np.concatenate([np.full(len(y), 1 / (len(shards) * len(y))) for _, y in shards])
-    )
+    # users count the same, however many examples they have
+    weights = [np.full(len(y), 1 / (len(shards) * len(y))) for _, y in shards]
+    return least_loss(X, y, np.concatenate(weights))
 
 
 def least_loss(X: Array, y: Array, share: Array) -> float:
-    """The least logistic loss of a linear model with a bias, records weighing their share, by
-    Newton's method.
+    """The least logistic loss of a linear model with a bias, by Newton's method, to 1e-10.
 
-    Some features always come together, so the least-norm step is taken; what it can still gain is
-    below 1e-10 at the end.
+    Args:
+        X: Features, one row for each example.
+        y: Labels, 0 or 1.
+        share: Weights of the examples, with sum 1.
     """
     X = np.c_[X, np.ones(len(X))]
 
@@ -128,11 +113,14 @@ def least_loss(X: Array, y: Array, share: Array) -> float:
     for _ in range(100):
         p = 1 / (1 + np.exp(-X @ b))
         gradient = X.T @ (share * (p - y))
+        # some features always occur together: the Hessian is singular, and the least-norm step used
         step = np.linalg.lstsq((X * (share * p * (1 - p))[:, None]).T @ X, gradient, rcond=1e-14)[0]
         size = 1.0
+        # halved steps, because Newton's full step may overshoot
         while loss(b - size * step) > loss(b) and size > 1e-6:
             size /= 2
         b = b - size * step
+        # the Newton decrement: twice what the step can still gain
         if gradient @ step < 1e-10:
             return loss(b)
     raise decor.DecorError("Newton's method did not reach the optimum in 100 steps")

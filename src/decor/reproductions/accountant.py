@@ -1,6 +1,4 @@
-"""The two example figures of the paper's appendix: epsilon as sigma_cor grows, sigma_cdp fixed, by
-its accountant and by ours.
-"""
+"""Two figures of the paper's appendix: epsilon over sigma_cor, by its accountant and by ours."""
 
 from __future__ import annotations
 
@@ -16,10 +14,11 @@ from decor.choices import Method
 from . import figure_one, renyi
 from .study import OURS, PAPER, Cell, Panel, Row, Series, Study, row
 
+# as in the appendix of the paper
 STEPS, CLIP, DELTA = 1000, 1.0, 1e-5
 CENTRE_OF = 10.0
-"""User level: sigma_cdp lies half-way between central and local DP's, both by the paper's
-accounting, for this epsilon.
+"""User level: sigma_cdp lies half-way between that of central and of local DP for this epsilon,
+both by the paper's accounting.
 """
 SIGMA_CDP, BATCH, RECORDS = 5 * CLIP / 1000, 64, 3750
 """Example level."""
@@ -37,7 +36,7 @@ _LABELS = {
         1,
     ),
 }
-"""Label and turn of every line: one colour for one kind of sampling."""
+"""Label and turn of each line: one colour for each kind of sampling."""
 
 
 def study(quick: bool = False) -> Study:
@@ -65,45 +64,41 @@ def study(quick: bool = False) -> Study:
         panels=panels,
         notes=(
             f"User level: clip {CLIP:g}, sigma_cdp {user_sigma_cdp():.4g}, the centre of the "
-            "paper's search interval for epsilon "
-            f"{CENTRE_OF:g}. The curves fall alike. The exact one lies 12 to 19 % below the "
-            "paper's: the same noise, "
-            "whose loss is exactly Gaussian, with nothing lost in the conversion.",
+            f"paper's search interval for epsilon {CENTRE_OF:g}. The curves have the same shape. "
+            "The exact one lies 12 to 19 % below the paper's: the loss of this noise is exactly "
+            "Gaussian, and nothing is lost in a conversion.",
             f"Example level: clip {CLIP:g}, sigma_cdp {SIGMA_CDP:g}, batches of {BATCH} out of "
-            f"{RECORDS} records. The bound "
-            "that the paper cites (Wang, Balle and Kasiviswanathan 2019) is for batches of fixed "
-            "size and neighbours that "
-            f"replace one record. Here it is composed over all {STEPS} steps and converted with "
-            "the best whole order, in the "
-            "sharpest form its authors give.",
-            "That bound holds for any mechanism, and pays for it: with the Gaussian one it gives "
-            "1.5 times the epsilon of a "
-            "privacy loss distribution where there is most noise, and 50 times where there is "
-            "least. With Poisson batches and "
-            "neighbours that add or remove a record, which promises less, the same noise costs 5 "
-            "to 10 times less again.",
+            f"{RECORDS} examples. The bound that the paper cites (Wang, Balle and Kasiviswanathan "
+            "2019) is for batches of fixed size and neighbours that replace one example. Here it "
+            f"is composed over all {STEPS} steps and converted with the best integer order, in "
+            "the sharpest form that its authors give.",
+            "That bound holds for any mechanism, and costs for it: for the Gaussian one it gives "
+            "1.5 times the epsilon of a privacy loss distribution where there is most noise, and "
+            "50 times where there is least. With Poisson batches and neighbours that add or remove "
+            "an example, which promises less, the same noise costs 5 to 10 times less again.",
             "The accountant behind the published MNIST figure did not compose over the steps, nor "
-            "convert at delta: its epsilons "
-            "are not on these curves. The method itself is unaffected.",
+            "convert at delta: its epsilons are not on these curves. The method itself is not "
+            "affected.",
         ),
     )
 
 
 def user(graph: str, points: Sequence[float]) -> list[Row]:
-    exposure = decor.Exposure(clip=CLIP, steps=STEPS)
-    found = []
+    """Rows of the user-level cell of a graph."""
+    exposure, sigma_cdp = decor.Exposure(clip=CLIP, steps=STEPS), user_sigma_cdp()
     methods: tuple[tuple[str, Method], ...] = ((OURS, "exact"), (PAPER, "paper"))
+    rows = []
     for variant, method in methods:
         for c in points:
-            guarantee = _plan(graph, exposure, user_sigma_cdp(), c).guarantee(DELTA, method=method)
-            found.append(
-                _row("user", variant, None, graph, guarantee.epsilon, c, sigma_cdp=user_sigma_cdp())
-            )
-    return found
+            epsilon = _plan(graph, exposure, sigma_cdp, c).guarantee(DELTA, method=method).epsilon
+            rows.append(_row("user", variant, None, graph, epsilon, c, sigma_cdp=sigma_cdp))
+    return rows
 
 
 def example(graph: str, points: Sequence[float]) -> list[Row]:
-    found = []
+    """Rows of the example-level cell of a graph."""
+    rows = []
+    # both kinds of sampling, exactly; then the bound for the second kind
     for sampling in ("poisson", "fixed"):
         exposure = decor.Exposure(
             clip=CLIP,
@@ -115,11 +110,11 @@ def example(graph: str, points: Sequence[float]) -> list[Row]:
         )
         for c in points:
             guarantee = _plan(graph, exposure, SIGMA_CDP, c).guarantee(DELTA)
-            found.append(_example_row(OURS, sampling, graph, guarantee.epsilon, c))
+            rows.append(_example_row(OURS, sampling, graph, guarantee.epsilon, c))
     for c in points:
         epsilon, order = renyi.epsilon(multiplier(graph, c), BATCH / RECORDS, STEPS, DELTA)
-        found.append(_example_row(PAPER, "fixed", graph, epsilon, c) | {"order": order})
-    return found
+        rows.append(_example_row(PAPER, "fixed", graph, epsilon, c) | {"order": order})
+    return rows
 
 
 @lru_cache(maxsize=1)
@@ -129,48 +124,44 @@ def user_sigma_cdp() -> float:
         baseline(figure_one.where("complete"), exposure, budget, method="paper").sigma_cdp
         for baseline in (decor.baselines.central, decor.baselines.local)
     ]
+    # the paper searches between these two
     return sum(ends) / 2
 
 
 def multiplier(graph: str, sigma_cor: float) -> float:
-    """b sigma_eff / C of the most exposed user: the paper's accountant inverts the covariance of
-    the noise.
-    """
-    covariance = (
-        SIGMA_CDP**2 * np.eye(figure_one.USERS)
-        + sigma_cor**2 * figure_one.where(graph).laplacian.toarray()
-    )
+    """b sigma_eff / C of the most exposed user."""
+    # as the paper's accountant does it: by inverting the covariance of the noise
+    laplacian = figure_one.where(graph).laplacian.toarray()
+    covariance = SIGMA_CDP**2 * np.eye(figure_one.USERS) + sigma_cor**2 * laplacian
+    # the most exposed user has the largest diagonal entry
     leverage = float(np.linalg.inv(covariance).diagonal().max())
     return BATCH / (CLIP * math.sqrt(leverage))
 
 
 def panels(rows: Sequence[Row]) -> list[Panel]:
-    """A picture for every level and graph, the levels below each other."""
+    """A panel for each level and graph, the levels below each other."""
+    groups: dict[tuple[str, str], dict[tuple[str, str, str | None], list[Row]]] = {}
+    for r in rows:
+        series = groups.setdefault((r["level"], r["graph"]), {})
+        # within a panel, lines differ in variant and sampling
+        series.setdefault((r["level"], r["variant"], r["sampling"]), []).append(r)
     return [
         Panel(
             f"{level} level, {graph}",
-            _series([r for r in rows if (r["level"], r["graph"]) == (level, graph)]),
+            tuple(
+                Series(_LABELS[key][0], "decor", key[1], tuple(group), _LABELS[key][1])
+                for key, group in series.items()
+            ),
         )
-        for level, graph in dict.fromkeys((r["level"], r["graph"]) for r in rows)
+        for (level, graph), series in groups.items()
     ]
-
-
-def _series(rows: Sequence[Row]) -> tuple[Series, ...]:
-    found: dict[tuple[str, str, str | None], list[Row]] = {}
-    for r in rows:
-        found.setdefault((r["level"], r["variant"], r["sampling"]), []).append(r)
-    return tuple(
-        Series(_LABELS[key][0], "decor", key[1], tuple(own), _LABELS[key][1])
-        for key, own in found.items()
-    )
 
 
 def _plan(
     graph: str, exposure: decor.Exposure, sigma_cdp: float, sigma_cor: float
 ) -> decor.NoisePlan:
-    return decor.NoisePlan(
-        figure_one.where(graph), exposure, decor.Adversary.eavesdropper(), sigma_cdp, sigma_cor
-    )
+    adversary = decor.Adversary.eavesdropper()
+    return decor.NoisePlan(figure_one.where(graph), exposure, adversary, sigma_cdp, sigma_cor)
 
 
 def _example_row(variant: str, sampling: str, graph: str, epsilon: float, sigma_cor: float) -> Row:
@@ -192,6 +183,7 @@ def _row(
     sigma_cor: float,
     **settings: float,
 ) -> Row:
+    # the graph is part of the name, because the table has a line for each
     method = f"{graph}, {_LABELS[level, variant, sampling][0]}"
     settings = {"sigma_cor": sigma_cor, **settings, "clip": CLIP, "steps": STEPS, "delta": DELTA}
     return row(

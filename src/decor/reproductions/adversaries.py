@@ -1,6 +1,4 @@
-"""What protection against curious users and coalitions costs: least squares, with DECOR calibrated
-against one after another.
-"""
+"""The cost of protection against curious users and coalitions, on least squares."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ import decor
 from . import figure_one
 from .least_squares import CLIP, LAST, RATE, STEPS, task_of
 from .study import OURS, Cell, Panel, Row, Study, by_graph
-from .tuning import Choice, Curve, default_ratio
+from .tuned_curve import Choice, Curve, default_ratio
 
 DELTA = 1e-5
 DESIGNED: dict[str, Any] = {"gossip_rounds": 4, "accelerate": "designed"}
@@ -28,68 +26,51 @@ GRAPHS = {
         DESIGNED,
     ),
 }
-"""Where DECOR runs, and how models are mixed in every step."""
+"""The graphs of DECOR, and how models are mixed in each step."""
 AGAINST = ("eavesdropper", "curious", "colluding:2", "colluding:3")
 EPSILONS = (3.0, 5.0, 10.0, 20.0, 40.0)
 TIMES = (0.06, 0.25, 1.0, 1.5, 2.0, 3.0)
 """Step sizes to choose from, as multiples of the paper's."""
 RATIO_TIMES = (0.3, 1.0, 3.0)
-"""Ratios of the noises to choose from, as multiples of what `calibrate` takes by itself against
-that adversary.
-"""
+"""Noise ratios to choose from, as multiples of what `calibrate` chooses against the adversary."""
 
 
 def study(quick: bool = False) -> Study:
     cells = [
-        Cell(
-            "central DP", curve, {"kind": "central", "graph": None, "against": None, "quick": quick}
-        ),
-        *(
-            Cell(
-                f"DECOR {graph}, {against}",
-                curve,
-                {"kind": "decor", "graph": graph, "against": against, "quick": quick},
-            )
-            for graph in GRAPHS
-            for against in AGAINST
-        ),
-        Cell(
-            "local DP", curve, {"kind": "local", "graph": "torus", "against": None, "quick": quick}
-        ),
+        ("central DP", "central", None, None),
+        *((f"DECOR {g}, {against}", "decor", g, against) for g in GRAPHS for against in AGAINST),
+        ("local DP", "local", "torus", None),
     ]
     return Study(
         name="adversaries",
         title="Least squares, 16 users, against stronger adversaries",
         question="What does protection against curious users and coalitions cost, at the same "
         "epsilon?",
-        cells=tuple(cells),
-        x="epsilon",
-        x_label="epsilon (delta = 1e-5)",
-        value_label="squared distance to the optimum",
+        cells=tuple(
+            Cell(name, curve, {"kind": kind, "graph": graph, "against": against, "quick": quick})
+            for name, kind, graph, against in cells
+        ),
         panels=panels,
         notes=(
             f"{STEPS} full gradients, clip {CLIP:g}, exact accounting, as in the study "
-            f"least-squares: the best of {len(TIMES)} "
-            f"step sizes falling along a cosine, and of {len(RATIO_TIMES)} ratios of the noises. "
-            "They are chosen on other noise "
-            "than shown on, and all methods are shown on the same: their differences are surer "
+            f"least-squares: the best of {len(TIMES)} step sizes falling along a cosine, and of "
+            f"{len(RATIO_TIMES)} noise ratios. They are chosen with other noise than the values "
+            "shown. All methods have the same noise there, so their differences are more certain "
             "than their values.",
-            "Four rounds of gossip a step, designed for the graph, or the paper's one plain "
-            "round. Central and local DP average "
-            "exactly in all pictures.",
-            "Epsilon holds against the adversary that the method's name gives; central DP's "
-            "against somebody who sees nothing "
-            "but the average, local DP's against everyone.",
-            "The columns epsilon_... are the exact epsilons of the very same noise against the "
-            "others: what a plan leaves "
-            "against somebody stronger than it was made for.",
-            "Four colluders could isolate a user of the torus, which leaves local DP; of the "
+            "Four gossip rounds per step, designed for the graph, or the paper's one plain round. "
+            "Central and local DP average exactly in all panels.",
+            "Epsilon holds against the adversary in the method's name; that of central DP against "
+            "an adversary who sees only the average, that of local DP against everyone.",
+            "The columns epsilon_... are the exact epsilons of the same noise against the other "
+            "adversaries: what a plan guarantees against stronger ones than it was made for.",
+            "Four colluders could isolate a user of the torus, which leaves local DP; on the "
             "graph with degree 6 it takes six.",
         ),
     )
 
 
 def curve(kind: str, graph: str | None, against: str | None, quick: bool) -> list[Row]:
+    # central DP has no graph, and averages exactly
     topology, gossip = GRAPHS[graph] if graph else (figure_one.where(None), PLAIN)
     adversary = decor.Adversary.parse(against or "eavesdropper")
     one = Curve(
@@ -115,18 +96,17 @@ def curve(kind: str, graph: str | None, against: str | None, quick: bool) -> lis
     ratios = [0.0]
     if kind == "decor":
         usual = default_ratio(topology, STEPS, adversary, **gossip)
+        # around the default ratio against this adversary
         ratios = [usual * k for k in ((1.0,) if quick else RATIO_TIMES)]
-    grid = [
-        Choice(CLIP, ratio, RATE * k) for ratio in ratios for k in (TIMES[::2] if quick else TIMES)
-    ]
-    rows = one.shown(one.tuned(dict.fromkeys(one.epsilons, grid)), against=against, **gossip)
-    return [r | left(topology, r["sigma_cdp"], r["sigma_cor"]) for r in rows]
+    times = TIMES[::2] if quick else TIMES
+    grid = [Choice(CLIP, ratio, RATE * k) for ratio in ratios for k in times]
+    # the same noise, accounted against all adversaries
+    rows = one.best_rows(grid, against=against, **gossip)
+    return [r | epsilons(topology, r["sigma_cdp"], r["sigma_cor"]) for r in rows]
 
 
 def panels(rows: Sequence[Row]) -> list[Panel]:
-    """A picture for every graph, whose name its lines need not repeat: so the pictures share a
-    legend.
-    """
+    """A panel for each graph; labels leave its name out, so that panels share one legend."""
     return [
         replace(
             panel,
@@ -138,12 +118,13 @@ def panels(rows: Sequence[Row]) -> list[Panel]:
     ]
 
 
-def left(topology: decor.Topology, sigma_cdp: float, sigma_cor: float) -> dict[str, float]:
-    """The exact epsilon of this noise against every adversary, whichever it was made for."""
+def epsilons(topology: decor.Topology, sigma_cdp: float, sigma_cor: float) -> dict[str, float]:
+    """The exact epsilon of this noise against each adversary, whichever it was made for."""
     exposure = decor.Exposure(clip=CLIP, steps=STEPS)
     plan = decor.NoisePlan(topology, exposure, decor.Adversary.eavesdropper(), sigma_cdp, sigma_cor)
-    everybody = [decor.Adversary.parse(name) for name in (*AGAINST, "everyone")]
+    # also against everyone, which no plan here is made for
+    adversaries = [decor.Adversary.parse(name) for name in (*AGAINST, "everyone")]
     return {
         f"epsilon_{str(a).replace(':', '_')}": plan.guarantee(DELTA, adversary=a).epsilon
-        for a in everybody
+        for a in adversaries
     }

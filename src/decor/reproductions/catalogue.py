@@ -21,10 +21,9 @@ MODULES = {
 
 
 def study(name: str, quick: bool = False) -> Study:
-    """The study of that name; `quick` asks the same question with fewer points, seeds and
-    settings.
-    """
+    """The study of that name; `quick` takes fewer points, seeds and settings."""
     if name not in MODULES:
-        raise InputError(f"there is no study named {name!r}; there are {', '.join(MODULES)}")
-    found: Study = import_module(f".{MODULES[name]}", __package__).study(quick)
-    return found
+        raise InputError(f"there is no study named {name!r}; choose from {', '.join(MODULES)}")
+    # imported by name: studies that train need torch, the others do not
+    made: Study = import_module(f".{MODULES[name]}", __package__).study(quick)
+    return made

@@ -1,6 +1,4 @@
-"""What the paper's Figure 1 shows, read off its vector graphics: drawn beside our own results,
-never used for them.
-"""
+"""The paper's Figure 1, read off its vector graphics: shown beside our results, never used."""
 
 from __future__ import annotations
 
@@ -23,6 +21,7 @@ _METHODS = (
 )
 
 
+# values in the order of _METHODS
 def _rows(epsilons: tuple[float, ...], *columns: tuple[float, ...]) -> tuple[Row, ...]:
     return tuple(
         row(PUBLISHED, kind, method, graph, [value], epsilon=epsilon)

@@ -1,1 +1,1 @@
-"""What an answer or a run leaves behind for people to look at."""
+"""Results of plans and runs: run folders, figures, tables and reports."""

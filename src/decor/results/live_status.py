@@ -1,8 +1,7 @@
-"""A run while it lasts: one small file in its folder, replaced at measurements and gone when the
-run is over.
+"""The status of a run while it trains: one small file in its folder, removed at the end.
 
-It holds the plan and what was measured so far, no model. Whoever watches reads it; nobody resumes
-from it.
+The file holds the plan and the measurements so far, and no model. `decor ui` reads it; a run is
+never resumed from it.
 """
 
 from __future__ import annotations
@@ -21,35 +20,42 @@ from decor.privacy.plan import NoisePlan
 from .files import replace_text
 
 FILE, FORMAT = "live.json", "decor-live-1"
-_EVERY = 0.5
-"""Seconds between two writes."""
+_INTERVAL = 0.5
+"""Seconds between two writes, at least."""
 
 
-class Live:
-    """Writes the file of one run.
+class LiveStatus:
+    """Writes the status file of one run.
 
-    A disk that cannot take it is no reason to stop: what counts is saved elsewhere.
-
-    `before` is the history of a run that goes on, and `simulated` whether it is a simulation.
+    A file that cannot be written does not stop the run: the results are saved elsewhere.
     """
 
     def __init__(
         self,
         folder: Path,
         plan: NoisePlan,
-        before: Mapping[str, list[float]] | None = None,
+        history: Mapping[str, list[float]] | None = None,
         simulated: bool = True,
     ) -> None:
+        """Starts a status.
+
+        Args:
+            folder: The run folder.
+            plan: The noise plan of the run.
+            history: The metrics of a run that is resumed.
+            simulated: Whether the run is a simulation.
+        """
         self.folder, self.plan, self.simulated = folder, plan, simulated
-        count = len((before or {}).get("step", ()))
-        self.rows = [
-            {name: values[k] for name, values in (before or {}).items()} for k in range(count)
-        ]
+        earlier = history or {}
+        count = len(earlier.get("step", ()))
+        self.rows = [{name: v[k] for name, v in earlier.items()} for k in range(count)]
         self._written = -math.inf
 
-    def measured(self, step: int, metrics: Mapping[str, float]) -> None:
+    def record(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Adds a measurement, and writes the file unless it was written a moment ago."""
+        # kept in memory even where it is not written now: the next write has all
         self.rows.append({**metrics, "step": step})
-        if time.monotonic() - self._written < _EVERY:
+        if time.monotonic() - self._written < _INTERVAL:
             return
         rows = [{n: v if math.isfinite(v) else None for n, v in row.items()} for row in self.rows]
         value = {
@@ -59,26 +65,27 @@ class Live:
             "rows": rows,
         }
         with suppress(OSError):
+            # a run is saved at its end, so its folder may not exist yet
             self.folder.mkdir(parents=True, exist_ok=True)
             replace_text(self.folder / FILE, json.dumps(value) + "\n")
             self._written = time.monotonic()
 
-    def over(self) -> None:
+    def remove(self) -> None:
+        """Removes the file: the run has ended."""
         with suppress(OSError):
             (self.folder / FILE).unlink(missing_ok=True)
 
 
 def read(folder: Path) -> tuple[NoisePlan, list[dict[str, Any]], bool] | None:
-    """The plan, the rows and whether it is a simulation; None where no run is under way (or the
-    file is of somebody else).
+    """The plan, the measurements, and whether the run is a simulation.
+
+    None where no run is training, or where the file is not a status file.
     """
     with suppress(OSError, ValueError, KeyError, TypeError, InputError):
         value = json.loads((folder / FILE).read_text(encoding="utf-8"))
         if value["format"] == FORMAT:
+            plan = NoisePlan.from_json(json.dumps(value["plan"]))
             rows = [dict(row) for row in value["rows"]]
-            return (
-                NoisePlan.from_json(json.dumps(value["plan"])),
-                rows,
-                value.get("simulated") is not False,
-            )
+            # files of earlier versions, which only simulations had, do not say it
+            return plan, rows, value.get("simulated") is not False
     return None

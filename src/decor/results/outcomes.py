@@ -1,287 +1,299 @@
-"""From runs to report data: what a method reached with every seed, what it promised, and how to
-repeat it.
-"""
+"""From runs to report data: what each method reached, what it guarantees, how to repeat it."""
 
 from __future__ import annotations
 
 import datetime
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from decor.errors import InputError
 from decor.graph.topology import Topology
 from decor.privacy.adversary import Adversary
+from decor.privacy.answer import PlanAnswer
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
 
-from .report_data import FORMAT, Data, drawn_graph
+from .report_data import (
+    AdversaryEpsilon,
+    Curve,
+    GraphDrawing,
+    Method,
+    MethodKind,
+    Metric,
+    NoiseOrigin,
+    Outcome,
+    Repeat,
+    Report,
+    SigmaRange,
+    Tuning,
+)
 from .run import Run
 
 _DELTA = 1e-5
+"""For plans without a budget, which have no delta of their own."""
 
-METRICS: tuple[dict[str, Any], ...] = (
-    {"name": "accuracy", "label": "test accuracy", "better": "higher", "percent": True},
-    {"name": "loss", "label": "training loss", "better": "lower"},
-    {"name": "test_loss", "label": "test loss", "better": "lower"},
-    {"name": "distance", "label": "squared distance to the optimum", "better": "lower"},
-    {"name": "consensus", "label": "squared distance to consensus", "better": "lower"},
+METRICS = (
+    Metric("accuracy", "test accuracy", "higher", percent=True),
+    Metric("loss", "training loss", "lower"),
+    Metric("test_loss", "test loss", "lower"),
+    Metric("distance", "squared distance to the optimum", "lower"),
+    Metric("consensus", "squared distance to consensus", "lower"),
 )
-"""All metrics that runs can have, the one that people look at first first."""
+"""All metrics that runs can have, the most interesting first."""
 
-_CURIOUS = (
-    "Users follow the protocol and are curious; somebody who deviates from it, and side "
-    "channels, are not covered."
+_HONEST = (
+    "Users follow the protocol and are curious. Users who deviate from it, and side channels, are "
+    "not covered."
 )
 _LOSS = (
-    "The training loss is computed on private data: a simulation shows it, a private run does "
-    "not measure it."
+    "The training loss is computed on private data: a simulation shows it, a private run does not "
+    "measure it."
 )
 _SEED = (
-    "This is a simulation: anyone who knows its seed can subtract the noise, so that its models "
-    "are not to be released. A "
-    "private run (decor train --seed secret) makes models that are."
+    "This is a simulation: anyone who knows its seed can subtract the noise, so its models must "
+    "not be released. A private run (decor train --seed secret) makes models that may be."
 )
 _SECRET = (
-    "The noise of this private run came from 256 bits of the operating system that are kept "
+    "The noise of this private run came from 256 bits of the operating system that are stored "
     "nowhere: it cannot be repeated."
 )
 _PEERS = (
     "The noise of real peers comes from secrets that each of them drew from its own operating "
-    "system: there is no seed, and the "
-    "same federation run anew gives other numbers."
+    "system: there is no seed, and running the same federation again gives other values."
 )
 
 
-def method(kind: str, graph: str | None, where: str | None = None) -> dict[str, Any]:
-    """An entry of `methods`; `where` says in words what a graph without a name of its own is."""
-    where = f" on {where or f'the graph {graph!r}'}" if graph else ""
-    name, sentence = {
-        "decor": (
-            f"DECOR {graph}",
-            f"Noise that cancels between neighbours{where}, and a little of everybody's own.",
-        ),
-        "central": (
-            "central DP",
-            "A trusted server adds noise to the average: what privacy costs at least.",
-        ),
-        "local": (
-            f"local DP {graph}",
-            f"Everybody's own noise alone{where}: no secrets, and no trust in anybody.",
-        ),
-        "none": ("no privacy", "The same training without noise and without clipping."),
-    }[kind]
-    return {"name": name, "kind": kind, "graph": graph, "sentence": sentence}
+def describe_method(kind: MethodKind, graph: str | None, graph_text: str | None = None) -> Method:
+    """Names a method and describes it in a sentence.
+
+    Args:
+        kind: The kind of method.
+        graph: The name of its graph; None for central DP.
+        graph_text: How the sentence calls a graph that has no name of its own.
+    """
+    where = f" on {graph_text or f'the graph {graph!r}'}" if graph else ""
+    match kind:
+        case "decor":
+            name = f"DECOR {graph}"
+            sentence = f"Noise that cancels between neighbours{where}, and a little noise per user."
+        case "central":
+            name = "central DP"
+            sentence = "A trusted server adds noise to the average: the least that privacy costs."
+        case "local":
+            name = f"local DP {graph}"
+            sentence = f"Independent noise per user alone{where}: no secrets, and no trust."
+        case "none":
+            name = "no privacy"
+            sentence = "The same training without noise and without clipping."
+    return Method(name, kind, graph, sentence)
 
 
-def outcome(
-    name: str, epsilon: float | str | None, runs: Sequence[Run], guarantees: bool = True
-) -> dict[str, Any]:
-    """An entry of `outcomes`: one setting, one run a seed."""
-    plan, taken = runs[0].plan, min(run.steps_taken for run in runs)
-    names = [name for name in runs[0].history if name != "step"]
+def method_kind(plan: NoisePlan) -> MethodKind:
+    """The kind of method that a plan belongs to."""
+    if _is_silent(plan):
+        return "none"
+    if plan.adversary.average_only:
+        return "central"
+    return "local" if plan.adversary.colluders is None else "decor"
+
+
+def summarise_runs(name: str, epsilon: float | None, runs: Sequence[Run]) -> Outcome:
+    """The outcome of one method with one budget, from one run per seed."""
+    first, plan = runs[0], runs[0].plan
+    # all runs of a setting measure the same
+    metrics = [metric for metric in first.history if metric != "step"]
+    # a seed that stopped early has fewer steps: its curve ends with None
     longest = max((run.history["step"] for run in runs), key=len)
-    stopped = next((run.stopped for run in runs if run.stopped is not None), None)
-    entry: dict[str, Any] = {
-        "method": name,
-        "epsilon": epsilon,
-        "delta": plan.budget.delta if plan.budget is not None else _DELTA,
-        "noise": _whence(runs[0]),
-        "simulated": runs[0].simulated,
-        "seeds": [
-            run.manifest["seed"] if isinstance(run.manifest.get("seed"), int) else k
-            for k, run in enumerate(runs)
-        ],
-        "learning_rate": runs[0].manifest.get("learning_rate"),
-        "clip": plan.exposure.clip if plan.sigma_cdp > 0 else None,
-        "sigma_cdp": plan.sigma_cdp,
-        "sigma_cor": _sigma_cor(plan),
-        "steps": taken,
-        "planned_steps": plan.exposure.steps,
-        "stopped": stopped,
-        "final": {
-            n: [_finite(run.metrics[n]) if _whole(run) else None for run in runs] for n in names
-        },
-        "curve": {
-            "step": longest,
-            **{n: [_padded(run.history[n], len(longest)) for run in runs] for n in names},
-        },
-        "guarantee": None,
-        "per_user_epsilon": None,
-        "adversaries": [],
-    }
-    if epsilon is not None and guarantees:
-        entry |= _privacy(max(runs, key=lambda run: run.steps_taken))
-    return entry
-
-
-def report(
-    title: str,
-    methods: Sequence[dict[str, Any]],
-    outcomes: Sequence[dict[str, Any]],
-    graphs: Sequence[tuple[str, Topology]],
-    *,
-    subtitle: str = "",
-    tuning: dict[str, Any] | None = None,
-    repeat: dict[str, Any] | None = None,
-    notes: Sequence[str] = (),
-) -> Data:
-    """The whole report data; metrics are those that every outcome has."""
-    common = [m for m in METRICS if all(m["name"] in entry["final"] for entry in outcomes)]
-    return {
-        "format": FORMAT,
-        "title": title,
-        "subtitle": subtitle,
-        "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "metrics": common,
-        "methods": list(methods),
-        "outcomes": list(outcomes),
-        "graphs": [drawn_graph(topology, name) for name, topology in graphs],
-        "tuning": tuning,
-        "repeat": repeat,
-        "notes": [*notes, *_not_covered(common, outcomes)],
-    }
-
-
-def _not_covered(
-    metrics: Sequence[dict[str, Any]], outcomes: Sequence[dict[str, Any]]
-) -> list[str]:
-    """What no guarantee is about, of runs such as these."""
-    whence = {entry.get("noise", "seed") for entry in outcomes}
-    said = {
-        _CURIOUS: True,
-        _LOSS: any(m["name"] == "loss" for m in metrics),
-        _SEED: "seed" in whence,
-    }
-    said |= {_SECRET: "secret" in whence, _PEERS: "peers" in whence}
-    return [sentence for sentence, applies in said.items() if applies]
-
-
-def of_runs(runs: Sequence[tuple[str, Run]], command: str) -> Data:
-    """The report of saved runs, each a method of its own."""
-    methods, entries, graphs = [], [], {}
-    for name, run in runs:
-        plan = run.plan
-        graph, where = _named(run, alone=len({r.plan.topology.digest for _, r in runs}) == 1)
-        graphs[graph] = plan.topology
-        silent = plan.sigma_cdp == 0 and not any(np.atleast_1d(plan.sigma_cor))
-        kind = (
-            "none"
-            if silent
-            else "central"
-            if plan.adversary.average_only
-            else "local"
-            if plan.adversary.colluders is None
-            else "decor"
-        )
-        methods.append(method(kind, graph, where) | {"name": name, "graph": graph})
-        epsilon: float | str | None = None
-        if not silent:
-            spent = _guarantee(run).epsilon
-            # what was spent, unless the plan meets its budget
-            within = plan.budget is not None and spent <= plan.budget.epsilon
-            epsilon = plan.budget.epsilon if within and plan.budget is not None else _json(spent)
-        entries.append(outcome(name, epsilon, [run]))
-    first = runs[0][1]
-    task = first.manifest.get("task", {})
-    names = {run.manifest.get("task", {}).get("name", "run") for _, run in runs}
-    if len(names) > 1:
-        raise InputError(
-            f"these runs are of different tasks ({', '.join(sorted(names))}); report them apart"
-        )
-    return report(
-        f"{task.get('name', 'run')}: {len(runs)} run{'s' if len(runs) > 1 else ''}",
-        methods,
-        entries,
-        list(graphs.items()),
-        subtitle=first.plan.topology.description
-        if len(graphs) == 1
-        else f"{first.plan.topology.users} users",
-        repeat={
-            "command": command,
-            "versions": first.manifest.get("versions", {}),
-            "seconds": first.manifest.get("seconds"),
-            "options": {
-                k: first.manifest[k] for k in ("task", "recipe", "engine") if k in first.manifest
-            },
-        },
+    rows = {m: tuple(_pad(run.history[m], len(longest)) for run in runs) for m in metrics}
+    final = {m: tuple(_final_value(run, m) for run in runs) for m in metrics}
+    guarantee: Guarantee | None = None
+    adversaries: tuple[AdversaryEpsilon, ...] = ()
+    if epsilon is not None:
+        # the run that went furthest; the guarantee is the whole plan's anyway
+        guarantee, adversaries = _privacy(max(runs, key=lambda run: run.steps_taken))
+    return Outcome(
+        method=name,
+        epsilon=epsilon,
+        delta=plan.budget.delta if plan.budget is not None else _DELTA,
+        noise=noise_origin(first),
+        simulated=first.simulated,
+        seeds=tuple(_seed(run, k) for k, run in enumerate(runs)),
+        learning_rate=first.manifest.get("learning_rate"),
+        # without noise nothing is clipped, however large the clip of the plan
+        clip=plan.exposure.clip if plan.sigma_cdp > 0 else None,
+        sigma_cdp=plan.sigma_cdp,
+        sigma_cor=_sigma_cor(plan),
+        # the smallest number: the table says "60 of 200" if a single seed stopped
+        steps=min(run.steps_taken for run in runs),
+        planned_steps=plan.exposure.steps,
+        # one reason is enough for a notice; usually all seeds stop for the same one
+        stopped=next((run.stopped for run in runs if run.stopped is not None), None),
+        final=final,
+        curve=Curve(tuple(longest), rows),
+        guarantee=None if guarantee is None else str(guarantee),
+        per_user_epsilon=None if guarantee is None else tuple(guarantee.per_user.tolist()),
+        adversaries=adversaries,
+        spent=None if guarantee is None else guarantee.epsilon,
     )
 
 
-def _whence(run: Run) -> str:
-    """Where a run's randomness came from: a seed, a secret one, or the secrets of real peers."""
+def make_report(
+    title: str,
+    methods: Sequence[Method],
+    outcomes: Sequence[Outcome],
+    graphs: Sequence[tuple[str, Topology]],
+    *,
+    subtitle: str = "",
+    tuning: Tuning | None = None,
+    repeat: Repeat | None = None,
+    notes: Sequence[str] = (),
+) -> Report:
+    """The report of these outcomes; its metrics are those that every outcome has."""
+    # peers measure less than the simulator, and may stand beside it
+    common = tuple(m for m in METRICS if all(m.name in outcome.final for outcome in outcomes))
+    return Report(
+        title=title,
+        subtitle=subtitle,
+        made=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        metrics=common,
+        methods=tuple(methods),
+        outcomes=tuple(outcomes),
+        graphs=tuple(GraphDrawing.of_topology(topology, name) for name, topology in graphs),
+        tuning=tuning,
+        repeat=repeat,
+        notes=(*notes, *_limits(common, outcomes)),
+    )
+
+
+def report_of_runs(runs: Sequence[tuple[str, Run]], command: str) -> Report:
+    """The report of saved runs, each of them a method of its own.
+
+    Args:
+        runs: The runs by their names.
+        command: The command that makes this report again.
+
+    Raises:
+        InputError: If the runs are of different tasks.
+    """
+    tasks = {run.manifest.get("task", {}).get("name", "run") for _, run in runs}
+    if len(tasks) > 1:
+        names = ", ".join(sorted(tasks))
+        raise InputError(f"these runs are of different tasks ({names}); report them apart")
+    # equal graphs have equal digests, whatever they are called
+    one_graph = len({run.plan.topology.digest for _, run in runs}) == 1
+    methods, outcomes, graphs = [], [], {}
+    for name, run in runs:
+        graph, graph_text = _graph_name(run, one_graph)
+        graphs[graph] = run.plan.topology
+        # the name of the folder tells runs apart, which the name of a method may not
+        sentence = describe_method(method_kind(run.plan), graph, graph_text).sentence
+        methods.append(Method(name, method_kind(run.plan), graph, sentence))
+        outcomes.append(summarise_runs(name, _report_epsilon(run), [run]))
+    first = runs[0][1]
+    topology, manifest = first.plan.topology, first.manifest
+    plural = "s" if len(runs) > 1 else ""
+    return make_report(
+        f"{manifest.get('task', {}).get('name', 'run')}: {len(runs)} run{plural}",
+        methods,
+        outcomes,
+        list(graphs.items()),
+        subtitle=topology.description if len(graphs) == 1 else f"{topology.users} users",
+        repeat=Repeat(
+            command=command,
+            versions=manifest.get("versions", {}),
+            seconds=manifest.get("seconds"),
+            options={k: manifest[k] for k in ("task", "recipe", "engine") if k in manifest},
+        ),
+    )
+
+
+def noise_origin(run: Run) -> NoiseOrigin:
+    """Where the noise of a run came from."""
     engine = run.manifest.get("engine")
     if isinstance(engine, dict) and engine.get("name") == "peers":
         return "peers"
     return "seed" if run.simulated else "secret"
 
 
-def _named(run: Run, alone: bool) -> tuple[str, str | None]:
-    """The name of a run's graph, and what a sentence calls it if it has none."""
+def _limits(metrics: Sequence[Metric], outcomes: Sequence[Outcome]) -> list[str]:
+    """What the guarantees do not cover."""
+    origins = {outcome.noise for outcome in outcomes}
+    notes = [_HONEST]
+    if any(metric.name == "loss" for metric in metrics):
+        notes.append(_LOSS)
+    by_origin: dict[NoiseOrigin, str] = {"seed": _SEED, "secret": _SECRET, "peers": _PEERS}
+    return notes + [note for origin, note in by_origin.items() if origin in origins]
+
+
+def _report_epsilon(run: Run) -> float | None:
+    """The budget, if the plan keeps within it; otherwise what the plan costs."""
+    # no noise, no guarantee
+    if _is_silent(run.plan):
+        return None
+    spent, budget = _guarantee(run).epsilon, run.plan.budget
+    # a plan made by hand may cost more than the budget it carries
+    return budget.epsilon if budget is not None and spent <= budget.epsilon else spent
+
+
+def _graph_name(run: Run, one_graph: bool) -> tuple[str, str | None]:
+    """The name of a run's graph, and how a sentence calls a graph without a name."""
     topology = run.plan.topology
-    if not alone:
+    # beside other graphs, "its own graph" would be ambiguous
+    if not one_graph:
         return topology.description, None
     if topology.family is not None:
         return repr(topology), None
-    called = "the federation's graph" if _whence(run) == "peers" else "its own graph"
-    return called, called
+    name = "the federation's graph" if noise_origin(run) == "peers" else "its own graph"
+    return name, name
 
 
-def _privacy(run: Run) -> dict[str, Any]:
-    """What the steps taken cost, against the plan's adversary and (where that is quick) against the
-    others.
-    """
-    guarantee = _guarantee(run)
-    listed = [] if run.plan.adversary.average_only else run.plan.listed_adversaries()
-    if run.plan.exposure.unit == "example":  # each takes seconds: the two that say most
-        listed = [a for a in listed if a in (run.plan.adversary, Adversary.everyone())]
-    rows = []
-    for adversary in listed:
-        g = (
-            guarantee
-            if adversary == guarantee.adversary
-            else run.guarantee_at(guarantee.delta, adversary)
-        )
-        rows.append(
-            {
-                "adversary": str(adversary),
-                "epsilon": _json(g.epsilon),
-                "exact": g.exact,
-                "worst_user": g.worst_user,
-            }
-        )
-    return {
-        "spent": _json(guarantee.epsilon),
-        "guarantee": str(guarantee),
-        "per_user_epsilon": [_json(e) for e in guarantee.per_user.tolist()],
-        "adversaries": rows,
-    }
+def _privacy(run: Run) -> tuple[Guarantee, tuple[AdversaryEpsilon, ...]]:
+    """The guarantee against the plan's adversary, and epsilon against each adversary."""
+    guarantee, plan = _guarantee(run), run.plan
+    listed = [] if plan.adversary.average_only else plan.listed_adversaries()
+    if plan.exposure.unit == "example":  # each takes seconds: the two that say most
+        listed = [a for a in listed if a in (plan.adversary, Adversary.everyone())]
+    rows = PlanAnswer(plan, guarantee).adversary_rows(
+        listed, lambda adversary: run.guarantee_at(guarantee.delta, adversary)
+    )
+    return guarantee, tuple(
+        AdversaryEpsilon(str(row.adversary), row.epsilon, row.exact, row.worst_user) for row in rows
+    )
 
 
 def _guarantee(run: Run) -> Guarantee:
-    """At the budget's delta; a plan made by hand has none, and is asked about the usual one."""
+    """At the budget's delta, or at the usual delta for a plan without a budget."""
     return run.guarantee if run.plan.budget is not None else run.guarantee_at(_DELTA)
 
 
-def _sigma_cor(plan: NoisePlan) -> Any:
-    c = plan.sigma_cor
-    return c if isinstance(c, float) else {"low": min(c, default=0.0), "high": max(c, default=0.0)}
+def _is_silent(plan: NoisePlan) -> bool:
+    return plan.sigma_cdp == 0 and not any(np.atleast_1d(plan.sigma_cor))
 
 
-def _whole(run: Run) -> bool:
-    """Diverged runs have no last value worth showing."""
-    return all(math.isfinite(value) for value in run.metrics.values())
+def _seed(run: Run, number: int) -> int:
+    """The seed of a simulation; runs without a known seed are numbered."""
+    seed = run.manifest.get("seed")
+    # the manifest of a private run says "secret", and that of a peer nothing
+    return seed if isinstance(seed, int) else number
 
 
-def _padded(values: Sequence[float], length: int) -> list[float | None]:
-    return [_finite(value) for value in values] + [None] * (length - len(values))
+def _sigma_cor(plan: NoisePlan) -> float | SigmaRange:
+    sigma = plan.sigma_cor
+    if isinstance(sigma, float):
+        return sigma
+    # a graph without edges has no sigma_cor
+    return SigmaRange(min(sigma, default=0.0), max(sigma, default=0.0))
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _final_value(run: Run, metric: str) -> float | None:
+    """The last value; None for a run that diverged, whatever its other metrics say."""
+    diverged = not all(math.isfinite(value) for value in run.metrics.values())
+    # accuracy of a diverged model is finite, but means nothing
+    return None if diverged else run.metrics[metric]
 
 
-def _json(value: float) -> float | str:
-    return "inf" if math.isinf(value) else value
+def _pad(values: Sequence[float], length: int) -> tuple[float | None, ...]:
+    known = [value if math.isfinite(value) else None for value in values]
+    return (*known, *[None] * (length - len(values)))

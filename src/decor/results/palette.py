@@ -1,27 +1,29 @@
-"""Colours and marks: one look for a method on the page, in the figures and in every scheme."""
+"""Colours and marks: one look for each method, in every figure and in both colour schemes."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from .report_data import Data
+from .report_data import Method, MethodKind
+
+Mark = Literal["circle", "square", "diamond", "triangle"]
 
 
 @dataclass(frozen=True)
 class Style:
-    """How one method is drawn: its colour on white and on black, the mark of a point, and whether
-    its line is dashed.
-    """
+    """How one method is drawn: its colours on white and on black, its mark, and its line."""
 
     light: str
     dark: str
-    mark: str
+    mark: Mark
     dashed: bool
 
 
-# told apart by people with any kind of colour vision, and by their marks without colour; 3:1 or
-# more against their background
+# Distinct for every kind of colour vision, and by their marks without colour; contrast of at least
+# 3:1 with the background (tests/results/test_figures.py measures both).
 HUES: dict[str, tuple[tuple[str, str], ...]] = {
     "decor": (
         ("#2b62ad", "#4f94ec"),
@@ -35,41 +37,22 @@ HUES: dict[str, tuple[tuple[str, str], ...]] = {
     "local": (("#c76a12", "#f09a3e"), ("#a04a1c", "#d9783f")),
     "none": (("#6b7488", "#98a2b5"), ("#8a7f73", "#b3a898")),
 }
-MARKS: dict[str, tuple[str, ...]] = {
+MARKS: dict[str, tuple[Mark, ...]] = {
     "decor": ("circle", "square", "diamond", "triangle", "circle", "square"),
     "central": ("diamond", "triangle"),
     "local": ("triangle", "square"),
     "none": ("circle", "square"),
 }
-RAMP = (
-    "#fde725",
-    "#c2df23",
-    "#86d549",
-    "#52c569",
-    "#2ab07f",
-    "#1e9b8a",
-    "#25858e",
-    "#2d708e",
-    "#38588c",
-    "#433e85",
-    "#482173",
-    "#440154",
-)
-"""Colours for a small to a large epsilon: matplotlib's viridis_r, as in the other pictures of
-graphs.
-"""
 
 
-def styles(data: Data) -> list[Style]:
-    """The style of every method, in order: the hue says its kind, and methods of one kind go
-    through that kind's hues.
-    """
-    met: Counter[str] = Counter()
-    found = []
-    for method in data["methods"]:
-        kind = method["kind"]
-        turn = met[kind]
-        met[kind] += 1
+def styles(methods: Sequence[Method]) -> list[Style]:
+    """The style of each method: the hue shows its kind, and methods of one kind take turns."""
+    seen: Counter[MethodKind] = Counter()
+    chosen = []
+    for method in methods:
+        kind, turn = method.kind, seen[method.kind]
+        seen[kind] += 1
+        # more methods than hues: colours repeat, and the legend still names each line
         light, dark = HUES[kind][turn % len(HUES[kind])]
-        found.append(Style(light, dark, MARKS[kind][turn % len(MARKS[kind])], kind == "none"))
-    return found
+        chosen.append(Style(light, dark, MARKS[kind][turn % len(MARKS[kind])], kind == "none"))
+    return chosen

@@ -1,249 +1,119 @@
-"""Pictures, drawn without a screen: the couples curve, epsilon against every adversary, the graph
-coloured by exposure.
-"""
+"""Figures of plans and graphs: noise pairs, epsilon against each adversary, the coloured graph."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.collections import LineCollection
-from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator
 
 from decor.arrays import Floats
-from decor.errors import InputError
 from decor.graph.topology import Topology
 from decor.privacy import baselines
+from decor.privacy.answer import AdversaryRow, PlanAnswer
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
-from decor.text import rounded_up
 
+from .axes import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    draw_graph,
+    draw_histogram,
+    save_figure,
+    set_logarithmic,
+    style_axes,
+)
 from .graph_layout import places
-
-INK, BLUE, ORANGE, GREY = "#1f2430", "#2f6db5", "#d9822b", "#9aa3b2"
-COLOURS = "viridis_r"
-DRAWN_USERS = 1500
-"""Above this many users a graph is shown as the distribution of exposures instead."""
+from .report_data import MAX_DRAWN_USERS
 
 
-def plan_figure(
-    plan: NoisePlan,
-    guarantee: Guarantee,
-    against: Sequence[tuple[str, Guarantee]],
-    path: str | Path,
-) -> None:
-    """Everything about a plan: its couples (if it has a budget), epsilon against each adversary,
-    and the graph.
+def plan_figure(answer: PlanAnswer, rows: Sequence[AdversaryRow], path: str | Path) -> None:
+    """Writes a figure of a plan: its noise pairs, epsilon against each adversary, and the graph.
+
+    Args:
+        answer: The plan. Its noise pairs are drawn if it has a budget and the graph is small.
+        rows: The adversaries to draw, from `answer.adversary_rows`.
+        path: The file; its suffix chooses the format.
     """
-    curve = (
-        plan.budget is not None
-        and plan.adversary.colluders is not None
-        and plan.topology.users <= DRAWN_USERS
-    )
-    figure = Figure(figsize=(15 if curve else 10.5, 4.8), layout="constrained")
-    axes = figure.subplots(1, 3 if curve else 2)
-    if curve:
-        _couples(axes[0], plan)
-    _against(axes[-2], against, guarantee)
-    _graph(figure, axes[-1], plan.topology, guarantee.per_user, "epsilon", str(guarantee.adversary))
-    figure.suptitle(
-        f"{plan.topology.description}, {plan.exposure.steps:,} steps", color=INK, weight="bold"
-    )
-    save(figure, path)
+    plan, guarantee = answer.plan, answer.guarantee
+    small = plan.topology.users <= MAX_DRAWN_USERS
+    # the adversary "everyone" knows all edge noise: there are no pairs to choose from
+    has_pairs = plan.budget is not None and plan.adversary.colluders is not None and small
+    figure = Figure(figsize=(15 if has_pairs else 10.5, 4.8), layout="constrained")
+    axes = figure.subplots(1, 3 if has_pairs else 2)
+    if has_pairs:
+        _draw_noise_pairs(axes[0], plan)
+    _draw_adversaries(axes[-2], rows, guarantee)
+    title = f"Each user, against {guarantee.adversary}"
+    _draw_topology(figure, axes[-1], plan.topology, guarantee.per_user, "epsilon", title)
+    heading = f"{plan.topology.description}, {plan.exposure.steps:,} steps"
+    figure.suptitle(heading, color=INK, weight="bold")
+    save_figure(figure, path)
 
 
 def graph_figure(topology: Topology, exposures: Floats, ratio: float, path: str | Path) -> None:
-    """The graph, coloured by how exposed everybody is to an eavesdropper (1 is local DP)."""
+    """Writes the graph, coloured by each user's exposure to an eavesdropper (1 is local DP)."""
     figure = Figure(figsize=(7, 6), layout="constrained")
-    axis = figure.subplots()
-    _graph(
-        figure,
-        axis,
-        topology,
-        exposures,
-        "exposure (1 = local DP)",
-        f"eavesdropper, ratio {ratio:g}",
-    )
-    save(figure, path)
+    title = f"Each user, against eavesdropper, ratio {ratio:g}"
+    label = "exposure (1 = local DP)"
+    _draw_topology(figure, figure.subplots(), topology, exposures, label, title)
+    save_figure(figure, path)
 
 
-def _couples(axis: Any, plan: NoisePlan) -> None:
+def _draw_noise_pairs(axis: Any, plan: NoisePlan) -> None:
     assert plan.budget is not None
+    # a large graph needs seconds for each point
     curve = plan.couples(np.geomspace(1e-2, 1e5, 60 if plan.topology.users <= 64 else 15))
-    central = baselines.central(plan.topology, plan.exposure, plan.budget, any_delta=True).sigma_cdp
-    local = baselines.local(plan.topology, plan.exposure, plan.budget, any_delta=True).sigma_cdp
+    shared = (plan.topology, plan.exposure, plan.budget)
+    central = baselines.central(*shared, any_delta=True).sigma_cdp
+    local = baselines.local(*shared, any_delta=True).sigma_cdp
     axis.plot(curve.sigma_cor, curve.sigma_cdp, color=BLUE, linewidth=2.2)
     for level, name, side in ((local, "local DP", "bottom"), (central, "central DP", "top")):
         axis.axhline(level, color=GREY, linewidth=1, linestyle="--")
-        axis.annotate(
-            name,
-            (1, level),
-            xycoords=("axes fraction", "data"),
-            ha="right",
-            va=side,
-            color=GREY,
-            fontsize=9,
-        )
+        right: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": side}
+        axis.annotate(name, (1, level), color=GREY, fontsize=9, **right)
+    # edges may differ: their root mean square is shown
     chosen = float(np.sqrt(np.mean(np.square(plan.sigma_cor))))
     if chosen > 0:
         axis.plot([chosen], [plan.sigma_cdp], "o", color=ORANGE, markersize=9, zorder=5)
-        axis.annotate(
-            "this plan",
-            (chosen, plan.sigma_cdp),
-            xytext=(8, 8),
-            textcoords="offset points",
-            color=ORANGE,
-            weight="bold",
-        )
+        above: dict[str, Any] = {"xytext": (8, 8), "textcoords": "offset points"}
+        point = (chosen, plan.sigma_cdp)
+        axis.annotate("this plan", point, color=ORANGE, weight="bold", **above)
+    # every sigma_cdp of use lies between those of central and local DP
     axis.set_ylim(central * 0.85, local * 1.25)
-    logarithmic(axis)
-    dress(
-        axis,
-        "Couples that spend the same budget",
-        "noise on every edge, sigma_cor",
-        "noise of every user, sigma_cdp",
-    )
+    set_logarithmic(axis)
+    x, y = "noise on every edge, sigma_cor", "noise of every user, sigma_cdp"
+    style_axes(axis, "Noise pairs that spend the same budget", x, y)
 
 
-def logarithmic(axis: Any) -> None:
-    """Both axes logarithmic, with numbers that people read."""
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
-    for way in (axis.xaxis, axis.yaxis):
-        way.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-
-
-def _against(axis: Any, against: Sequence[tuple[str, Guarantee]], chosen: Guarantee) -> None:
-    values = np.array([g.epsilon for _, g in against])
-    finite = np.where(np.isfinite(values), values, np.nan)
-    place = np.arange(len(against))[::-1]
-    colours = [ORANGE if g.adversary == chosen.adversary else BLUE for _, g in against]
-    axis.barh(place, np.nan_to_num(finite), color=colours, height=0.62)
-    axis.set_yticks(place, [name for name, _ in against])
-    for y, (_, g), value in zip(place, against, values, strict=True):
-        text = rounded_up(value) if g.exact else f"≤ {rounded_up(value)}"
-        axis.annotate(
-            text,
-            (0 if not np.isfinite(value) else value, y),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-            color=INK,
-        )
+def _draw_adversaries(axis: Any, rows: Sequence[AdversaryRow], chosen: Guarantee) -> None:
+    values = np.array([row.epsilon for row in rows])
+    heights = np.arange(len(rows))[::-1]
+    colours = [ORANGE if row.adversary == chosen.adversary else BLUE for row in rows]
+    # an infinite epsilon has no bar, only its text
+    lengths = np.where(np.isfinite(values), values, 0.0)
+    axis.barh(heights, lengths, color=colours, height=0.62)
+    axis.set_yticks(heights, [str(row.adversary) for row in rows])
+    beside: dict[str, Any] = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
+    for place, row, length in zip(heights, rows, lengths, strict=True):
+        axis.annotate(row.epsilon_text("≤"), (length, place), color=INK, **beside)
+    # space for the numbers beside the longest bar
     axis.margins(x=0.18)
-    dress(axis, "Who learns what", f"epsilon of the most exposed user, delta {chosen.delta:g}", "")
+    label = f"epsilon of the most exposed user, delta {chosen.delta:g}"
+    style_axes(axis, "Who learns what", label, "")
 
 
-def _graph(
+def _draw_topology(
     figure: Figure, axis: Any, topology: Topology, values: Floats, label: str, title: str
 ) -> None:
-    if topology.users > DRAWN_USERS:
-        axis.hist(values[np.isfinite(values)], bins=60, color=BLUE)
-        dress(axis, f"Everybody, against {title}", label, "users")
+    if topology.users > MAX_DRAWN_USERS:
+        draw_histogram(axis, values)
+        style_axes(axis, title, label, "users")
         return
-    at = places(topology)
-    axis.add_collection(
-        LineCollection(
-            list(at[topology.edges]),
-            colors=GREY,
-            linewidths=max(0.3, min(1.2, 60 / topology.users)),
-            zorder=1,
-        )
-    )
-    low, high = float(np.min(values)), float(np.max(values))
-    size = float(np.clip(6000 / topology.users, 14, 420))
-    if not np.isfinite(high):
-        axis.scatter(*at.T, s=size, color=ORANGE, zorder=2)
-        axis.annotate(
-            "infinite for everybody",
-            (0.5, 0.5),
-            xycoords="axes fraction",
-            ha="center",
-            weight="bold",
-            color=INK,
-        )
-    else:
-        alike = high - low <= 1e-9 * high
-        norm = (
-            Normalize(0, 2 * high)
-            if alike
-            else (LogNorm(low, high) if high > 20 * low > 0 else Normalize(low, high))
-        )
-        dots = axis.scatter(
-            *at.T,
-            c=values,
-            s=size,
-            cmap=COLOURS,
-            norm=norm,
-            edgecolors="white",
-            linewidths=1,
-            zorder=2,
-        )
-        if alike:
-            axis.annotate(
-                f"everybody: {rounded_up(high)}",
-                (0.5, 0.5),
-                xycoords="axes fraction",
-                ha="center",
-                va="center",
-                color=INK,
-                fontsize=12,
-            )
-        else:
-            figure.colorbar(dots, ax=axis, label=label, shrink=0.8)
-    if topology.users <= 64:
-        _name_users(axis, topology, at, values)
-    axis.set_aspect("equal")
-    axis.autoscale_view()
-    axis.margins(0.08)
-    axis.set_axis_off()
-    axis.set_title(f"Everybody, against {title}", color=INK, fontsize=11)
-
-
-def _name_users(axis: Any, topology: Topology, at: Floats, values: Floats) -> None:
-    """Short names inside the dots, black on the light end of the colours and white on the dark end;
-    long names below them.
-    """
-    low, high = float(np.min(values)), float(np.max(values))
-    for user, place in enumerate(at):
-        name = topology.name(user)
-        dark = not high - low > 1e-9 * high or (values[user] - low) / (high - low) > 0.45
-        style: dict[str, Any] = {"va": "center", "color": "white" if dark else "black"}
-        if len(name) > 3:
-            style = {"va": "top", "color": INK, "xytext": (0, -11), "textcoords": "offset points"}
-        axis.annotate(name, place, ha="center", fontsize=7, **style)
-
-
-def dress(axis: Any, title: str, x: str, y: str) -> None:
-    """Title, labels and a quiet grid."""
+    names = [topology.name(user) for user in range(topology.users)]
+    draw_graph(figure, axis, places(topology), topology.edges, values, names, label)
     axis.set_title(title, color=INK, fontsize=11)
-    axis.set_xlabel(x, color=INK)
-    axis.set_ylabel(y, color=INK)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(True, which="major", color="#e6e9ef", linewidth=0.8)
-    axis.set_axisbelow(True)
-
-
-def save(figure: Figure, path: str | Path) -> None:
-    """Writes a picture; the same answer draws the same file, because neither a date nor a random
-    name is inside.
-    """
-    try:
-        with rc_context({"svg.hashsalt": "decor"}), warnings.catch_warnings():
-            # a letter that the font has not is drawn as a box, which is no reason to fail
-            warnings.filterwarnings("ignore", "Glyph .* missing")
-            figure.savefig(
-                path,
-                dpi=150,
-                metadata={"Date": None} if str(path).lower().endswith(".svg") else None,
-            )
-    except (OSError, ValueError) as problem:
-        raise InputError(f"the picture {str(path)!r} cannot be written: {problem}") from None

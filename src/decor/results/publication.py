@@ -1,38 +1,35 @@
-"""What may be published of a private run: an allow-list of files and keys, and a model card."""
+"""What may be published of a private run: lists of allowed keys, and a model card."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
-from decor.text import rounded_up
+from decor.text import rounded_up, rounded_up_range
 
 CARD = "MODEL_CARD.md"
 MANIFEST = (
-    "simulated",
-    "task",
-    "learning_rate",
-    "seed",
-    "recipe",
-    "engine",
-    "noise",
-    "versions",
-    "run",
-    "federation",
+    *("simulated", "task", "learning_rate", "seed", "recipe", "engine", "noise", "versions"),
+    *("run", "federation"),
 )
-"""Keys of a manifest that depend on nothing private."""
+"""Keys of a manifest that do not depend on private data."""
 TASK = ("name", "users", "parameters")
 ENGINE = ("name", "dtype", "path", "user", "number", "timeout", "quorum")
 METRICS = ("step", "consensus", "test_loss", "accuracy")
-"""Metrics of the models alone, or on test data that the task has declared public: others are not
-kept by private runs.
+"""Metrics of the models alone, or on test data that the task has declared public.
+
+Private runs keep no others in their history.
 """
 
 
 def public_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The manifest without anything that the allow-list does not name."""
+    """The allowed keys of a manifest, and nothing else."""
+    # an allow-list: a key that a later version adds stays private until it is listed here
     public: dict[str, Any] = {name: manifest[name] for name in MANIFEST if name in manifest}
+    # these two hold nested values, some of them private
     for name, keys in (("task", TASK), ("engine", ENGINE)):
         if isinstance(manifest.get(name), dict):
             public[name] = {key: manifest[name][key] for key in keys if key in manifest[name]}
@@ -43,9 +40,9 @@ def public_metrics(
     manifest: dict[str, Any], history: dict[str, list[float]]
 ) -> dict[str, list[float]]:
     """The metrics that may be published."""
-    # before 0.2 peers kept metrics on any test data, declared public or not
-    kept = METRICS if "noise" in manifest else METRICS[:2]
-    return {name: values for name, values in history.items() if name in kept}
+    # peers before 0.2 kept metrics on any test data, declared public or not
+    allowed = METRICS if "noise" in manifest else METRICS[:2]
+    return {name: values for name, values in history.items() if name in allowed}
 
 
 def model_card(
@@ -56,33 +53,31 @@ def model_card(
     steps_taken: int,
     models: str,
 ) -> str:
-    """The model card: what the model is, what is promised about its data, and what is not.
+    """The model card: what the model is, its guarantee, and the limits of the guarantee.
 
     Args:
         plan: The noise plan of the run.
-        guarantee: What the run promises.
+        guarantee: The guarantee of the run.
         manifest: The public manifest.
         last: The last value of every public metric.
-        steps_taken: How many steps were taken.
-        models: The name of the file of models.
+        steps_taken: The number of steps that were taken.
+        models: The name of the models file.
     """
     task, exposure = manifest.get("task", {}), plan.exposure
-    unit = "the whole data of one user" if exposure.unit == "user" else "one record of one user"
+    unit = "all data of one user" if exposure.unit == "user" else "one example of one user"
     metrics = [
         f"- {name.replace('_', ' ')}: {value:.4g}"
         for name, value in last.items()
         if name in METRICS[2:]
     ]
-    stopped = (
-        f" The run stopped early: {guarantee.stopped}. The promise is the whole plan's."
-        if guarantee.stopped
-        else ""
-    )
-    versions = ", ".join(
-        f"{name} {version}" for name, version in manifest.get("versions", {}).items()
-    )
+    stopped = ""
+    if guarantee.stopped:
+        stopped = f" The run stopped early: {guarantee.stopped}. The guarantee is the whole plan's."
+    versions = [f"{name} {version}" for name, version in manifest.get("versions", {}).items()]
     epsilon, delta = rounded_up(guarantee.epsilon), rounded_up(guarantee.delta)
-    sigma_cdp = rounded_up(plan.sigma_cdp)
+    # all rounded up: epsilon and delta are not understated, and a copied sigma is enough noise
+    edges = np.atleast_1d(plan.sigma_cor)
+    sigma_cdp, sigma_cor = rounded_up(plan.sigma_cdp), rounded_up_range(min(edges), max(edges))
     return f"""# Model card: {task.get("name", "model")}
 
 ## Model
@@ -99,7 +94,7 @@ and their mean with `.average_model`.
 - protected: {unit}
 - epsilon {epsilon}, delta {delta} (the failure probability, noise tables included)
 - adversary: {guarantee.adversary.sentence}
-- noise: sigma_cdp {sigma_cdp} of each user, sigma_cor {_correlated(plan.sigma_cor)} on each edge
+- noise: sigma_cdp {sigma_cdp} of each user, sigma_cor {sigma_cor} on each edge
 - gradients clipped to {exposure.clip:g}
 
 This folder holds the models, the plan and public metrics. Nothing else in it depends on the
@@ -111,20 +106,13 @@ training data.
 
 ## Limits
 
-The promise is about what the models and messages reveal of the training data, for users who follow
-the protocol. It says nothing about other releases from the same data (their budgets add up), about
-how the model performs on other people than those it was trained on, or about its fitness for a
-purpose. Intended use, the origin of the data and the owner are for the publisher to state.
+The guarantee covers what the models and messages reveal about the training data, for users who
+follow the protocol. It does not cover other releases from the same data (their budgets add up), how
+the model performs on people it was not trained on, or its fitness for a purpose. The publisher must
+state the intended use, the origin of the data and the owner.
 
 ## Repeat
 
-Made with {versions or "decor"}. `decor account --plan plan.json` computes the promise again.
+Made with {", ".join(versions) or "decor"}. `decor account --plan plan.json` computes the
+guarantee again.
 """
-
-
-def _correlated(sigma: float | tuple[float, ...]) -> str:
-    return (
-        rounded_up(sigma)
-        if isinstance(sigma, float)
-        else f"{rounded_up(min(sigma))} to {rounded_up(max(sigma))}"
-    )

@@ -1,339 +1,380 @@
-"""The report data: one plain dictionary from which the page, the figures and the terminal table are
-made.
+"""The data of a report, from which the page, the figures and the terminal table are made.
 
-It holds only what JSON can hold. An infinite epsilon is the string "inf", a value that does not
-exist (a seed that diverged) is None, and nothing is NaN. `check` says what is missing or wrong
-before anything is drawn. Its keys (those with ? may be absent):
-
-    format "decor-report-1", title, subtitle?, made? (ISO time), notes? [sentence] metrics [{name,
-    label, better: "higher" | "lower", percent?: the values are fractions of 1}], the main one first
-    methods [{name, kind: one of KINDS, graph?: name of a graph, sentence?}] outcomes [{method,
-    epsilon: the budget, the same number for all methods that are compared (None: no privacy),
-    seeds,
-               noise?: where it came from, one of NOISE (of "secret" and "peers" the seeds only
-               number the runs),
-               final: {metric: one value per seed}, curve?: {step: [...], metric: [one list per
-               seed]}, guarantee?: a sentence, delta?, spent?: the epsilon really spent,
-               learning_rate?, clip?, sigma_cdp?, sigma_cor?: number or {low, high}, steps?,
-               planned_steps?, stopped?: why it ended early, per_user_epsilon?: one per user of the
-               method's graph, adversaries?: [{adversary, epsilon, exact?, worst_user?}]}], one for
-               a method and epsilon
-    graphs? [{name, users or places, description?, edges?, labels?}], as `drawn_graph` makes them
-    tuning? {warning, criterion?, grid?}, repeat? {command?, versions?, machine?, seconds?,
-    options?, files?}
+`Report.to_json` is the file format "decor-report-1": report.json of a comparison, and one list of
+outcomes for each file outcomes/*.json. In JSON an infinite epsilon is "inf", and a value that does
+not exist (a seed that diverged) is null.
 """
 
 from __future__ import annotations
 
-import json
-import math
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
 
 from decor.errors import InputError
 from decor.graph.topology import Topology
 
+from .audit_summary import AuditSummary
+from .graph_layout import places
+from .json_dataclass import Epsilon, JsonRecord, Settings, from_json, wrong_value
+
 FORMAT = "decor-report-1"
-KINDS = ("decor", "central", "local", "none")
-NOISE = ("seed", "secret", "peers")
-DRAWN_USERS = 1500
+MAX_DRAWN_USERS = 1500
 """Above this many users a graph is shown as the distribution of epsilons instead."""
-DRAWN_EDGES = 20_000
+MAX_DRAWN_EDGES = 20_000
 
-Data = dict[str, Any]
+MethodKind = Literal["decor", "central", "local", "none"]
+"""DECOR, one of its two baselines (central DP, local DP), or training without privacy."""
 
+NoiseOrigin = Literal["seed", "secret", "peers"]
+"""Where the noise came from: a known seed (a simulation), a secret seed, or each peer's secrets.
 
-def number(value: Any) -> float:
-    """A number of the report data as a float: "inf" is infinity."""
-    return math.inf if value == "inf" else float(value)
+Without a known seed the `seeds` of an outcome only number its runs.
+"""
 
+GridEnd = Literal["smallest", "largest"]
+"""The end of the grid of learning rates at which the best one was found."""
 
-def by_peers(data: Data) -> bool:
-    """Whether all of it was reached by real peers, who have no seeds."""
-    return all(outcome.get("noise") == "peers" for outcome in data["outcomes"])
-
-
-def check(data: Data) -> None:
-    """Raise InputError, naming the place, unless this is complete and consistent report data."""
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        found = data.get("format") if isinstance(data, dict) else type(data).__name__
-        raise InputError(
-            f"this is not report data: its format is {found!r} where {FORMAT!r} is needed."
-        )
-    try:
-        json.dumps(data, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as problem:
-        raise InputError(
-            f"the report data is not plain JSON ({problem}): give lists, text and finite numbers, "
-            '"inf" for an infinite epsilon '
-            "and None for a value that does not exist."
-        ) from None
-    _text(data, "title", "report")
-    for key in ("subtitle", "made"):
-        _text(data, key, "report", optional=True)
-    _check_metrics(_list(data, "metrics", "report"))
-    graphs = {g["name"]: g for g in _check_graphs(data.get("graphs") or [])}
-    methods = _check_methods(_list(data, "methods", "report"), graphs)
-    _check_outcomes(data, methods, graphs)
-    _check_surroundings(data)
+Seeds = tuple[float | None, ...]
+"""One value for each seed; None where the run diverged."""
 
 
-def drawn_graph(topology: Topology, name: str) -> dict[str, Any]:
-    """A topology as an entry of `graphs`: where everybody is drawn, who talks to whom; without both
-    where it is too large.
+@dataclass(frozen=True)
+class Metric(JsonRecord):
+    """What was measured; values of a metric in percent are stored as fractions of 1."""
+
+    name: str
+    label: str
+    better: Literal["higher", "lower"]
+    percent: bool = False
+
+    optional_keys: ClassVar = frozenset({"percent"})
+
+    @property
+    def scale(self) -> float:
+        """The factor from a stored value to the value that is shown."""
+        return 100.0 if self.percent else 1.0
+
+    @property
+    def unit(self) -> str:
+        return "%" if self.percent else ""
+
+    @property
+    def heading(self) -> str:
+        """The name of a column or of an axis."""
+        return f"{self.label}, %" if self.percent else self.label
+
+
+@dataclass(frozen=True)
+class Method(JsonRecord):
+    """One of the compared methods; `graph` is the name of a `GraphDrawing` of the report."""
+
+    name: str
+    kind: MethodKind
+    graph: str | None = None
+    sentence: str = ""
+
+
+@dataclass(frozen=True)
+class SigmaRange(JsonRecord):
+    """The smallest and the largest sigma_cor of a plan whose edges differ."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class AdversaryEpsilon(JsonRecord):
+    """Epsilon of the most exposed user against one adversary; an upper bound unless `exact`."""
+
+    adversary: str
+    epsilon: Epsilon
+    exact: bool = True
+    worst_user: int | None = None
+
+
+@dataclass(frozen=True)
+class Curve(JsonRecord):
+    """Metrics over the steps: for each metric one row of values for each seed."""
+
+    steps: tuple[float, ...]
+    rows: dict[str, tuple[Seeds, ...]]
+
+    # in JSON the steps stand among the metrics, under the name "step"
+    def to_json(self) -> dict[str, Any]:
+        rows = {name: [list(row) for row in rows] for name, rows in self.rows.items()}
+        return {"step": list(self.steps), **rows}
+
+    @classmethod
+    def from_json(cls, value: object, where: str = "curve") -> Self:
+        if not isinstance(value, dict):
+            raise wrong_value(where, value, "an object")
+        steps = from_json(tuple[float, ...], value.get("step"), f"{where}.step")
+        rows = {name: item for name, item in value.items() if name != "step"}
+        return cls(steps, from_json(dict[str, tuple[Seeds, ...]], rows, where))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome(JsonRecord):
+    """What one method reached with one budget, and what it guarantees.
+
+    Attributes:
+        method: The name of the method.
+        epsilon: The budget, the same number for all methods that are compared; None: no privacy.
+        delta: The failure probability of the guarantee.
+        noise: Where the noise came from.
+        simulated: Whether the noise can be subtracted, because its seed is known.
+        seeds: One seed for each run.
+        learning_rate: The learning rate of all runs.
+        clip: The clipping threshold; None where gradients are not clipped.
+        sigma_cdp: The noise of each user.
+        sigma_cor: The noise of each edge.
+        steps: The smallest number of steps that a run took.
+        planned_steps: The number of steps of the plan.
+        stopped: Why a run ended early.
+        final: The last value of each metric.
+        curve: The metrics over the steps.
+        guarantee: The guarantee as a sentence.
+        per_user_epsilon: One epsilon for each user of the method's graph.
+        adversaries: Epsilon against each adversary.
+        spent: The epsilon that the plan really costs, which may be below the budget.
+        edge: Set where the learning rate is at an end of its grid, so a better one may exist.
     """
-    entry: dict[str, Any] = {
-        "name": name,
-        "description": topology.description,
-        "users": topology.users,
-    }
-    if topology.users <= DRAWN_USERS:
-        from .graph_layout import places
 
-        entry["places"] = [[round(float(x), 4), round(float(y), 4)] for x, y in places(topology)]
-        entry["labels"] = [topology.name(user) for user in range(topology.users)]
-        if topology.edge_count <= DRAWN_EDGES:
-            entry["edges"] = [[int(u), int(v)] for u, v in topology.edges]
-    return entry
+    method: str
+    epsilon: Epsilon | None = None
+    delta: float | None = None
+    noise: NoiseOrigin = "seed"
+    simulated: bool | None = None
+    seeds: tuple[int, ...]
+    learning_rate: float | None = None
+    clip: float | None = None
+    sigma_cdp: float | None = None
+    sigma_cor: float | SigmaRange | None = None
+    steps: int | None = None
+    planned_steps: int | None = None
+    stopped: str | None = None
+    final: dict[str, Seeds]
+    curve: Curve | None = None
+    guarantee: str | None = None
+    per_user_epsilon: tuple[Epsilon, ...] | None = None
+    adversaries: tuple[AdversaryEpsilon, ...] = ()
+    spent: Epsilon | None = None
+    edge: GridEnd | None = None
 
-
-def _bad(where: str, value: Any, wanted: str) -> InputError:
-    shown = repr(value)
-    return InputError(
-        f"report data, {where}: {shown if len(shown) <= 80 else shown[:77] + '...'} "
-        f"where {wanted} is needed."
-    )
-
-
-def _text(holder: Data, key: str, where: str, optional: bool = False) -> str:
-    value = holder.get(key)
-    if value is None and optional:
-        return ""
-    if not isinstance(value, str) or (not optional and not value.strip()):
-        raise _bad(f"{where}.{key}", value, "some text")
-    return value
+    optional_keys: ClassVar = frozenset({"simulated", "spent"})
 
 
-def _list(holder: Data, key: str, where: str) -> list[Any]:
-    value = holder.get(key)
-    if not isinstance(value, list) or not value:
-        raise _bad(f"{where}.{key}", value, "a list with at least one entry")
-    return value
+@dataclass(frozen=True)
+class GraphDrawing(JsonRecord):
+    """A graph, with the places of its users and its edges where it is small enough to draw."""
+
+    name: str
+    description: str = ""
+    users: int | None = None
+    places: tuple[tuple[float, float], ...] | None = None
+    labels: tuple[str, ...] | None = None
+    edges: tuple[tuple[int, int], ...] | None = None
+
+    optional_keys: ClassVar = frozenset({"places", "labels", "edges"})
+
+    @classmethod
+    def of_topology(cls, topology: Topology, name: str) -> GraphDrawing:
+        """Lays out a topology; a large one has no places, or places without edges."""
+        users = topology.users
+        # a layout of thousands of users takes minutes, and shows only a cloud
+        if users > MAX_DRAWN_USERS:
+            return cls(name, topology.description, users)
+        # four digits are a hundredth of a pixel
+        drawn = tuple((round(float(x), 4), round(float(y), 4)) for x, y in places(topology))
+        labels = tuple(topology.name(user) for user in range(users))
+        edges = None
+        if topology.edge_count <= MAX_DRAWN_EDGES:
+            edges = tuple((int(u), int(v)) for u, v in topology.edges)
+        return cls(name, topology.description, users, drawn, labels, edges)
+
+    @property
+    def size(self) -> int:
+        """The number of users; files may leave it to the number of places."""
+        return self.users or len(self.places or ())
+
+    def label(self, user: int) -> str:
+        """The name of a user, or its number where the graph is too large to have names."""
+        return self.labels[user] if self.labels and user < len(self.labels) else str(user)
 
 
-def _number(
-    value: Any,
-    where: str,
-    *,
-    infinite: bool = False,
-    optional: bool = False,
-    least: float = -math.inf,
-) -> None:
-    if (value is None and optional) or (value == "inf" and infinite):
-        return
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or value < least
-    ):
-        limit = "" if least == -math.inf else f" of at least {least:g}"
-        raise _bad(
-            where,
-            value,
-            f"a number{limit}"
-            + (' or "inf"' if infinite else "")
-            + (" or None" if optional else ""),
-        )
+@dataclass(frozen=True, kw_only=True)
+class Tuning(JsonRecord):
+    """How settings were chosen, and the warning that no epsilon counts the choice."""
+
+    tuned: bool = True
+    criterion: str = ""
+    grid: Settings | None = None
+    warning: str = ""
 
 
-def _each(entries: Any, where: str) -> list[Data]:
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise _bad(where, entries, "a list of dictionaries")
-    return entries
+@dataclass(frozen=True, kw_only=True)
+class Repeat(JsonRecord):
+    """How to repeat the report."""
+
+    command: str = ""
+    versions: Settings | None = None
+    machine: str | None = None
+    seconds: float | None = None
+    options: Settings | None = None
+    files: Settings | None = None
+
+    optional_keys: ClassVar = frozenset({"machine", "files"})
 
 
-def _unique(names: Sequence[Any], where: str) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise _bad(where, name, "a name that no other entry has")
+@dataclass(frozen=True, kw_only=True)
+class Report(JsonRecord):
+    """All data of a report. `metrics` starts with the main one; `made` is an ISO time.
 
+    `audits` are the saved audits of the runs by name; None where the report is not about runs.
+    """
 
-def _check_metrics(metrics: list[Any]) -> None:
-    for k, metric in enumerate(_each(metrics, "metrics")):
-        where = f"metrics[{k}]"
-        if _text(metric, "name", where) == "step":
-            raise _bad(f"{where}.name", "step", "another name (a curve keeps its steps there)")
-        _text(metric, "label", where)
-        if metric.get("better") not in ("higher", "lower"):
-            raise _bad(f"{where}.better", metric.get("better"), '"higher" or "lower"')
-        if not isinstance(metric.get("percent", False), bool):
-            raise _bad(
-                f"{where}.percent",
-                metric["percent"],
-                "True (the values are fractions of 1) or False",
+    title: str
+    subtitle: str = ""
+    made: str = ""
+    metrics: tuple[Metric, ...]
+    methods: tuple[Method, ...]
+    outcomes: tuple[Outcome, ...]
+    graphs: tuple[GraphDrawing, ...] = ()
+    tuning: Tuning | None = None
+    repeat: Repeat | None = None
+    notes: tuple[str, ...] = ()
+    audits: tuple[tuple[str, AuditSummary], ...] | None = None
+
+    optional_keys: ClassVar = frozenset({"audits"})
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, **super().to_json()}
+
+    @classmethod
+    def from_json(cls, value: object, where: str = "") -> Self:
+        """Reads report.json of this or an earlier version; audits are not read back.
+
+        Raises:
+            InputError: If the file is of another format, or incomplete, or inconsistent.
+        """
+        found = value.get("format") if isinstance(value, dict) else type(value).__name__
+        if not isinstance(value, dict) or found != FORMAT:
+            raise InputError(
+                f"this is not report data: its format is {found!r} where {FORMAT!r} is needed."
             )
-    _unique([metric["name"] for metric in metrics], "metrics[].name")
+        # audits belong to runs, and are read from their folders (load_audit)
+        report = super().from_json({k: v for k, v in value.items() if k != "audits"}, where)
+        _check(report)
+        return report
+
+    @property
+    def epsilons(self) -> list[float]:
+        """The budgets, in increasing order."""
+        return sorted({o.epsilon for o in self.outcomes if o.epsilon is not None})
+
+    @property
+    def only_peers(self) -> bool:
+        """Whether all runs were made by real peers, which have no seeds."""
+        return all(outcome.noise == "peers" for outcome in self.outcomes)
+
+    def kind(self, method: str) -> MethodKind:
+        return next(m.kind for m in self.methods if m.name == method)
+
+    def outcome(self, method: str, epsilon: float | None) -> Outcome | None:
+        """The outcome of a method at a budget; without privacy it is the same at every budget."""
+        own = {o.epsilon: o for o in self.outcomes if o.method == method}
+        # the budget's own outcome first
+        return own.get(epsilon) or own.get(None)
+
+    def graph(self, method: str) -> GraphDrawing | None:
+        """The graph of a method, if the report has it."""
+        wanted = next((m.graph for m in self.methods if m.name == method), None)
+        return next((g for g in self.graphs if g.name == wanted), None)
+
+    def metric(self, name: str) -> Metric:
+        """The metric of this name; InputError lists the metrics where there is none."""
+        for metric in self.metrics:
+            if metric.name == name:
+                return metric
+        names = ", ".join(metric.name for metric in self.metrics)
+        raise InputError(f"there is no metric {name!r}: choose from {names}.")
+
+    @property
+    def first_guarantee(self) -> Outcome | None:
+        """The outcome whose guarantee is shown first: DECOR's, where there is one."""
+        private = [outcome for outcome in self.outcomes if outcome.guarantee]
+        # stable: among methods of one kind the first of the report comes first
+        private.sort(key=lambda outcome: self.kind(outcome.method) != "decor")
+        return private[0] if private else None
 
 
-def _check_graphs(graphs: Any) -> list[Data]:
-    for k, graph in enumerate(_each(graphs, "graphs")):
-        where = f"graphs[{k}]"
-        _text(graph, "name", where)
-        _text(graph, "description", where, optional=True)
-        users = graph_users(graph)
-        if users is None:
-            raise _bad(
-                f"{where}.users", graph.get("users"), "the number of users (or their places)"
-            )
-        for key in ("places", "labels"):
-            if graph.get(key) is not None and (
-                not isinstance(graph[key], list) or len(graph[key]) != users
-            ):
-                raise _bad(
-                    f"{where}.{key}", graph[key], f"a list with one entry for each of {users} users"
-                )
-        for place in graph.get("places") or []:
-            _pair(place, f"{where}.places", "a place [x, y]")
-        for edge in graph.get("edges") or []:
-            _pair(edge, f"{where}.edges", "an edge [i, j]")
-            if not all(isinstance(end, int) and 0 <= end < users for end in edge):
-                raise _bad(f"{where}.edges", edge, f"two users from 0 to {users - 1}")
-        if not all(isinstance(label, str) for label in graph.get("labels") or []):
-            raise _bad(f"{where}.labels", graph["labels"], "text for everybody")
-    _unique([graph["name"] for graph in graphs], "graphs[].name")
-    return list(graphs)
-
-
-def graph_users(graph: Data) -> int | None:
-    """How many users an entry of `graphs` has; None where it does not say."""
-    places, users = graph.get("places"), graph.get("users")
-    if isinstance(users, int) and users > 0:
-        return users
-    return len(places) if isinstance(places, list) and places else None
-
-
-def _pair(value: Any, where: str, wanted: str) -> None:
-    if not isinstance(value, list) or len(value) != 2:
-        raise _bad(where, value, wanted)
-    for part in value:
-        _number(part, where)
-
-
-def _check_methods(methods: list[Any], graphs: dict[str, Data]) -> dict[str, Data]:
-    for k, method in enumerate(_each(methods, "methods")):
-        where = f"methods[{k}]"
-        _text(method, "name", where)
-        _text(method, "sentence", where, optional=True)
-        if method.get("kind") not in KINDS:
-            raise _bad(f"{where}.kind", method.get("kind"), " or ".join(map(repr, KINDS)))
-        if method.get("graph") is not None and graphs and method["graph"] not in graphs:
-            raise _bad(
-                f"{where}.graph",
-                method["graph"],
-                f"None or one of the graphs ({', '.join(graphs)})",
-            )
-    _unique([method["name"] for method in methods], "methods[].name")
-    return {method["name"]: method for method in methods}
-
-
-def _check_outcomes(data: Data, methods: dict[str, Data], graphs: dict[str, Data]) -> None:
-    seen = set()
-    for k, outcome in enumerate(_each(_list(data, "outcomes", "report"), "outcomes")):
+def _check(report: Report) -> None:
+    """Refuses a file whose parts do not fit together, before anything is drawn from it."""
+    if not report.title.strip():
+        raise wrong_value("title", report.title, "text")
+    for part in ("metrics", "methods", "outcomes"):
+        if not getattr(report, part):
+            raise wrong_value(part, [], "a list with at least one entry")
+    for part in ("metrics", "methods", "graphs"):
+        _check_unique([entry.name for entry in getattr(report, part)], f"{part}[].name")
+    # a method with a budget is one panel of the page, and one row to choose
+    _check_unique([(o.method, o.epsilon) for o in report.outcomes], "outcomes[].epsilon")
+    # graphs before outcomes, whose numbers of users are compared with them
+    for k, graph in enumerate(report.graphs):
+        _check_graph(graph, f"graphs[{k}]")
+    graphs, methods = [g.name for g in report.graphs], [m.name for m in report.methods]
+    for k, method in enumerate(report.methods):
+        # a report without graphs may still name them
+        if graphs and method.graph is not None and method.graph not in graphs:
+            raise wrong_value(f"methods[{k}].graph", method.graph, f"one of {', '.join(graphs)}")
+    for k, outcome in enumerate(report.outcomes):
         where = f"outcomes[{k}]"
-        name, epsilon = outcome.get("method"), outcome.get("epsilon")
-        if not isinstance(name, str) or name not in methods:
-            raise _bad(f"{where}.method", name, f"one of the methods ({', '.join(methods)})")
-        _number(epsilon, f"{where}.epsilon", infinite=True, optional=True, least=0)
-        if epsilon == 0:
-            raise _bad(f"{where}.epsilon", epsilon, "a number above 0 (None for no privacy)")
-        if (name, epsilon) in seen:
-            raise _bad(where, (name, epsilon), "a method and epsilon that no other outcome has")
-        seen.add((name, epsilon))
-        _check_settings(outcome, where)
-        _check_values(outcome, data["metrics"], where)
-        _check_privacy(outcome, graphs.get(str(methods[name].get("graph"))), where)
+        if outcome.method not in methods:
+            raise wrong_value(f"{where}.method", outcome.method, f"one of {', '.join(methods)}")
+        _check_outcome(outcome, report.metrics, where)
+        users = outcome.per_user_epsilon
+        drawing = report.graph(outcome.method)
+        if users is not None and drawing is not None:
+            _check_length(users, drawing.size, f"{where}.per_user_epsilon", "users")
 
 
-def _check_settings(outcome: Data, where: str) -> None:
-    for seed in _list(outcome, "seeds", where):
-        _number(seed, f"{where}.seeds")
-    if outcome.get("noise", "seed") not in NOISE:
-        raise _bad(f"{where}.noise", outcome["noise"], " or ".join(map(repr, NOISE)))
-    for key in ("delta", "learning_rate", "clip", "sigma_cdp", "steps", "planned_steps"):
-        _number(outcome.get(key), f"{where}.{key}", optional=True, least=0)
-    _number(outcome.get("spent"), f"{where}.spent", infinite=True, optional=True, least=0)
-    cor = outcome.get("sigma_cor")
-    for value in (cor.get("low"), cor.get("high")) if isinstance(cor, dict) else (cor,):
-        _number(value, f"{where}.sigma_cor", optional=not isinstance(cor, dict), least=0)
-    for key in ("stopped", "guarantee"):
-        _text(outcome, key, where, optional=True)
+def _check_graph(graph: GraphDrawing, where: str) -> None:
+    if graph.size < 1:
+        raise wrong_value(f"{where}.users", graph.users, "the number of users (or their places)")
+    for name, values in (("places", graph.places), ("labels", graph.labels)):
+        if values is not None:
+            _check_length(values, graph.size, f"{where}.{name}", "users")
+    for edge in graph.edges or ():
+        if not all(0 <= user < graph.size for user in edge):
+            raise wrong_value(f"{where}.edges", edge, f"two users from 0 to {graph.size - 1}")
 
 
-def _check_values(outcome: Data, metrics: list[Data], where: str) -> None:
-    """`final` has one value per seed for every metric; `curve` (or None) has one list per seed, as
-    long as its steps.
-    """
-    seeds, final, curve = len(outcome["seeds"]), outcome.get("final"), outcome.get("curve")
-    if not isinstance(final, dict):
-        raise _bad(f"{where}.final", final, "a dictionary with a list for every metric")
+def _check_outcome(outcome: Outcome, metrics: Sequence[Metric], where: str) -> None:
+    if outcome.epsilon is not None and outcome.epsilon <= 0:
+        raise wrong_value(f"{where}.epsilon", outcome.epsilon, "a number above 0 (null: none)")
+    if not outcome.seeds:
+        raise wrong_value(f"{where}.seeds", [], "a list with at least one entry")
     for metric in metrics:
-        name = metric["name"]
-        _row(final.get(name), seeds, f"{where}.final.{name}", "one value per seed")
-    if curve is None:
-        return
-    if not isinstance(curve, dict) or not isinstance(curve.get("step"), list):
-        raise _bad(f"{where}.curve", curve, "None or a dictionary with the list `step`")
-    for step in curve["step"]:
-        _number(step, f"{where}.curve.step", least=0)
-    if any(b <= a for a, b in zip(curve["step"], curve["step"][1:], strict=False)):
-        raise _bad(f"{where}.curve.step", curve["step"], "steps that grow")
-    for name in {metric["name"] for metric in metrics} & set(curve):
-        if not isinstance(curve[name], list) or len(curve[name]) != seeds:
-            raise _bad(f"{where}.curve.{name}", curve[name], "one list per seed")
-        for row in curve[name]:
-            _row(row, len(curve["step"]), f"{where}.curve.{name}", "one value per step")
+        # other metrics than the common ones may be there, and are not shown
+        values = outcome.final.get(metric.name, ())
+        _check_length(values, len(outcome.seeds), f"{where}.final.{metric.name}", "seeds")
+    curve = outcome.curve or Curve((), {})
+    if any(after <= before for before, after in zip(curve.steps, curve.steps[1:], strict=False)):
+        raise wrong_value(f"{where}.curve.step", list(curve.steps), "steps that grow")
+    for name, rows in curve.rows.items():
+        _check_length(rows, len(outcome.seeds), f"{where}.curve.{name}", "seeds")
+        for row in rows:
+            _check_length(row, len(curve.steps), f"{where}.curve.{name}", "steps")
 
 
-def _row(values: Any, length: int, where: str, wanted: str) -> None:
-    if not isinstance(values, list) or len(values) != length:
-        raise _bad(where, values, f"{wanted} ({length} values, None where there is none)")
-    for value in values:
-        _number(value, where, optional=True)
+def _check_length(values: Sequence[object], length: int, where: str, what: str) -> None:
+    if len(values) != length:
+        raise wrong_value(where, list(values), f"one entry for each of {length} {what}")
 
 
-def _check_privacy(outcome: Data, graph: Data | None, where: str) -> None:
-    users = outcome.get("per_user_epsilon")
-    if users is not None:
-        expected = graph_users(graph) if graph else len(users)
-        if not isinstance(users, list) or len(users) != expected:
-            raise _bad(
-                f"{where}.per_user_epsilon",
-                users,
-                f"None or one epsilon for each of {expected} users",
-            )
-        for value in users:
-            _number(value, f"{where}.per_user_epsilon", infinite=True, least=0)
-    for k, row in enumerate(_each(outcome.get("adversaries") or [], f"{where}.adversaries")):
-        _text(row, "adversary", f"{where}.adversaries[{k}]")
-        _number(row.get("epsilon"), f"{where}.adversaries[{k}].epsilon", infinite=True, least=0)
-        _number(
-            row.get("worst_user"), f"{where}.adversaries[{k}].worst_user", optional=True, least=0
-        )
-
-
-def _check_surroundings(data: Data) -> None:
-    for key in ("tuning", "repeat"):
-        if not isinstance(data.get(key), dict | None):
-            raise _bad(key, data[key], "a dictionary or None")
-    repeat = data.get("repeat") or {}
-    _text(repeat, "command", "repeat", optional=True)
-    _number(repeat.get("seconds"), "repeat.seconds", optional=True, least=0)
-    for key in ("versions", "files", "options"):
-        if not isinstance(repeat.get(key), dict | None):
-            raise _bad(f"repeat.{key}", repeat[key], "a dictionary or None")
-    notes = data.get("notes")
-    if notes is not None and (
-        not isinstance(notes, list) or not all(isinstance(note, str) for note in notes)
-    ):
-        raise _bad("notes", notes, "a list of sentences")
+def _check_unique(names: Sequence[object], where: str) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise wrong_value(where, name, "a name that no other entry has")

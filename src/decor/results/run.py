@@ -1,8 +1,8 @@
-"""Run: what a training leaves behind, in memory and in a folder.
+"""Run: the result of a training, in memory and as a folder.
 
-A run folder holds manifest.json, plan.json, metrics.jsonl and every user's model as safetensors. An
-unfinished private run also has resume.key, and one that was asked for private metrics
-private.jsonl. Only their owner can read these two, and neither is ever part of a release.
+A run folder holds manifest.json, plan.json, metrics.jsonl and each user's model as safetensors. An
+unfinished private run also has resume.key, and a run that measured private metrics private.jsonl.
+Only the owner can read these two files, and neither is ever released.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
 
 from . import publication
-from .files import metrics_lines, read_json, read_key, read_metrics, replace_text, write_owned
+from .files import metrics_lines, read_json, read_key, read_metrics, replace_text, write_private
 from .stop_reason import StopReason
 
 if TYPE_CHECKING:
@@ -33,21 +33,27 @@ if TYPE_CHECKING:
 _FORMAT = "decor-run-1"
 _MANIFEST, _PLAN, _METRICS = "manifest.json", "plan.json", "metrics.jsonl"
 _PRIVATE, _KEY = "private.jsonl", "resume.key"
-_KINDS = ("models", "velocity", "fixed")
+_TENSORS = ("models", "velocity", "fixed")
 _IDENTITY = ("task", "recipe", "seed", "learning_rate", "engine", "run")
-"""What two states of one run have in common, beside the plan."""
+"""Keys of the manifest that two states of the same run have in common, beside the plan."""
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One training: what it promised and measured, and everybody's model.
+    """One training: its guarantee, its metrics, and each user's model.
 
-    `history` has a list for every metric and for "step". `models` has every trained parameter by
-    its name, stacked over users; `fixed` what the module holds beside them. `stopped` says why a
-    run ended early (None: it took all its steps). `velocity` is momentum's state, to resume with.
-    `private_metrics` is what a private run measured on private data, where that was asked for;
-    `resume_key` the key under which an unfinished private run knows its data again. `elsewhere`
-    marks a part of a process group's run whose models are at another process.
+    Attributes:
+        plan: The noise plan.
+        history: A list of values for each metric, and for "step".
+        models: Each trained parameter by its name, stacked over users.
+        steps_taken: The number of steps that were taken.
+        stopped: Why the run ended early; None if it took all steps of the plan.
+        manifest: Settings, versions and where the noise came from; stored as manifest.json.
+        velocity: The state of momentum, needed to resume.
+        fixed: What the module holds beside its trained parameters, such as buffers.
+        private_metrics: Metrics on private data of a private run, where they were asked for.
+        resume_key: The key by which an unfinished private run recognises its data when it resumes.
+        elsewhere: True for the part of a distributed run whose models are at another process.
     """
 
     plan: NoisePlan
@@ -64,40 +70,37 @@ class Run:
 
     def __repr__(self) -> str:
         name = self.manifest.get("task", {}).get("name", "run")
-        shown = ", ".join(
-            f"{metric} {value:.4g}" for metric, value in self.metrics.items() if metric != "step"
-        )
-        return (
-            f"Run({name!r}, {self.steps_taken:,} steps, "
-            f"{shown}{f', {self.stopped}' if self.stopped else ''})"
-        )
+        metrics = [f"{m} {value:.4g}" for m, value in self.metrics.items() if m != "step"]
+        text = f"{name!r}, {self.steps_taken:,} steps, {', '.join(metrics)}"
+        return f"Run({text}, {self.stopped})" if self.stopped else f"Run({text})"
 
     @property
     def average_model(self) -> dict[str, Tensor]:
-        """The mean of everybody's models, as a state dict that the module loads."""
+        """The mean of all users' models, as a state dict that the module loads."""
+        # buffers are the same for all users: they need no mean
         return {name: value.mean(0) for name, value in self.models.items()} | self.fixed
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The last of every metric."""
+        """The last value of each metric."""
         return {name: values[-1] for name, values in self.history.items()}
 
     @property
     def simulated(self) -> bool:
         """Whether anyone who knows the seed can subtract the noise.
 
-        Folders of before 0.2 are simulations, but for peers'.
+        Folders from before version 0.2 are simulations, except those of peers.
         """
+        # a private run knows how far its noise is from Gaussian; a simulation has no such bound
         return self._distance is None
 
     @property
     def guarantee(self) -> Guarantee:
-        """What the whole plan promises against its adversary at the budget's delta, however early
-        the run stopped.
+        """The whole plan's guarantee at the budget's delta, however early the run stopped.
 
-        A transcript that stops early is a function of the one that goes on to the end, so that the
-        promise holds for any rule that looks at messages, public data or faults. A rule that has
-        looked at private figures leaves no guarantee.
+        A transcript that stops early is a function of the one that goes on to the end, so the
+        guarantee holds for any rule that looks at messages, public data or faults. A rule that has
+        looked at private metrics leaves no guarantee: epsilon is then infinite.
         """
         return self.guarantee_at()
 
@@ -107,185 +110,180 @@ class Run:
         adversary: Adversary | None = None,
         steps: int | None = None,
     ) -> Guarantee:
-        """As `guarantee`, at another delta (None: the budget's) or against another adversary (None:
-        the plan's).
+        """The guarantee at another delta, against another adversary, or for fewer steps.
 
-        With `steps`: what so many steps cost if that number was fixed in advance. It is no promise
-        about a run that stopped there for a reason: neighbours can cause faults, and a rule that
-        looks at messages can stop where they reveal most.
+        Args:
+            delta: The failure probability; None: the budget's.
+            adversary: The adversary; None: the plan's.
+            steps: What this many steps cost if their number was fixed in advance; None: the whole
+                plan. It is no guarantee for a run that stopped there for a reason: neighbours can
+                cause faults, and a rule that looks at messages can stop where they reveal most.
+
+        Raises:
+            InputError: If `steps` is not between 0 and the steps of the plan.
         """
-        if steps is not None and not 0 <= steps <= self.plan.exposure.steps:
+        plan = self.plan
+        if steps is not None and not 0 <= steps <= plan.exposure.steps:
             raise InputError(
-                f"steps must be from 0 to the plan's {self.plan.exposure.steps}, not {steps!r}"
+                f"steps must be from 0 to the plan's {plan.exposure.steps}, not {steps!r}"
             )
-        found = self.plan.guarantee_on_grid(
-            self._distance or 0.0, self._promised(delta), adversary, steps
-        )
-        found = replace(found, simulated=self.simulated)
+        distance, delta = self._distance or 0.0, self._federation_delta(delta)
+        guarantee = plan.guarantee_on_grid(distance, delta, adversary, steps)
+        guarantee = replace(guarantee, simulated=self.simulated)
+        # the number of steps itself then reveals private data, which no epsilon counts
         if self.manifest.get("stop_saw_private_data"):
-            users = self.plan.topology.users
-            why = "the stop depended on private data"
-            return replace(
-                found, epsilon=math.inf, void=why, everybody=lambda: np.full(users, math.inf)
-            )
+            infinite = np.full(plan.topology.users, math.inf)
+            void = "the stop depended on private data"
+            return replace(guarantee, epsilon=math.inf, void=void, everybody=lambda: infinite)
         if self.stopped is None or steps is not None:
-            return found
-        ended = f"stopped after {self.steps_taken:,} of {self.plan.exposure.steps:,} steps"
+            return guarantee
+        ended = f"stopped after {self.steps_taken:,} of {plan.exposure.steps:,} steps"
         if self.stopped.cause != "unfinished":
-            # the sentence without its way out
+            # the reason without the advice that follows it
             ended += f" ({self.stopped.partition(';')[0].partition(':')[0]})"
-        return replace(found, stopped=ended)
+        return replace(guarantee, stopped=ended)
 
     @property
     def _distance(self) -> float | None:
-        """How far the law of all messages is from the plan's, of a private run; None of a
-        simulation.
+        """Total variation between the messages of a private run and the plan's Gaussian messages.
+
+        None for a simulation.
         """
-        noise, engine, budget = (
-            self.manifest.get("noise"),
-            self.manifest.get("engine"),
-            self.plan.budget,
-        )
-        if (
-            isinstance(noise, dict)
-            and noise.get("kind") == "grid"
-            and isinstance(noise.get("distance"), float)
-        ):
-            return float(noise["distance"])
-        if isinstance(engine, dict) and engine.get("name") == "peers" and budget is not None:
-            # peers of before 0.2 refused to run unless this much was left for it
+        noise, engine = self.manifest.get("noise"), self.manifest.get("engine")
+        if isinstance(noise, dict) and noise.get("kind") == "grid":
+            distance = noise.get("distance")
+            if isinstance(distance, float):
+                return distance
+        by_peers = isinstance(engine, dict) and engine.get("name") == "peers"
+        budget = self.plan.budget
+        if by_peers and budget is not None:
+            # peers before 0.2 refused to run unless this share of delta was left for it
             return (1 / ACCOUNTED - 1) * budget.delta / (1 + math.exp(min(budget.epsilon, 700.0)))
         return None
 
-    def _promised(self, delta: float | None) -> float | None:
-        """The delta asked for, or the one promised: peers of before 0.2 kept the part that was left
-        for Gaussian noise.
+    def _federation_delta(self, delta: float | None) -> float | None:
+        """The given delta, or the one that the federation promised.
+
+        Peers before 0.2 stored only the share of delta that was left for Gaussian noise.
         """
         budget = self.plan.budget
-        if (
-            delta is None
-            and budget is not None
-            and not self.simulated
-            and "noise" not in self.manifest
-        ):
-            return budget.delta / ACCOUNTED
-        return delta
+        is_old = not self.simulated and "noise" not in self.manifest
+        return (
+            budget.delta / ACCOUNTED if delta is None and budget is not None and is_old else delta
+        )
 
     def release(self, path: str | Path) -> None:
-        """Writes what may be published of a private run to a new folder: models, plan, promise,
-        public metrics, a model card.
+        """Writes what may be published of a private run to a new folder.
 
-        Guarantee: nothing in the folder depends on the data but by the models and by metrics on
-        public data. A simulation is refused.
+        The folder holds the models, the plan, the guarantee, public metrics and a model card.
+
+        Args:
+            path: A folder that is new or empty.
+
+        Raises:
+            InputError: If this is a simulation, has no guarantee or no models, or the folder is not
+                empty.
+
+        Guarantee: nothing in the folder depends on the data but through the models and through
+        metrics on public data.
         """
-        to, promise = Path(path), self.guarantee
+        # all checks come before the first byte is written
+        folder, guarantee = Path(path), self.guarantee
         if self.simulated:
             raise InputError(
-                "this run is a simulation: anyone who knows its seed can subtract the noise, so "
-                "it is not to be published. Train "
-                "with Vectorised(seed=None) (decor train --seed secret), or with real peers"
+                "this run is a simulation: anyone who knows its seed can subtract the noise, so it "
+                "must not be published. Train with Vectorised(seed=None) (decor train --seed "
+                "secret), or with real peers"
             )
-        if promise.void is not None:
+        if guarantee.void is not None:
             raise InputError(
-                f"{promise} It is not to be published; train again without private "
-                "metrics, or without a callback"
+                f"{guarantee} It must not be published; train again without private metrics, or "
+                "without a callback"
             )
         if not self.models:
             raise InputError(
-                "this run has no models to publish; it is another process's part of "
-                "a run, or was kept without them"
+                "this run has no models to publish: they are at another process, or were not kept"
             )
-        if to.exists() and (not to.is_dir() or any(to.iterdir())):
-            raise InputError(f"{str(to)!r} has something in it already; name a new folder")
-        manifest, history = (
-            publication.public_manifest(self.manifest),
-            publication.public_metrics(self.manifest, self.history),
-        )
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(f"{str(folder)!r} is not empty; name a new folder")
+        # the folder is written from a run that holds nothing private any more
         public = replace(
             self,
-            manifest=manifest,
-            history=history,
+            manifest=publication.public_manifest(self.manifest),
+            history=publication.public_metrics(self.manifest, self.history),
             velocity={},
             private_metrics={},
             resume_key=None,
         )
-        public._write(to, overwrite=False)
+        public._write(folder, overwrite=False)
         card = publication.model_card(
             public.plan,
             public.guarantee,
-            manifest,
+            public.manifest,
             public.metrics,
             public.steps_taken,
             public._models_file,
         )
-        replace_text(to / publication.CARD, card)
+        replace_text(folder / publication.CARD, card)
 
     def save(self, path: str | Path, overwrite: bool = False) -> None:
-        """Writes the run folder; a later state of the same run replaces an earlier one, another run
-        only with `overwrite`.
+        """Writes the run folder.
 
         The manifest is replaced last, in one move: whenever the process dies, the folder holds the
-        earlier state or this one. Of a process group's run the process that has the models writes;
-        the others' parts, which have none, write nothing.
+        earlier state or this one. Of a distributed run only the process that has the models writes;
+        for the other processes this does nothing.
+
+        Args:
+            path: The folder. An earlier state of the same run is replaced.
+            overwrite: Whether another run in the folder is replaced too.
+
+        Raises:
+            InputError: If the folder holds another run, or cannot be written.
         """
         if self.models or not self.elsewhere:
             self._write(Path(path), overwrite)
 
     @classmethod
     def load(cls, path: str | Path) -> Run:
-        """A run as `save` left it."""
-        require("safetensors", "train", "run folders")
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
+        """Reads a run folder that `save` or `release` wrote.
 
+        Args:
+            path: The folder.
+
+        Raises:
+            InputError: If a file is missing or damaged; the message names it.
+        """
+        require("safetensors", "train", "run folders")
         folder = Path(path)
         manifest = read_json(folder / _MANIFEST)
         if not isinstance(manifest, dict) or manifest.pop("format", None) != _FORMAT:
             raise InputError(
                 f'{str(folder)!r} is not a run folder: its {_MANIFEST} is not of format "{_FORMAT}"'
             )
-        plan = NoisePlan.load(folder / _PLAN)
-        steps, stopped, file = (
-            manifest.pop(name, None) for name in ("steps_taken", "stopped", "models")
-        )
-        cause = manifest.pop("stop_cause", None)
+        plan, name = NoisePlan.load(folder / _PLAN), str(folder / _MANIFEST)
+        # these become attributes; what is left of the manifest is `manifest`
+        keys = ("steps_taken", "stopped", "stop_cause", "models")
+        steps, stopped, cause, models = (manifest.pop(key, None) for key in keys)
         if not checks.is_count(steps, 0, plan.exposure.steps):
             raise InputError(
-                f"{str(folder / _MANIFEST)!r} says steps_taken {steps!r}, but the plan has "
-                f"{plan.exposure.steps} steps"
+                f"{name!r} says steps_taken {steps!r}, but the plan has {plan.exposure.steps} steps"
             )
-        if not isinstance(stopped, str | None) or not isinstance(file, str):
-            raise InputError(
-                f"{str(folder / _MANIFEST)!r} does not name the file of models, or "
-                "why the run stopped"
-            )
-        models = folder / Path(file).name
-        try:
-            tensors = load_file(models)
-        except (OSError, SafetensorError) as problem:
-            raise InputError(f"{str(models)!r} cannot be read: {problem}") from None
-        parts: dict[str, dict[str, Tensor]] = {kind: {} for kind in _KINDS}
-        for name, tensor in tensors.items():
-            kind, _, parameter = name.partition("/")
-            if kind in parts:
-                parts[kind][parameter] = tensor
-        history = read_metrics(folder / _METRICS, steps)
-        private = read_metrics(folder / _PRIVATE, steps) if (folder / _PRIVATE).exists() else {}
-        key, reason = (
-            read_key(folder / _KEY),
-            None if stopped is None else StopReason.load(stopped, cause),
-        )
+        if not isinstance(stopped, str | None) or not isinstance(models, str):
+            raise InputError(f"{name!r} does not name the models file, or why the run stopped")
+        private = folder / _PRIVATE
+        # only a file of this folder: a manifest from elsewhere must not lead to other files
+        tensors = _load_tensors(folder / Path(models).name)
         return cls(
             plan,
-            history,
-            parts["models"],
+            read_metrics(folder / _METRICS, steps),
+            tensors["models"],
             steps,
-            reason,
+            None if stopped is None else StopReason.load(stopped, cause),
             manifest,
-            parts["velocity"],
-            parts["fixed"],
-            private,
-            key,
+            tensors["velocity"],
+            tensors["fixed"],
+            read_metrics(private, steps) if private.exists() else {},
+            read_key(folder / _KEY),
         )
 
     @property
@@ -295,76 +293,102 @@ class Run:
     def _write(self, folder: Path, overwrite: bool) -> None:
         require("safetensors", "train", "run folders")
         from safetensors import SafetensorError
-        from safetensors.torch import save_file
 
-        models = self._models_file
-        rows, private = metrics_lines(self.history), metrics_lines(self.private_metrics)
         own = {
             "format": _FORMAT,
             "steps_taken": self.steps_taken,
             "stopped": self.stopped,
-            "models": models,
+            "models": self._models_file,
         }
         if self.stopped is not None:
             own["stop_cause"] = self.stopped.cause
+        # everything becomes text first: a value that is not JSON must not leave half a folder
         manifest = json.dumps({**self.manifest, **own}, indent=1, allow_nan=False) + "\n"
-        tensors = {
-            f"{kind}/{name}": v.contiguous()
-            for kind in _KINDS
-            for name, v in getattr(self, kind).items()
+        metrics = metrics_lines(self.history)
+        private = {
+            _PRIVATE: metrics_lines(self.private_metrics),
+            _KEY: "" if self.resume_key is None else self.resume_key.hex() + "\n",
         }
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._make_room(folder, overwrite)
-            save_file(tensors, folder / (models + ".new"))
-            os.replace(folder / (models + ".new"), folder / models)
+            # before the first file is touched
+            self._check_replaceable(folder, overwrite)
+            # the name has the number of steps: the old models stay until the manifest names these
+            self._save_tensors(folder / self._models_file)
             replace_text(folder / _PLAN, self.plan.to_json() + "\n")
-            replace_text(folder / _METRICS, rows)
-            owned = {
-                _PRIVATE: private,
-                _KEY: "" if self.resume_key is None else self.resume_key.hex() + "\n",
-            }
-            for name, text in owned.items():
+            replace_text(folder / _METRICS, metrics)
+            for name, text in private.items():
                 if text:
-                    write_owned(folder / name, text)
+                    write_private(folder / name, text)
+            # from here on the folder is this state; what follows only removes what is left over
             replace_text(folder / _MANIFEST, manifest)
-            old_models = [old for old in folder.glob("models-*.safetensors") if old.name != models]
-            for old in (*old_models, *(folder / name for name, text in owned.items() if not text)):
-                if old.exists():
+            for old in folder.glob("models-*.safetensors"):
+                if old.name != self._models_file:
                     old.unlink()
+            for name, text in private.items():
+                if not text:
+                    (folder / name).unlink(missing_ok=True)
         except (OSError, SafetensorError) as problem:
             raise InputError(f"the run cannot be written to {str(folder)!r}: {problem}") from None
 
-    def _make_room(self, folder: Path, overwrite: bool) -> None:
-        """Leaves an earlier state of the same run where it is; refuses anything else unless told to
-        overwrite it.
+    def _save_tensors(self, path: Path) -> None:
+        from safetensors.torch import save_file
+
+        tensors = {}
+        for kind in _TENSORS:
+            for name, value in getattr(self, kind).items():
+                tensors[f"{kind}/{name}"] = value.contiguous()
+        # safetensors writes in place, and a save may be killed
+        partial = path.with_name(path.name + ".new")
+        save_file(tensors, partial)
+        os.replace(partial, path)
+
+    def _check_replaceable(self, folder: Path, overwrite: bool) -> None:
+        """Refuses a folder of something else than an earlier state of this run.
+
+        With `overwrite` another run is accepted, and its manifest is removed first: until the new
+        one is written the folder is no run, rather than a mixture of two.
         """
         if not (folder / _MANIFEST).is_file():
             return
-        old = None
         try:
             old = read_json(folder / _MANIFEST)
-            same = isinstance(old, dict) and all(
-                old.get(name) == self.manifest.get(name) for name in _IDENTITY
-            )
-            same = (
-                same and (folder / _PLAN).read_text(encoding="utf-8") == self.plan.to_json() + "\n"
-            )
-            same = (
-                same
-                and isinstance(old["steps_taken"], int)
-                and old["steps_taken"] <= self.steps_taken
-            )
-        except (InputError, OSError, KeyError, UnicodeDecodeError):
-            same = False
-        if same:
+        except InputError:
+            old = None
+        if self._is_earlier_state(old, folder):
             return
         if not isinstance(old, dict) or old.get("format") != _FORMAT:
-            raise InputError(
-                f"{str(folder)!r} holds something else than a run; name another folder"
-            )
+            raise InputError(f"{str(folder)!r} is not a run folder; name another folder")
         if not overwrite:
             raise InputError(
                 f"{str(folder)!r} holds another run; name another folder, or say overwrite=True"
             )
         (folder / _MANIFEST).unlink()
+
+    def _is_earlier_state(self, old: Any, folder: Path) -> bool:
+        if not isinstance(old, dict) or not isinstance(old.get("steps_taken"), int):
+            return False
+        try:
+            same_plan = (folder / _PLAN).read_text("utf-8") == self.plan.to_json() + "\n"
+        except (OSError, UnicodeDecodeError):
+            return False
+        same_run = all(old.get(name) == self.manifest.get(name) for name in _IDENTITY)
+        # a state of fewer steps would undo the later one in the folder
+        return same_plan and same_run and bool(old["steps_taken"] <= self.steps_taken)
+
+
+def _load_tensors(path: Path) -> dict[str, dict[str, Tensor]]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as problem:
+        raise InputError(f"{str(path)!r} cannot be read: {problem}") from None
+    parts: dict[str, dict[str, Tensor]] = {kind: {} for kind in _TENSORS}
+    for name, tensor in tensors.items():
+        kind, _, parameter = name.partition("/")
+        # later versions may store more
+        if kind in parts:
+            parts[kind][parameter] = tensor
+    return parts

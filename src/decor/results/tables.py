@@ -1,9 +1,7 @@
-"""What all seeds say together: means, spreads and the rows of the results table, in numbers that
-people read.
+"""Means and standard errors over seeds, and the rows of the results table.
 
-A spread is the standard error of the mean over seeds (the sample's deviation by the root of the
-number of seeds). Seeds without a value are left out of both, and every text then says how many
-there were.
+The standard error of the mean is the sample's standard deviation divided by the square root of the
+number of seeds. Seeds without a value are left out, and the text then says how many are left.
 """
 
 from __future__ import annotations
@@ -12,19 +10,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from decor.text import rounded_up
+from decor.text import epsilon_text, mean_and_error_texts, rounded_up, rounded_up_range
 
-from .report_data import Data, check, number
+from .report_data import Curve, Metric, Report, SigmaRange
 
 SPREAD = "mean ± standard error over seeds"
-_DIGITS = 6
-"""Of a mean, at most: a spread beyond them is the arithmetic's, and shown as 0."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean, standard error (None for fewer than two values) and range of the seeds that have a
-    value.
+    """Mean, standard error and range over the `seeds` of `of` seeds that have a value.
+
+    The error is None for fewer than two values.
     """
 
     mean: float
@@ -36,119 +33,80 @@ class Spread:
 
     @staticmethod
     def of_seeds(values: Sequence[float | None], scale: float = 1.0) -> Spread | None:
-        """None where no seed has a value."""
+        """The spread of `values` times `scale`; None where no seed has a value."""
         known = [scale * value for value in values if value is not None]
         if not known:
             return None
+        # exact sums: the table must not depend on the order of the seeds
         mean = math.fsum(known) / len(known)
         error = None
         if len(known) > 1:
-            error = math.sqrt(
-                math.fsum((v - mean) ** 2 for v in known) / (len(known) - 1) / len(known)
-            )
+            variance = math.fsum((value - mean) ** 2 for value in known) / (len(known) - 1)
+            error = math.sqrt(variance / len(known))
         return Spread(mean, error, min(known), max(known), len(known), len(values))
 
 
-def scale(metric: Data) -> float:
-    """What a value is multiplied with to be shown."""
-    return 100.0 if metric.get("percent") else 1.0
+def spreads(report: Report, metric: Metric) -> list[Spread | None]:
+    """The final spread of a metric for every outcome, in the units that are shown."""
+    return [Spread.of_seeds(o.final[metric.name], metric.scale) for o in report.outcomes]
 
 
-def heading(metric: Data) -> str:
-    """A metric's name at the head of a column or beside an axis."""
-    return f"{metric['label']}, %" if metric.get("percent") else str(metric["label"])
-
-
-def spreads(data: Data, metric: Data) -> list[Spread | None]:
-    """The final spread of a metric for every outcome, in shown units."""
+def curve_spreads(curve: Curve, metric: Metric, points: int) -> list[tuple[float, Spread | None]]:
+    """(step, spread) at no more than `points` steps, the first and the last among them."""
+    last = len(curve.steps) - 1
+    count = min(last + 1, points)
+    # rounded places of an even grid; the set drops places that round to the same step
+    chosen = sorted({round(last * k / max(1, count - 1)) for k in range(count)})
+    rows = curve.rows[metric.name]
     return [
-        Spread.of_seeds(outcome["final"][metric["name"]], scale(metric))
-        for outcome in data["outcomes"]
+        (curve.steps[k], Spread.of_seeds([row[k] for row in rows], metric.scale)) for k in chosen
     ]
 
 
-def decimals(found: Sequence[Spread | None], percent: bool) -> int:
-    """Digits after the point for one column: down to the first digit of its middle spread."""
-    errors = sorted(s.error for s in found if s is not None and s.error)
+def decimals(column: Sequence[Spread | None], metric: Metric) -> int:
+    """Digits after the point for a column: down to the first digit of its median error."""
+    # the median: one noisy outcome must not cost all rows their digits
+    errors = sorted(s.error for s in column if s is not None and s.error)
     if not errors:
-        return 2 if percent else 4
+        return 2 if metric.percent else 4
+    # the place of the first digit that the seeds disagree in
     first = -math.floor(math.log10(errors[len(errors) // 2]))
-    return min(max(first, 1 if percent else 2), 4)
-
-
-def value_text(value: float, digits: int) -> str:
-    """One value; what the column's digits would hide or swell has three of its own.
-
-    `shown` in page/format.js says the same.
-    """
-    return f"{value:.{digits}f}" if 10.0 ** (1 - digits) <= abs(value) < 1e5 else f"{value:.3g}"
-
-
-def pair_text(mean: float, error: float | None, digits: int) -> tuple[str, str]:
-    """A mean and its spread ("" for none), down to the same digit: the column's, or a smaller
-    spread's own first one.
-
-    Very small and very large ones share an exponent. `pair` in page/format.js says the same.
-    """
-    if not error:
-        return value_text(mean, digits), "" if error is None else "0"
-    power = math.floor(math.log10(max(abs(mean), error)))
-    shift = 0 if -4 <= power < 5 else power
-    unit, tail = 10.0**shift, f"e{shift:+03d}" if shift else ""
-    own = min(
-        max(1 if shift else digits, -math.floor(math.log10(error / unit))),
-        _DIGITS - 1 - power + shift,
-    )
-    spread = f"{error / unit:.{own}f}"
-    return (
-        (value_text(mean, digits), "0")
-        if float(spread) == 0
-        else (f"{mean / unit:.{own}f}{tail}", f"{spread}{tail}")
-    )
+    return min(max(first, 1 if metric.percent else 2), 4)
 
 
 def spread_text(spread: Spread | None, digits: int, unit: str = "") -> str:
-    """`mean ± spread`, and how many seeds it speaks for where some have no value."""
+    """`mean ± error`, with the number of seeds where some have no value."""
     if spread is None:
         return "no value"
-    mean, error = pair_text(spread.mean, spread.error, digits)
+    mean, error = mean_and_error_texts(spread.mean, spread.error, digits)
     text = (f"{mean} ± {error}" if error else mean) + (f" {unit}" if unit else "")
     return text if spread.seeds == spread.of else f"{text} ({spread.seeds} of {spread.of} seeds)"
 
 
-def epsilon_text(epsilon: float | str | None) -> str:
-    """An epsilon rounded up; "none" where there is no privacy at all."""
-    if epsilon is None:
-        return "none"
-    return "∞" if number(epsilon) == math.inf else rounded_up(number(epsilon))
+def sigma_text(sigma: float | SigmaRange | None) -> str:
+    """Noise rounded up: a person who copies it must not get less noise than was used."""
+    if isinstance(sigma, SigmaRange):
+        return rounded_up_range(sigma.low, sigma.high)
+    return "–" if sigma is None else rounded_up(sigma)
 
 
-def plain(value: float | dict[str, float] | None) -> str:
-    """A setting with four digits; a range where it differs between edges."""
-    if value is None:
-        return "–"
-    if isinstance(value, dict):
-        return f"{value['low']:.4g} to {value['high']:.4g}"
-    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+def summary_header(report: Report) -> list[str]:
+    """The names of the columns of `summary_rows`."""
+    return ["method", "epsilon", *(metric.heading for metric in report.metrics)]
 
 
-def summary_header(data: Data) -> list[str]:
-    """The heads of the columns of `summary_rows`."""
-    return ["method", "epsilon", *(heading(metric) for metric in data["metrics"])]
+def summary_rows(report: Report) -> list[list[str]]:
+    """One row per outcome: method, epsilon (rounded up), then `mean ± error` of every metric.
 
-
-def summary_rows(data: Data) -> list[list[str]]:
-    """One row per outcome: method, epsilon (rounded up), then `mean ± spread` of every metric.
-
-    The page shows the same text.
+    Terminal and page show the same text.
     """
-    check(data)
     columns = []
-    for metric in data["metrics"]:
-        found = spreads(data, metric)
-        digits = decimals(found, bool(metric.get("percent")))
-        columns.append([spread_text(spread, digits) for spread in found])
+    for metric in report.metrics:
+        column = spreads(report, metric)
+        # one number of digits for a column, so that its values line up
+        digits = decimals(column, metric)
+        columns.append([spread_text(spread, digits) for spread in column])
+    names = [[outcome.method, epsilon_text(outcome.epsilon)] for outcome in report.outcomes]
     return [
-        [outcome["method"], epsilon_text(outcome["epsilon"]), *(column[k] for column in columns)]
-        for k, outcome in enumerate(data["outcomes"])
+        [*name, *values] for name, values in zip(names, zip(*columns, strict=True), strict=True)
     ]

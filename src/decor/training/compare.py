@@ -1,13 +1,13 @@
-"""compare: DECOR on several graphs beside central DP, local DP and no privacy, at several epsilons,
-tuned alike.
+"""compare: DECOR on several graphs beside central DP, local DP and no privacy, tuned alike.
 
-A comparison is a folder. Every method is written when it is finished, in one move, so that an
-interrupted comparison is whole up to there and goes on where it stopped.
+A comparison is a folder. Each method is written when it is finished, by one atomic rename, so that
+an interrupted comparison is valid up to there and can be resumed.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,8 +27,9 @@ from decor.privacy.adversary import Adversary
 from decor.privacy.budget import Budget, Exposure
 from decor.privacy.calibrate import calibrate
 from decor.privacy.plan import NoisePlan
-from decor.results import outcomes
 from decor.results.files import replace_text
+from decor.results.outcomes import describe_method, make_report, summarise_runs
+from decor.results.report_data import GridEnd, Method, Outcome, Repeat, Report, Tuning
 from decor.results.run import Run
 
 from .engine import Engine
@@ -41,31 +42,41 @@ BEYOND: dict[str, tuple[float, ...]] = {
     "smallest": (0.0001, 0.0002, 0.0005),
     "largest": (10.0, 20.0, 50.0),
 }
-"""Tried too by whoever is best at that end of RATES: for everybody they would cost nearly half as
-much again.
-"""
+"""Also tried where the best of RATES is at that end; for all methods they would cost half again."""
 
-_ALWAYS = (
+_ALWAYS_WRITTEN = {
     "momentum",
     "weight_decay",
     "gossip_rounds",
     "accelerate",
     "final_gossip_rounds",
     "batch_size",
-)
-"""Fields of the recipe that stand in the manifest of every comparison."""
+}
+"""Fields of the recipe that are in every comparison's manifest, also with their default value."""
 
 
 @dataclass(frozen=True)
 class Design:
     """What is compared.
 
-    Every method takes the best of `learning_rates` x `clips`, at every epsilon, by the training
-    loss; from the usual rates it also goes beyond their ends, where the best is there.
+    At every epsilon each method takes the best of `learning_rates` x `clips`, by the training loss.
+    With the default rates it also tries rates beyond an end at which the best was found.
 
-    DECOR also chooses its couple, as the paper does: the default's ratio of noises times each of
-    `couples`. What is chosen with some seeds is shown with others (`seeds`), or luck would look
-    like merit.
+    Attributes:
+        graphs: (name, graph) of each graph; the first is also the baselines'.
+        epsilons: The budgets to compare at.
+        exposure: Steps, clip and batches; `clips` replace its clip.
+        delta: The failure probability of every budget.
+        adversary: The adversary that DECOR protects against.
+        clips: Clips to choose from.
+        couples: DECOR also chooses its pair of noises, as the paper does: the default ratio times
+            each of these.
+        learning_rates: Learning rates to choose from.
+        seeds: Seeds of the results shown. Settings are chosen with other seeds, or luck would look
+            like merit.
+        criterion: The metric that chooses.
+        recipe: How to train, the same for all methods.
+        any_delta: Allows a delta that is too large to be meaningful for the data.
     """
 
     graphs: tuple[tuple[str, Topology], ...]
@@ -82,108 +93,84 @@ class Design:
     any_delta: bool = False
 
     def __post_init__(self) -> None:
-        if (
-            len({f"{epsilon:g}" for epsilon in self.epsilons}) < len(self.epsilons)
-            or not self.epsilons
-        ):
+        # folders are named by the printed epsilon
+        printed = {f"{epsilon:g}" for epsilon in self.epsilons}
+        if not printed or len(printed) < len(self.epsilons):
             raise InputError(
-                f"the epsilons {self.epsilons!r} are too few, or too alike to be "
-                "told apart; name each once"
+                f"the epsilons {self.epsilons!r} are too few, or too alike to be told apart; name "
+                "each once"
             )
         if not self.any_delta:  # before anything is trained
             for _, topology in self.graphs:
                 Budget(self.epsilons[0], self.delta).check_delta(self.exposure, topology)
 
-    def described(self) -> dict[str, Any]:
-        """As plain values: two designs are the same if these are."""
-        plain = {
-            k: v
-            for k, v in asdict(self).items()
-            if k not in ("graphs", "exposure", "adversary", "recipe")
-        }
+    def to_json(self) -> dict[str, Any]:
+        """Plain values: two designs are the same if these are."""
+        plain = asdict(self)
+        # by digest: a graph may have millions of edges
         plain["graphs"] = [[name, topology.digest] for name, topology in self.graphs]
         records = self.exposure.records
-        plain["exposure"] = asdict(self.exposure) | {
-            "records": dict(records) if isinstance(records, Mapping) else records
-        }
-        if not self.any_delta:  # comparisons of before this field go on
-            del plain["any_delta"]
+        plain["exposure"] = asdict(self.exposure)
+        plain["exposure"]["records"] = dict(records) if isinstance(records, Mapping) else records
         plain["adversary"] = str(self.adversary)
-        # a field that has its default is left out, so that comparisons made before there was the
-        # field go on
-        plain |= {
-            k: v
-            for k, v in asdict(self.recipe).items()
-            if k in _ALWAYS or v != getattr(Recipe(), k)
-        }
+        del plain["recipe"]
+        # newer fields are left out at their default, so that older comparisons can be resumed
+        if not self.any_delta:
+            del plain["any_delta"]
+        for name, value in asdict(self.recipe).items():
+            if name in _ALWAYS_WRITTEN or value != getattr(Recipe(), name):
+                plain[name] = value
+        # asdict would lose which schedule it is
         plain["schedule"] = repr(self.recipe.schedule)
         return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
 
     @property
     def beyond(self) -> dict[str, tuple[float, ...]]:
-        """Rates to try where the best is at an end; none where somebody has chosen the rates."""
+        """Rates to try where the best is at an end; none if the caller has chosen the rates."""
         return BEYOND if self.learning_rates == RATES else {}
 
-    def methods(self) -> list[tuple[str, str | None]]:
-        """(kind, graph) of every method, in the order of the table."""
+    def methods(self) -> list[Method]:
+        """The methods, in the order of the table."""
         first = self.graphs[0][0]
         return [
-            ("none", first),
-            ("central", None),
-            *(("decor", name) for name, _ in self.graphs),
-            ("local", first),
+            describe_method("none", first),
+            describe_method("central", None),
+            *(describe_method("decor", name) for name, _ in self.graphs),
+            describe_method("local", first),
         ]
 
-    def plans(self, kind: str, graph: str | None) -> Iterator[tuple[float | None, list[NoisePlan]]]:
+    def plans(self, method: Method) -> Iterator[tuple[float | None, list[NoisePlan]]]:
         """Every epsilon with the plans to choose from."""
-        topology = dict(self.graphs)[graph or self.graphs[0][0]]
-        exposures = [replace(self.exposure, clip=clip) for clip in self.clips]
-        if kind == "none":
-            # so large a clip never clips
-            yield (
-                None,
-                [NoisePlan(topology, replace(self.exposure, clip=1e30), self.adversary, 0.0, 0.0)],
-            )
+        topology = dict(self.graphs)[method.graph or self.graphs[0][0]]
+        if method.kind == "none":
+            unclipped = replace(self.exposure, clip=1e30)  # so large a clip never clips
+            yield None, [NoisePlan(topology, unclipped, self.adversary, 0.0, 0.0)]
             return
         for epsilon in self.epsilons:
-            budget, any_delta = Budget(epsilon, self.delta), self.any_delta
-            match kind:
-                case "central":
-                    yield (
-                        epsilon,
-                        [
-                            baselines.central(topology, each, budget, any_delta=any_delta)
-                            for each in exposures
-                        ],
-                    )
-                case "local":
-                    yield (
-                        epsilon,
-                        [
-                            baselines.local(topology, each, budget, any_delta=any_delta)
-                            for each in exposures
-                        ],
-                    )
-                case _:
-                    yield (
-                        epsilon,
-                        [
-                            plan
-                            for exposure in exposures
-                            for plan in self._couples(topology, exposure, budget)
-                        ],
-                    )
+            budget = Budget(epsilon, self.delta)
+            plans: list[NoisePlan] = []
+            for clip in self.clips:
+                exposure = replace(self.exposure, clip=clip)
+                if method.kind == "decor":
+                    plans += self._noise_pairs(topology, exposure, budget)
+                else:
+                    make = baselines.central if method.kind == "central" else baselines.local
+                    plans.append(make(topology, exposure, budget, any_delta=self.any_delta))
+            yield epsilon, plans
 
-    def _couples(
+    def _noise_pairs(
         self, topology: Topology, exposure: Exposure, budget: Budget
     ) -> Iterator[NoisePlan]:
-        made = partial(
+        """DECOR's plans: the default pair of noises, and others by the factors `couples`."""
+        make = partial(
             calibrate, topology, exposure, self.adversary, budget, any_delta=self.any_delta
         )
-        plan = made(gossip_rounds=self.recipe.gossip_rounds, accelerate=self.recipe.accelerate)
+        plan = make(gossip_rounds=self.recipe.gossip_rounds, accelerate=self.recipe.accelerate)
+        # noise designed by edge has no single ratio to vary
         ratio = (plan.sigma_cor / plan.sigma_cdp) ** 2 if isinstance(plan.sigma_cor, float) else 0.0
         for factor in self.couples if ratio else (1.0,):
-            yield plan if factor == 1 else made(ratio=factor * ratio)
+            # the default plan is made already
+            yield plan if factor == 1 else make(ratio=factor * ratio)
 
 
 class Comparison:
@@ -200,132 +187,127 @@ class Comparison:
     ) -> None:
         self.task, self.design, self.folder, self.command = task, design, Path(folder), command
         self.began = time.monotonic()
-        self.before = 0.0
+        self.seconds_before = 0.0
+        # resuming with anything else would mix results of two comparisons
         self.identity = {
             "task": {"name": task.name, "fingerprint": fingerprint(task)},
-            "design": design.described(),
+            "design": design.to_json(),
         }
         self._open(resume)
 
-    def run(self, engine: Engine | None = None) -> dict[str, Any]:
-        """Trains every method that is not there yet, and gives the report data of all."""
+    def run(self, engine: Engine | None = None) -> Report:
+        """Trains every method that is not finished; gives the report of all."""
         methods = self.design.methods()
         try:
-            for k, (kind, graph) in enumerate(methods):
+            for k, method in enumerate(methods):
                 with progress.share(k / len(methods), (k + 1) / len(methods)):
-                    if not self._path(kind, graph).exists():
-                        self._train(kind, graph, engine)
+                    # a finished method is never trained again
+                    if not self._path(method).exists():
+                        self._train(method, engine)
         finally:  # also when interrupted: the manifest says what is finished
             self._write_manifest()
         return self.data()
 
-    def data(self) -> dict[str, Any]:
-        """Report data of the methods finished so far."""
-        found = {
-            (kind, graph): self._load(kind, graph)
-            for kind, graph in self.design.methods()
-            if self._path(kind, graph).exists()
-        }
-        if not found:
+    def data(self) -> Report:
+        """The report of the methods finished so far."""
+        d, methods = self.design, self._complete_methods()
+        if not methods:
             raise InputError(
-                f"nothing is finished in {str(self.folder)!r} yet; go on with --resume"
+                f"nothing is finished in {str(self.folder)!r} yet; resume with --resume"
             )
-        d, e = self.design, self.design.exposure
-        unit = "everything a user holds" if e.unit == "user" else "one record"
-        finished = len(found) == len(d.methods())
-        notes = (
-            []
-            if finished
-            else [f"Interrupted: {len(found)} of {len(d.methods())} methods are finished."]
-        )
-        notes += [
-            _edge_note(entry)
-            for entries in found.values()
-            for entry in entries
-            if entry.get("edge")
-        ]
-        if "public" in self.task.facts:
-            notes.append(f"Taken as public knowledge: {self.task.facts['public']}.")
-        grid = {
-            "learning rate": list(d.learning_rates),
-            "clip": list(d.clips),
-            "couple, times the default": list(d.couples),
-        }
-        grid |= {
-            f"learning rate, if the best is the {end}": list(rates)
-            for end, rates in d.beyond.items()
-        }
-        tuned = max(len(values) for values in grid.values()) > 1
-        tuning = (
-            {"tuned": True, "criterion": d.criterion, "grid": grid, "warning": NOT_FREE}
-            if tuned
-            else None
-        )
-        return outcomes.report(
+        outcomes = [outcome for method in methods for outcome in self._load(method)]
+        unit = "everything a user holds" if d.exposure.unit == "user" else "one record"
+        adversary = d.adversary.sentence
+        return make_report(
             f"{self.task.name}: what privacy costs {self.task.users} users",
-            [outcomes.method(kind, graph) for kind, graph in found],
-            [entry for entries in found.values() for entry in entries],
+            methods,
+            outcomes,
             d.graphs,
-            subtitle=f"{e.steps:,} steps, protecting {unit}, against {d.adversary.sentence}; "
+            subtitle=f"{d.exposure.steps:,} steps, protecting {unit}, against {adversary}; "
             f"{len(d.seeds)} seeds",
-            tuning=tuning,
-            repeat={
-                "command": self.command,
-                "versions": versions(),
-                "seconds": round(self.seconds, 1),
-                "options": self.identity["design"],
-                "files": {"task": self.identity["task"]},
-            },
-            notes=notes,
+            tuning=self._tuning(),
+            repeat=Repeat(
+                command=self.command,
+                versions={**versions()},
+                seconds=round(self.seconds, 1),
+                options=self.identity["design"],
+                files={"task": self.identity["task"]},
+            ),
+            notes=self._notes(methods, outcomes),
         )
 
     @property
     def seconds(self) -> float:
-        return self.before + time.monotonic() - self.began
+        """Seconds that the comparison took, over all its interruptions."""
+        return self.seconds_before + time.monotonic() - self.began
 
-    def _train(self, kind: str, graph: str | None, engine: Engine | None) -> None:
+    def _tuning(self) -> Tuning | None:
         d = self.design
-        name = str(outcomes.method(kind, graph)["name"])
+        grid: dict[str, object] = {
+            "learning rate": list(d.learning_rates),
+            "clip": list(d.clips),
+            "couple, times the default": list(d.couples),
+        }
+        for end, rates in d.beyond.items():
+            grid[f"learning rate, if the best is the {end}"] = list(rates)
+        # nothing was chosen
+        if max(map(len, (d.learning_rates, d.clips, d.couples))) == 1:
+            return None
+        return Tuning(criterion=d.criterion, grid=grid, warning=NOT_FREE)
+
+    def _notes(self, methods: list[Method], outcomes: list[Outcome]) -> list[str]:
+        count, notes = len(self.design.methods()), []
+        if len(methods) < count:
+            notes.append(f"Interrupted: {len(methods)} of {count} methods are finished.")
+        for each in outcomes:
+            if each.edge is not None:
+                where = "" if each.epsilon is None else f" at epsilon {each.epsilon:g}"
+                notes.append(
+                    f"{each.method}{where} took the {each.edge} learning rate of the grid, "
+                    f"{each.learning_rate:g}; a wider --learning-rate may serve it better."
+                )
+        if "public" in self.task.facts:
+            notes.append(f"Taken as public knowledge: {self.task.facts['public']}.")
+        return notes
+
+    def _train(self, method: Method, engine: Engine | None) -> None:
+        d, name = self.design, method.name
         progress.report(f"{name}: calibrating", 0.0, 1.0)
-        planned = list(d.plans(kind, graph))
+        planned = list(d.plans(method))
         with progress.share(0.0, 0.8):
-            tried = self._sweep(
-                [plan for _, plans in planned for plan in plans],
-                d.learning_rates,
-                _other(d.seeds),
-                engine,
-            )
-        entries: list[dict[str, Any]] = []
+            every = [plan for _, plans in planned for plan in plans]
+            # all epsilons in one sweep, which can share tensors
+            tried = self._sweep(every, d.learning_rates, _tuning_seeds(d.seeds), engine)
+        outcomes: list[Outcome] = []
         rows: list[dict[str, Any]] = []
         for k, (epsilon, plans) in enumerate(planned):
             with progress.share(0.8 + 0.2 * k / len(planned), 0.8 + 0.2 * (k + 1) / len(planned)):
                 best = self._best(tried, plans, engine)
-                runs = self._sweep(
-                    [best.plan], (best.learning_rate,), d.seeds, engine, keep_models=True
-                ).runs
-            edge = _edge(best.learning_rate, (*d.learning_rates, *chain(*d.beyond.values())))
-            entries.append(outcomes.outcome(name, epsilon, runs) | {"edge": edge})
+                rate = best.learning_rate
+                runs = self._sweep([best.plan], (rate,), d.seeds, engine, keep_models=True).runs
+            # an end of the whole grid, with the rates beyond: a better one may lie outside
+            edge = _grid_end(rate, (*d.learning_rates, *chain(*d.beyond.values())))
+            outcomes.append(replace(summarise_runs(name, epsilon, runs), edge=edge))
+            # one run of each method and epsilon, to look at
             runs[0].save(self.folder / "runs" / _slug(name, epsilon))
             rows += _rows(name, epsilon, runs)
-        _replace(
-            self.folder / "metrics" / f"{_slug(name, None)}.jsonl",
-            "".join(json.dumps(row) + "\n" for row in rows),
-        )
-        _replace(self._path(kind, graph), json.dumps(entries, allow_nan=False))
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        _replace(self.folder / "metrics" / f"{_slug(name)}.jsonl", lines)
+        # last: this file says that the method is finished
+        values = [outcome.to_json() for outcome in outcomes]
+        _replace(self._path(method), json.dumps(values, allow_nan=False))
 
     def _best(self, tried: Sweep, plans: list[NoisePlan], engine: Engine | None) -> Tuned:
-        """The best candidate; where it takes the smallest or the largest rate, of those beyond as
-        well.
-        """
+        """The best candidate; if its rate is at an end of the grid, rates beyond it compete too."""
         d = self.design
         best = tried.best(d.criterion, plans)
-        further = d.beyond.get(_edge(best.learning_rate, d.learning_rates) or "")
+        further = d.beyond.get(_grid_end(best.learning_rate, d.learning_rates) or "")
         if further is None:
             return best
-        more = self._sweep(plans, further, _other(d.seeds), engine)
-        return Sweep(tried.settings + more.settings, tried.runs + more.runs).best(
-            d.criterion, plans
-        )
+        # only where needed: see BEYOND
+        more = self._sweep(plans, further, _tuning_seeds(d.seeds), engine)
+        both = Sweep(tried.settings + more.settings, tried.runs + more.runs)
+        return both.best(d.criterion, plans)
 
     def _sweep(
         self,
@@ -335,49 +317,45 @@ class Comparison:
         engine: Engine | None,
         keep_models: bool = False,
     ) -> Sweep:
-        recipe = self.design.recipe
         return sweep(
             self.task,
             plans,
-            recipe,
+            self.design.recipe,
             learning_rates=rates,
             seeds=seeds,
             engine=engine,
             keep_models=keep_models,
         )
 
-    def _path(self, kind: str, graph: str | None) -> Path:
-        return (
-            self.folder
-            / "outcomes"
-            / f"{_slug(str(outcomes.method(kind, graph)['name']), None)}.json"
-        )
+    def _path(self, method: Method) -> Path:
+        return self.folder / "outcomes" / f"{_slug(method.name)}.json"
 
-    def _load(self, kind: str, graph: str | None) -> list[dict[str, Any]]:
-        path = self._path(kind, graph)
+    def _complete_methods(self) -> list[Method]:
+        return [method for method in self.design.methods() if self._path(method).exists()]
+
+    def _load(self, method: Method) -> list[Outcome]:
+        path = self._path(method)
         try:
-            entries = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as problem:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            return [Outcome.from_json(value) for value in values]
+        except (OSError, ValueError, TypeError, InputError) as problem:
             raise InputError(
-                f"{str(path)!r} cannot be read ({problem}); delete it and go on with --resume"
+                f"{str(path)!r} cannot be read ({problem}); delete it and resume with --resume"
             ) from None
-        assert isinstance(entries, list)
-        return entries
 
     def _open(self, resume: bool) -> None:
-        manifest = self.folder / "manifest.json"
+        """Begins a comparison, or checks that the one in the folder is the same."""
+        manifest, folder = self.folder / "manifest.json", repr(str(self.folder))
         if not manifest.exists():
             if resume:
-                raise InputError(
-                    f"there is nothing to resume in {str(self.folder)!r}; drop --resume"
-                )
+                raise InputError(f"there is nothing to resume in {folder}; drop --resume")
             self._write_manifest()
             return
+        # never overwritten silently: a comparison can take days
         if not resume:
             raise InputError(
-                f"{str(self.folder)!r} holds a comparison already; go on with it by --resume, "
-                "replace it by --overwrite, "
-                "or name another folder by --output"
+                f"{folder} holds a comparison already; resume it by --resume, replace it by "
+                "--overwrite, or name another folder by --output"
             )
         try:
             old = json.loads(manifest.read_text(encoding="utf-8"))
@@ -385,24 +363,19 @@ class Comparison:
             raise InputError(
                 f"{str(manifest)!r} cannot be read ({problem}); name another folder by --output"
             ) from None
-        for what in ("task", "design"):
-            if not isinstance(old, dict) or old.get(what) != self.identity[what]:
-                changed = _changed(
-                    old.get(what) if isinstance(old, dict) else None, self.identity[what]
-                )
+        old = old if isinstance(old, dict) else {}
+        for what, now in self.identity.items():
+            if old.get(what) != now:
                 raise InputError(
-                    f"the comparison in {str(self.folder)!r} was of another {what} ({changed}); "
-                    "resume with the options it was started with, or name another folder by "
-                    "--output"
+                    f"the comparison in {folder} was of another {what} "
+                    f"({_differences(old.get(what), now)}); resume with the options it was started "
+                    "with, or name another folder by --output"
                 )
-        self.before = float(old.get("seconds", 0.0))
+        # time before the interruption counts too
+        self.seconds_before = float(old.get("seconds", 0.0))
 
     def _write_manifest(self) -> None:
-        finished = [
-            str(outcomes.method(k, g)["name"])
-            for k, g in self.design.methods()
-            if self._path(k, g).exists()
-        ]
+        finished = [method.name for method in self._complete_methods()]
         value = {
             "format": FORMAT,
             "complete": len(finished) == len(self.design.methods()),
@@ -415,49 +388,35 @@ class Comparison:
         _replace(self.folder / "manifest.json", json.dumps(value, indent=1) + "\n")
 
 
-def _other(seeds: Sequence[int]) -> list[int]:
+def _tuning_seeds(seeds: Sequence[int]) -> list[int]:
     """Seeds to choose settings with, none of them among those that are shown."""
     return [seed + 1_000_000 for seed in seeds]
 
 
-def _edge(rate: float, rates: Sequence[float]) -> str | None:
-    """Where on its grid a learning rate was chosen, if that was an end: beyond it there may be
-    better ones.
-    """
+def _grid_end(rate: float, rates: Sequence[float]) -> GridEnd | None:
+    """The end of the grid at which a rate is, if it is: beyond it there may be better ones."""
     if len(rates) < 2 or min(rates) < rate < max(rates):
         return None
     return "smallest" if rate == min(rates) else "largest"
 
 
-def _edge_note(entry: dict[str, Any]) -> str:
-    where = "" if entry["epsilon"] is None else f" at epsilon {entry['epsilon']:g}"
-    return (
-        f"{entry['method']}{where} took the {entry['edge']} learning rate of the grid, "
-        f"{entry['learning_rate']:g}; "
-        "a wider --learning-rate may serve it better."
-    )
-
-
 def _rows(name: str, epsilon: float | None, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
-    """Every measurement of the runs, one a line."""
+    """Every measurement of the runs; JSON has no NaN, so diverged ones are left out."""
     for run in runs:
         for k in range(len(run.history["step"])):
             values = {m: column[k] for m, column in run.history.items()}
-            if all(value == value and abs(value) != float("inf") for value in values.values()):
+            if all(math.isfinite(value) for value in values.values()):
                 yield {"method": name, "epsilon": epsilon, "seed": run.manifest["seed"], **values}
 
 
-def _changed(old: Any, new: dict[str, Any]) -> str:
+def _differences(old: Any, new: dict[str, Any]) -> str:
     if not isinstance(old, dict):
         return "not readable"
-    return ", ".join(
-        f"{key}: {old.get(key)!r}, now {value!r}"
-        for key, value in new.items()
-        if old.get(key) != value
-    )
+    changed = {key: value for key, value in new.items() if old.get(key) != value}
+    return ", ".join(f"{key}: {old.get(key)!r}, now {value!r}" for key, value in changed.items())
 
 
-def _slug(name: str, epsilon: float | None) -> str:
+def _slug(name: str, epsilon: float | None = None) -> str:
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     return slug if epsilon is None else f"{slug}-epsilon-{epsilon:g}"
 

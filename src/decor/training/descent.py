@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,34 +13,33 @@ from decor.choices import Sampling
 from decor.errors import InputError
 from decor.learning.batches import Batch
 from decor.learning.gradients.choose import choose_gradients
-from decor.learning.gradients.clip import Blocks, add_clipped, over
-from decor.learning.gradients.module_randomness import WORDS, secret_coins
+from decor.learning.gradients.clip import Blocks, add_clipped, broadcastable
+from decor.learning.gradients.module_randomness import STATE_WORDS, torch_generator_from
 from decor.learning.gradients.modules import Modules
 from decor.learning.recipe import Recipe
 
-from .cuda.steps import UNIT, Steps, products
+from .cuda.steps import BATCH_MULTIPLE, StepRunner, matmul_precision
 from .engine import Setting, SimulatorOptions
 from .share import Share
 from .threads import Threads
 
-_ROOM = 1_000_000
-"""Numbers that users worked on together may take: what stays in a processor's cache."""
-_GENERAL_ROOM = 4_000_000
-"""The same for torch.func, whose calls cost more than what leaves the cache."""
-_CARD_ROOM = 1 << 30
-"""The same on a card, which is idle if it has little to do."""
-FARTHEST = 1e18
-"""Entries of a model beyond which a private run has diverged; peers refuse such models as well."""
-_TF32 = 1.01 * 2.0**-9
-"""By how much products of operands cut to eleven bits may exceed what they should be, relatively,
-entry by entry.
-"""
+_CPU_VALUES = 1_000_000
+"""Values that users processed together may take, so that they stay in a CPU's cache."""
+_MODULE_VALUES = 4_000_000
+"""The same for torch.func, whose calls cost more than leaving the cache does."""
+_GPU_VALUES = 1 << 30
+"""The same on a GPU, which is idle if it has little to do."""
+LARGEST_PARAMETER = 1e18
+"""A private run has diverged if a parameter is beyond this; peers refuse such models as well."""
+_TF32_ERROR = 1.01 * 2.0**-9
+"""Largest relative error of an entry of a product whose operands are cut to eleven bits."""
 
 
 class Descent:
-    """Blocks are [users, seeds, settings, ...].
+    """The models of a grid of runs, and the steps that change them.
 
-    `models` and, with momentum, `velocity` are those of the users here, now.
+    Blocks are [users, seeds, settings, ...]. `models` and, with momentum, `velocity` are the
+    current ones of this process's users.
     """
 
     def __init__(
@@ -58,10 +56,9 @@ class Descent:
         self.device = torch.device(engine.device)
         self.dtype = torch.float64 if engine.dtype == "float64" else torch.float32
         shape = (len(seeds), len(grid))
-        models = len(seeds) * len(grid) * task.users
-        self.threads = Threads(
-            engine.threads or (1 if self.on_card else None), models * task.parameters
-        )
+        # on a GPU the CPU only launches kernels
+        threads = engine.threads or (1 if self.on_gpu else None)
+        self.threads = Threads(threads, len(seeds) * len(grid) * task.users * task.parameters)
         self.gradients = choose_gradients(
             task,
             exposure.unit,
@@ -71,33 +68,31 @@ class Descent:
             generic=engine.path == "generic",
             exact=share.secret is not None,
         )
-        self.by_record = exposure.unit == "example"
-        size = exposure.batch_size if self.by_record else recipe.batch_size
-        # at user level sampling earns nothing; batches are drawn without replacement
-        sampling: Sampling = exposure.sampling or "poisson" if self.by_record else "fixed"
-        self.batches = share.batches(size, sampling, seeds, UNIT if self.on_card else 1)
-        self.channel = share.channel(
-            [setting.plan for setting in grid], seeds, self.dtype, self.device
-        )
-        on: dict[str, Any] = {"dtype": self.dtype, "device": self.device}
-        shorter = 1 - _TF32 if engine.tf32 and self.by_record else 1.0
-        self.clip = torch.tensor([s.plan.exposure.clip * shorter for s in grid], **on).expand(shape)
+        self.by_example = exposure.unit == "example"
+        size = exposure.batch_size if self.by_example else recipe.batch_size
+        # at user level sampling does not amplify privacy: batches are drawn without replacement
+        sampling: Sampling = exposure.sampling or "poisson" if self.by_example else "fixed"
+        self.batches = share.batches(size, sampling, seeds, BATCH_MULTIPLE if self.on_gpu else 1)
+        plans = [setting.plan for setting in grid]
+        self.channel = share.channel(plans, seeds, self.dtype, self.device)
+        # with TF32 an example's clipped gradient could come out longer than the clip by this much
+        shorter = 1 - _TF32_ERROR if engine.tf32 and self.by_example else 1.0
+        clips = [plan.exposure.clip * shorter for plan in plans]
+        self.clip = torch.tensor(clips, dtype=self.dtype, device=self.device).expand(shape)
         tables = [recipe.schedule.rates(s.learning_rate, exposure.steps) for s in grid]
-        self.rates = (
-            torch.stack([torch.from_numpy(table) for table in tables], 1)
-            .to(**on)
-            .unsqueeze(1)
-            .expand(-1, *shape)
-        )
+        rates = torch.stack([torch.from_numpy(table) for table in tables], 1)  # [steps, settings]
+        self.rates = rates.to(self.device, self.dtype).unsqueeze(1).expand(-1, *shape)
         self._check()
+        # every run starts from the task's model: all users, seeds and settings alike
         self.models = [
             b.expand(task.users, *shape, *b.shape).clone() for b in self.gradients.initial()
         ]
         self.velocity = [torch.zeros_like(b) for b in self.models] if recipe.momentum else []
-        self.sent = [torch.zeros_like(b) for b in self.models] if self.apart else []
+        # gradients with noise, where the source must see them apart from models and momentum
+        self.noised = [torch.zeros_like(b) for b in self.models] if self.noise_on_gradients else []
 
     def _check(self) -> None:
-        """Refuses what numbers cannot do."""
+        """Refuses values that floating point cannot represent."""
         least = float(self.clip.min())
         if self.dtype is torch.float32 and least < 1e-12:
             raise InputError(
@@ -108,81 +103,83 @@ class Descent:
         if decay * fastest >= 1:
             raise InputError(
                 f"weight_decay {decay:g} times the learning rate {fastest:g} leaves nothing of a "
-                "model in one "
-                "step; lower one of them"
+                "model in one step; lower one of them"
             )
 
     @property
-    def on_card(self) -> bool:
+    def on_gpu(self) -> bool:
         return self.device.type == "cuda"
 
     @property
     def recordable(self) -> bool:
-        """Whether a step on a card can be replayed.
-
-        What a module draws itself would be the same in every replay.
-        """
-        drawn = isinstance(self.gradients, Modules)
-        return not drawn and self.engine.on_messages is None and not self.share.waits
+        """Whether a GPU can replay a recorded step."""
+        # every replay would repeat a module's own draws, and cannot call Python or wait for a rank
+        draws = isinstance(self.gradients, Modules)
+        return not draws and self.engine.on_messages is None and not self.share.waits_for_ranks
 
     @property
-    def apart(self) -> bool:
-        """Whether noise is put on the gradients themselves, before momentum and step size: private
-        runs, and other sources.
+    def noise_on_gradients(self) -> bool:
+        """Whether noise is added to gradients alone, before momentum and step size.
+
+        Private runs and custom sources need this: they round gradient and noise together.
         """
         source = self.engine.noise
-        return self.share.secret is not None or (source is not None and not isinstance(source, str))
+        is_custom = source is not None and not isinstance(source, str)
+        return self.share.secret is not None or is_custom
 
     @contextmanager
     def steps(self) -> Iterator[Callable[[int], None]]:
-        """What takes a step: here and now, or kernels that a card is told to run."""
-        with torch.no_grad(), self.threads.limited():
-            if not self.on_card:
+        """Gives the function that takes step k: on the CPU at once, or by a GPU's kernels."""
+        with torch.no_grad(), self.threads.limit_torch():
+            if not self.on_gpu:
                 yield self._take
                 return
-            steps = Steps(
-                self._step, self.batches, self.recipe.local_steps, self.rates, self.recordable
-            )
-            with closing(steps), products(self.engine.tf32), torch.cuda.device(self.device):
-                yield lambda step: self._take_on_card(steps, step)
+            count = self.recipe.local_steps
+            runner = StepRunner(self._step, self.batches, count, self.rates, self.recordable)
+            precision = matmul_precision(self.engine.tf32)
+            with closing(runner), precision, torch.cuda.device(self.device):
+                yield lambda step: self._take_on_gpu(runner, step)
 
     def _take(self, step: int) -> None:
         count = self.recipe.local_steps
-        with self._dropout(step), self.threads.step() as threads:
-            drawn = (self.batches.draw(step * count + k) for k in range(count))
-            self._step(step, self.rates[step], drawn, threads)
+        with self._module_randomness(step), self.threads.step() as threads:
+            batches = (self.batches.draw(step * count + k) for k in range(count))
+            self._step(step, self.rates[step], batches, threads)
 
-    def _take_on_card(self, steps: Steps, step: int) -> None:
-        with self._dropout(step):
-            steps.take(step, self.last)
+    def _take_on_gpu(self, runner: StepRunner, step: int) -> None:
+        with self._module_randomness(step):
+            runner.take(step, self.last)
 
     @contextmanager
-    def _dropout(self, step: int) -> Iterator[None]:
-        """What a module draws itself, such as dropout, is a function of (seed, step) as well."""
+    def _module_randomness(self, step: int) -> Iterator[None]:
+        """Makes what modules draw themselves, such as dropout, a function of (seed, step)."""
         if not isinstance(self.gradients, Modules):
             yield
             return
         if self.share.secret is not None:
-            with secret_coins(self.share.secret.local_words(step, WORDS)):
+            with torch_generator_from(self.share.secret.local_words(step, STATE_WORDS)):
                 yield
             return
-        with torch.random.fork_rng(devices=[self.device] if self.on_card else []):
+        with torch.random.fork_rng(devices=[self.device] if self.on_gpu else []):
+            # a large factor, so that runs of neighbouring seeds do not share steps
             torch.manual_seed((self.seeds[0] * 1_000_003 + step + self.share.salt) % 2**63)
             yield
 
-    def diverged(self) -> bool:
-        """Whether any model, of any user, is not finite or beyond what a user would accept: judged
-        on what is private already.
+    def has_diverged(self) -> bool:
+        """Whether a model of any user is not finite, or beyond what a peer would accept.
+
+        Guarantee: depends on the models only, which are private already.
         """
-        far = sum((~(block.abs() <= FARTHEST)).sum() for block in self.models)
-        return bool(self.share.total(torch.as_tensor(far, dtype=torch.float64)) > 0)
+        # written so that NaN counts as far
+        far = sum((~(block.abs() <= LARGEST_PARAMETER)).sum() for block in self.models)
+        return bool(self.share.sum_over_ranks(torch.as_tensor(far, dtype=torch.float64)) > 0)
 
     def finish(self) -> None:
-        """The gossip after the last step."""
+        """Takes the gossip rounds after the last step."""
         self.models = self.channel.mix(self.models, self.recipe.final_gossip)
 
-    def if_finished(self) -> Blocks:
-        """What everybody would hold if the run ended here."""
+    def after_final_gossip(self) -> Blocks:
+        """The models that users would hold if the run ended here."""
         return self.channel.mix([block.clone() for block in self.models], self.recipe.final_gossip)
 
     def _step(
@@ -190,53 +187,53 @@ class Descent:
     ) -> None:
         """Algorithm 1: clip, fresh noise, local step, gossip.
 
-        On a card models stay where they are, and `step` is there too.
+        On a GPU the models are changed in place, and `step` is a tensor on the GPU.
         """
-        decay = self.recipe.weight_decay
-        if self.recipe.momentum or self.apart:
-            for x, v in zip(self.models, self._moved(step, rate, batches, threads), strict=True):
+        decay, listener = self.recipe.weight_decay, self.engine.on_messages
+        if self.recipe.momentum or self.noise_on_gradients:
+            for x, v in zip(
+                self.models, self._direction(step, rate, batches, threads), strict=True
+            ):
                 if decay:
-                    x.mul_(over(1 - rate * decay, x))
-                x.addcmul_(v, over(-rate, x))
+                    x.mul_(broadcastable(1 - rate * decay, x))
+                x.addcmul_(v, broadcastable(-rate, x))
         else:
             if decay:
-                # what is added is shrunk too, so it is added larger: x (1 - rate decay) - rate
-                # gradient
+                # what is added is shrunk too, so more is added: x (1 - rate decay) - rate gradient
                 shrink = 1 - rate * decay
                 self._add_clipped(self.models, -rate / shrink, rate, batches)
                 for x in self.models:
-                    x.mul_(over(shrink, x))
+                    x.mul_(broadcastable(shrink, x))
             else:
                 self._add_clipped(self.models, -rate, rate, batches)
-            if self.engine.on_messages is None:
+            if listener is None:
                 self.models = self.channel.noise_and_mix(
                     self.models, -rate, step, self.recipe.gossip, threads
                 )
                 return
             self.channel.noise(self.models, -rate, step, threads)
-        if self.engine.on_messages is not None:
-            everybodys = self.share.everybodys(
-                [torch.cat([x.flatten(3) for x in self.models], -1).cpu()]
-            )
-            if everybodys:  # of several processes the first has them
-                self.engine.on_messages(int(step), everybodys[0])
+        if listener is not None:
+            messages = torch.cat([x.flatten(3) for x in self.models], -1).cpu()
+            gathered = self.share.gather_users([messages])
+            if gathered:  # only rank 0 has them
+                listener(int(step), gathered[0])
         self.models = self.channel.mix(self.models, self.recipe.gossip, threads)
 
-    def _moved(
+    def _direction(
         self, step: int | Tensor, rate: Tensor, batches: Iterable[Batch], threads: int
     ) -> Blocks:
-        """Noised gradients, with momentum's memory of earlier ones; where noise is put on
-        gradients, it sees those alone.
-        """
+        """Clipped gradients with noise; with momentum, the velocity that they update."""
         one = torch.ones_like(rate)
         for v in self.velocity:
             v.mul_(self.recipe.momentum)
-        to = self.sent if self.apart else self.velocity
-        for block in self.sent:
+        to = self.noised if self.noise_on_gradients else self.velocity
+        # the channel adds to what is there
+        for block in self.noised:
             block.zero_()
         self._add_clipped(to, one, rate, batches)
+        # velocity is a sum of noised gradients: momentum comes after the noise and costs nothing
         self.channel.noise(to, one, step, threads)
-        if not (self.apart and self.velocity):
+        if not (self.noise_on_gradients and self.velocity):
             return to
         return [v.add_(noised) for v, noised in zip(self.velocity, to, strict=True)]
 
@@ -245,46 +242,41 @@ class Descent:
     ) -> None:
         """to += alpha * clipped gradient, some users at a time."""
         if self.recipe.local_steps > 1:
-            add_clipped(to, self._walked(rate, batches), self.clip, alpha)
+            add_clipped(to, self._local_gradients(rate, batches), self.clip, alpha)
             return
         (batch,) = batches
-        add = self.gradients.add_records if self.by_record else self.gradients.add_means
-        for users in self.parts:
+        gradients = self.gradients
+        add = gradients.add_clipped_examples if self.by_example else gradients.add_clipped_means
+        for users in self.user_slices:
             add(to, self.models, batch, users, self.clip, alpha)
 
-    def _walked(self, rate: Tensor, batches: Iterable[Batch]) -> Blocks:
-        """The sum of gradients along `local_steps` steps that everybody takes alone; clipped as
-        one, it costs as much as one.
+    def _local_gradients(self, rate: Tensor, batches: Iterable[Batch]) -> Blocks:
+        """Each user's sum of gradients along `local_steps` steps taken without the others.
+
+        The sum is clipped as one gradient, so it costs as much privacy as one.
         """
         models = [block.clone() for block in self.models]
         total = [torch.zeros_like(block) for block in models]
         for batch in batches:
-            for users in self.parts:
-                for x, sum_, g in zip(
-                    models, total, self.gradients.mean(models, batch, users), strict=True
-                ):
+            for users in self.user_slices:
+                gradients = self.gradients.mean(models, batch, users)
+                for x, sum_, g in zip(models, total, gradients, strict=True):
                     sum_[users].add_(g)
-                    x[users].addcmul_(g, over(-rate, g))
+                    x[users].addcmul_(g, broadcastable(-rate, g))
         return total
 
     @cached_property
-    def parts(self) -> tuple[slice, ...]:
-        """Users whose gradients are taken together."""
-        size = self.batches.size or int(max(self.share.task.counts))
-        taken = (
-            size
-            * (1 if self.batches.size is None else len(self.seeds))
-            * int(self.share.task.shards[0][0][0].numel())
-        )
-        room = (
-            _CARD_ROOM
-            if self.on_card
-            else _GENERAL_ROOM
-            if isinstance(self.gradients, Modules)
-            else _ROOM
-        )
-        some = max(1, room // (sum(b[0].numel() for b in self.models) + taken))
-        return tuple(
-            slice(first, min(first + some, self.share.task.users))
-            for first in range(0, self.share.task.users, some)
-        )
+    def user_slices(self) -> tuple[slice, ...]:
+        """Users whose gradients are computed together: as many as fit the cache, or the GPU."""
+        task = self.share.task
+        examples = self.batches.size or int(max(task.counts))
+        # full batches are the same for all seeds, sampled ones are not
+        seeds = 1 if self.batches.size is None else len(self.seeds)
+        inputs = examples * seeds * int(task.shards[0][0][0].numel())
+        if self.on_gpu:
+            most = _GPU_VALUES
+        else:
+            most = _MODULE_VALUES if isinstance(self.gradients, Modules) else _CPU_VALUES
+        some = max(1, most // (sum(b[0].numel() for b in self.models) + inputs))
+        firsts = range(0, task.users, some)
+        return tuple(slice(first, min(first + some, task.users)) for first in firsts)

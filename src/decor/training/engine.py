@@ -1,4 +1,4 @@
-"""What every engine is given, and what it gives back."""
+"""Engine: the interface of engines, and the types that they are given and give back."""
 
 from __future__ import annotations
 
@@ -22,28 +22,31 @@ from .channel import NoiseSource
 
 @dataclass(frozen=True)
 class Setting:
-    """One run: the noise, the step size, and the seed of all that is random (None: a private run,
-    with a secret of its own).
-    """
+    """One run: its plan, learning rate, and seed (None: a private run, which draws a secret)."""
 
     plan: NoisePlan
     learning_rate: float
     seed: int | None
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "learning_rate", checks.positive("learning_rate", self.learning_rate)
-        )
+        # the checked values replace the given ones: NumPy scalars become plain numbers for JSON
+        rate = checks.positive("learning_rate", self.learning_rate)
+        object.__setattr__(self, "learning_rate", rate)
         if self.seed is not None:
-            object.__setattr__(
-                self, "seed", checks.count("seed", self.seed, 0, hint="or None for a private run")
-            )
+            seed = checks.count("seed", self.seed, 0, hint="or None for a private run")
+            object.__setattr__(self, "seed", seed)
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What a callback sees when metrics have been taken: in a private run, models and public
-    metrics alone.
+    """What a callback is given after a measurement.
+
+    Attributes:
+        setting: The run's plan, learning rate and seed.
+        step: Steps taken so far.
+        metrics: The latest metrics; of a private run, public ones only (unless `private_metrics`).
+        run_now: Makes the run as it is now.
+        own_public: The public metrics, where `metrics` has others too.
     """
 
     setting: Setting
@@ -60,37 +63,34 @@ class Moment:
     @property
     def guarantee(self) -> Guarantee:
         """What the steps so far cost, if their number was fixed in advance."""
-        found = self.setting.plan.guarantee_on_grid(0.0, steps=self.step)
-        return replace(found, simulated=self.setting.seed is not None)
+        # without what the grid takes of delta, which the run's own guarantee counts
+        guarantee = self.setting.plan.guarantee_on_grid(0.0, steps=self.step)
+        return replace(guarantee, simulated=self.setting.seed is not None)
 
     def run(self) -> Run:
-        """The run as it would be if it stopped here: to save a checkpoint."""
+        """The run as it would be if it stopped here, for example to save a checkpoint."""
         return self.run_now()
 
 
 class PublicMetrics(dict[str, float]):
-    """What a callback of a private run may read."""
+    """The metrics that a callback of a private run may read."""
 
+    # not a KeyError: the message has to say which ways of stopping keep the guarantee
     def __missing__(self, name: str) -> float:
         raise InputError(
-            f"{name!r} is not measured on public data, so a callback of a private run cannot have "
-            "it: a run that stops by "
-            "looking at private data has no guarantee. Use the models (moment.run()), or public "
-            "test data "
-            "(Task(..., test_public=True)); for your own eyes there is Vectorised(seed=None, "
-            "private_metrics=True)"
+            f"{name!r} is not measured on public data, so a callback of a private run cannot read "
+            "it: a run that stops by looking at private data has no guarantee. Use the models "
+            "(moment.run()), or public test data (Task(..., test_public=True)); to see it yourself "
+            "use Vectorised(seed=None, private_metrics=True)"
         )
 
 
 Callback = Callable[[Moment], object]
-"""Called when metrics have been taken. True, or a sentence that says why, stops the run."""
+"""Called after each measurement. True, or a sentence that says why, stops the run."""
 
 
 class SimulatorOptions(Protocol):
-    """How the simulator computes: what its parts read of the engine.
-
-    `Vectorised` documents each of them.
-    """
+    """The options that the simulator's parts read; `Vectorised` documents each."""
 
     @property
     def device(self) -> str: ...
@@ -121,7 +121,7 @@ class Capabilities:
     resuming: bool = True
     """Continues a run that stopped early."""
     measurements: bool = True
-    """Measures during the run, every `evaluate_every` steps, and not only at its end."""
+    """Measures every `evaluate_every` steps, not only at the end."""
 
     def check(
         self,
@@ -132,28 +132,26 @@ class Capabilities:
         resume: Run | None,
     ) -> None:
         """Refuses what the engine cannot do, before anything is computed."""
-        asked = {
+        unsupported = {
             "several settings": len(settings) > 1 and not self.several_settings,
             "callbacks": bool(callbacks) and not self.callbacks,
             "resume": resume is not None and not self.resuming,
             "evaluate_every": recipe.evaluate_every is not None and not self.measurements,
         }
-        missing = [name for name, is_missing in asked.items() if is_missing]
-        if missing:
-            name = type(engine).__name__
+        # in the caller's own words, so that it is clear which argument to drop
+        names = " or ".join(name for name, is_asked in unsupported.items() if is_asked)
+        if names:
             raise InputError(
-                f"{name} does not support {' or '.join(missing)}; drop it, or use Vectorised()"
+                f"{type(engine).__name__} does not support {names}; drop it, or use Vectorised()"
             )
 
 
 class Engine(Protocol):
-    """Runs settings of one task; the plans differ in noise, clip and adversary alone."""
+    """Runs settings of one task, whose plans differ only in noise, clip and adversary."""
 
     @property
     def seed(self) -> int | None:
-        """The seed of a simulation; None where noise is secret, as in private runs and between real
-        peers.
-        """
+        """The seed of a simulation; None if the noise is secret (private runs, real peers)."""
         ...
 
     @property
@@ -179,6 +177,4 @@ class Engine(Protocol):
 
 
 IN_MEMORY = 100_000_000
-"""Parameters of all models that are trained together on a CPU: 400 megabytes, and as much again to
-work with.
-"""
+"""Parameters of all models trained together on a CPU: 400 MB, and as much again to work with."""

@@ -1,4 +1,4 @@
-"""What a run says about itself, so that somebody else can repeat it."""
+"""RunManifest: what a run records about itself, so that it can be repeated and resumed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import hashlib
 import hmac
 import json
 import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,10 +17,69 @@ from decor.learning.recipe import Recipe
 from decor.learning.task import Task
 from decor.version import __version__
 
-from .engine import Setting, SimulatorOptions
+if TYPE_CHECKING:  # a node needs manifests, and none of the simulator that the engine's types load
+    from .engine import Setting, SimulatorOptions
 
 
-def described(
+@dataclass(frozen=True, kw_only=True)
+class RunManifest:
+    """The manifest of a run; a field that is None is not written.
+
+    A private run records nothing that depends on the data, on the time it took or on the machine.
+
+    Attributes:
+        simulated: Whether the noise comes from a known seed.
+        task: Name, users and parameters; of a simulation also records, facts and a fingerprint.
+        learning_rate: The step size, before the recipe's schedule.
+        seed: The seed of a simulation, or "secret".
+        recipe: The recipe's fields.
+        engine: The engine's name and options.
+        noise: Of a private run: {"kind": "grid", "distance": d}, where d bounds the total variation
+            distance of all messages to the plan's Gaussian noise.
+        versions: Versions of the libraries that decide the results.
+        machine: Operating system and processor.
+        seconds: Wall-clock time.
+        run: A random name that tells private runs apart.
+        resume_tag: Keyed fingerprint of an unfinished private run's data.
+        stop_saw_private_data: Whether the stop may depend on private data; it voids the guarantee.
+        federation: Digest of the federation's terms, of one user's run.
+        steps_missed: Steps that this user missed, of one user's run.
+    """
+
+    simulated: bool
+    task: dict[str, Any] | None = None
+    learning_rate: float | None = None
+    seed: int | str | None = None
+    recipe: dict[str, Any] | None = None
+    engine: dict[str, Any] | None = None
+    noise: dict[str, Any] | None = None
+    versions: dict[str, str] | None = None
+    machine: str | None = None
+    seconds: float | None = None
+    run: str | None = None
+    resume_tag: str | None = None
+    stop_saw_private_data: bool | None = None
+    federation: str | None = None
+    steps_missed: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The manifest as a file holds it: plain values only, as `Run.manifest` needs."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        written = {name: value for name, value in values.items() if value is not None}
+        # through JSON: tuples become lists, and other types text, exactly as in the file
+        plain: dict[str, Any] = json.loads(json.dumps(written, default=str))
+        return plain
+
+    @classmethod
+    def from_json(cls, manifest: Mapping[str, Any]) -> RunManifest:
+        """The manifest in `Run.manifest`; keys that are not fields are left out."""
+        known = {each.name for each in fields(cls)}
+        values = {name: value for name, value in manifest.items() if name in known}
+        # a manifest that does not say so is not of a private run
+        return cls(**{"simulated": True, **values})
+
+
+def simulation_manifest(
     engine: SimulatorOptions,
     name: str,
     task: Task,
@@ -26,115 +87,108 @@ def described(
     setting: Setting,
     recipe: Recipe,
     seconds: float,
-) -> dict[str, Any]:
-    """What JSON holds of it: task with a fingerprint of its data, recipe, engine, seed and
-    versions.
-    """
-    value = {
-        "simulated": True,
-        "task": {
-            "name": task.name,
-            "users": task.users,
-            "records": list(task.counts),
-            "parameters": task.parameters,
-            "fingerprint": fingerprint,
-            **task.facts,
-        },
-        "learning_rate": setting.learning_rate,
-        "seed": setting.seed,
-        "recipe": recipe.described(),
-        "engine": {
-            "name": name,
-            "dtype": engine.dtype,
-            "path": engine.path,
-            **({"device": "cuda", "tf32": engine.tf32} if engine.device != "cpu" else {}),
-            "noise": _source(engine.noise),
-        },
-        "versions": versions(),
-        "machine": f"{platform.system()} {platform.machine()}",
-        "seconds": round(seconds, 3),
-    }
-    plain: dict[str, Any] = json.loads(json.dumps(value, default=str))
-    return plain
+) -> RunManifest:
+    """All that repeats a simulation: data (as a fingerprint), recipe, engine, seed and versions."""
+    data = {"records": list(task.counts), "fingerprint": fingerprint}
+    # not the GPU's number: a run may be resumed on another one
+    gpu = {} if engine.device == "cpu" else {"device": "cuda", "tf32": engine.tf32}
+    return RunManifest(
+        simulated=True,
+        task={**task_summary(task), **data, **task.facts},
+        learning_rate=setting.learning_rate,
+        seed=setting.seed,
+        recipe=recipe.to_json(),
+        engine={**engine_summary(engine, name), **gpu, "noise": _noise_name(engine.noise)},
+        versions=versions(),
+        machine=f"{platform.system()} {platform.machine()}",
+        seconds=round(seconds, 3),
+    )
 
 
-def described_privately(
-    engine: SimulatorOptions,
-    name: str,
+def private_manifest(
+    engine: dict[str, Any],
     task: Task,
     setting: Setting,
     recipe: Recipe,
     distance: float,
-) -> dict[str, Any]:
-    """The same of a private run: nothing that depends on the data, the time it took, or the
-    machine.
+    run: str | None,
+) -> RunManifest:
+    """The manifest of a private run of all users; `engine` is its name and options.
 
-    `distance` is how far the law of all messages is from the plan's Gaussian one.
+    Guarantee: nothing here depends on the data.
     """
-    value = {
-        "simulated": False,
-        "task": {"name": task.name, "users": task.users, "parameters": task.parameters},
-        "learning_rate": setting.learning_rate,
-        "seed": "secret",
-        "recipe": recipe.described(),
-        "engine": {"name": name, "dtype": engine.dtype, "path": engine.path},
-        "noise": {"kind": "grid", "distance": distance},
-        "versions": versions(),
-    }
-    plain: dict[str, Any] = json.loads(json.dumps(value, default=str))
-    return plain
+    return RunManifest(
+        simulated=False,
+        task=task_summary(task),
+        learning_rate=setting.learning_rate,
+        seed="secret",
+        recipe=recipe.to_json(),
+        engine=engine,
+        noise={"kind": "grid", "distance": distance},
+        versions=versions(),
+        run=run,
+    )
 
 
-def keyed(key: bytes, fingerprint: str) -> str:
-    """A fingerprint that tells nothing to anyone without the key."""
+def task_summary(task: Task) -> dict[str, Any]:
+    """What a private run records of its task."""
+    return {"name": task.name, "users": task.users, "parameters": task.parameters}
+
+
+def engine_summary(engine: SimulatorOptions, name: str) -> dict[str, Any]:
+    """The options of the simulator that a run records; `name` is the engine's."""
+    return {"name": name, "dtype": engine.dtype, "path": engine.path}
+
+
+def resume_tag(key: bytes, fingerprint: str) -> str:
+    """A fingerprint that reveals nothing without the key."""
     return hmac.digest(key, fingerprint.encode(), "sha256").hex()
 
 
 def fingerprint(task: Task) -> str:
-    """Of all data, the loss, the model and its start: equal for equal tasks, here and elsewhere."""
+    """A hash of all data, the loss, the model and its start: equal tasks have equal ones."""
     digest = hashlib.blake2b(f"{task.model!r} {_loss(task.loss)}".encode(), digest_size=32)
     for X, y in (*task.shards, *([task.test] if task.test is not None else [])):
+        # shapes first: without them other splits of the same bytes would have the same hash
         digest.update(repr((tuple(X.shape), tuple(y.shape))).encode())
         digest.update(X.contiguous().numpy().data.cast("B"))
         digest.update(y.contiguous().numpy().data.cast("B"))
+    # buffers too: a changed normalisation is another start
     for name, p in task.model.state_dict().items():
         digest.update(name.encode())
         digest.update(p.detach().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 
-def _source(noise: object) -> str:
-    return (
-        "own"
-        if noise is None
-        else noise
-        if isinstance(noise, str)
-        else f"from outside: {type(noise).__qualname__}"
-    )
+def _noise_name(noise: object) -> str:
+    if noise is None:
+        return "own"
+    return noise if isinstance(noise, str) else f"from outside: {type(noise).__qualname__}"
 
 
 def _loss(loss: Any) -> str:
-    """A function by its name, its code and what it closes over; an object by its description."""
+    """A function by its name, code and closure; an object by its repr."""
     code = getattr(loss, "__code__", None)
     if code is None:
-        return (
-            f"{type(loss).__module__}.{type(loss).__qualname__} {loss!r}"
-            if not hasattr(loss, "__qualname__")
-            else loss.__qualname__
-        )
-    around = [repr(cell.cell_contents) for cell in loss.__closure__ or ()]
+        if hasattr(loss, "__qualname__"):
+            return str(loss.__qualname__)
+        return f"{type(loss).__module__}.{type(loss).__qualname__} {loss!r}"
+    # two losses of one factory differ only in what they close over
+    closure = [repr(cell.cell_contents) for cell in loss.__closure__ or ()]
+    # inner code objects are left out: their repr has a memory address
     constants = [c for c in code.co_consts if not hasattr(c, "co_code")]
     return (
         f"{loss.__module__}.{loss.__qualname__} {code.co_code.hex()} {constants} "
-        f"{loss.__defaults__} {around}"
+        f"{loss.__defaults__} {closure}"
     )
 
 
 def versions() -> dict[str, str]:
-    found = {"decor": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    """Versions of decor and of the libraries that decide its results."""
+    known = {"decor": __version__, "python": platform.python_version(), "torch": torch.__version__}
     for name in ("numpy", "scipy", "numba"):
         try:
-            found[name] = version(name)
+            known[name] = version(name)
         except PackageNotFoundError:  # a vendored copy without metadata
             continue
-    return found
+    return known

@@ -1,4 +1,4 @@
-"""Measurement: the metrics of all runs of a grid, over everybody."""
+"""Measurement: the metrics of all runs of a grid, over all users."""
 
 from __future__ import annotations
 
@@ -10,48 +10,51 @@ from decor.learning.task import Task
 
 from .descent import Descent
 
-PUBLIC = ("test_loss", "accuracy")
+TEST_METRICS = ("test_loss", "accuracy")
 """Metrics on test data, which a task may declare public."""
 
 
-def measured(descent: Descent, under_way: bool, public: bool = False) -> dict[str, list[float]]:
-    """Every metric of every run; `under_way` is between the first step and the last.
+def measure(descent: Descent, in_progress: bool, public: bool = False) -> dict[str, list[float]]:
+    """Every metric of every run.
 
-    `public` leaves out private data.
+    Args:
+        descent: The runs, with their models as they are now.
+        in_progress: Whether this is after the first step and before the end.
+        public: Leaves out every metric that reads private data.
     """
     share, gradients = descent.share, descent.gradients
-    mean = [share.mean(block) for block in descent.models]
-    found: dict[str, Tensor] = {}
+    # losses and accuracy are those of the average model
+    mean = [share.mean_over_users(block) for block in descent.models]
+    metrics: dict[str, Tensor] = {}
     if not public:
-        found = share.metrics(gradients.evaluate([m.flatten(0, 1) for m in mean]))
-    elif share.whole.test_public:
+        metrics = share.combine_metrics(gradients.evaluate([m.flatten(0, 1) for m in mean]))
+    elif share.full_task.test_public:
         every = gradients.evaluate([m.flatten(0, 1) for m in mean], loss=False)
-        found = {name: every[name] for name in PUBLIC if name in every}
-    models = (
-        descent.if_finished()
-        if under_way and descent.recipe.final_gossip.rounds
-        else descent.models
-    )
-    found["consensus"] = _distance(descent, models, mean)
+        metrics = {name: every[name] for name in TEST_METRICS if name in every}
+    # distances are of the models that users would hold if the run ended here
+    models = descent.models
+    if in_progress and descent.recipe.final_gossip.rounds:
+        models = descent.after_final_gossip()
+    metrics["consensus"] = _mean_distance(descent, models, mean)
     if share.task.optimum is not None and not public:
-        best = gradients.blocks(_named_optimum(share.task, share.task.optimum))
-        found["distance"] = _distance(
-            descent, models, [x.expand_as(m) for x, m in zip(best, mean, strict=True)]
-        )
-    return {name: values.double().tolist() for name, values in found.items()}
+        best = gradients.blocks(_optimum_by_name(share.task, share.task.optimum))
+        point = [x.expand_as(m) for x, m in zip(best, mean, strict=True)]
+        metrics["distance"] = _mean_distance(descent, models, point)
+    return {name: values.double().tolist() for name, values in metrics.items()}
 
 
-def _distance(descent: Descent, models: Blocks, point: Blocks) -> Tensor:
-    """Everybody's mean squared distance to a model, [seeds * settings]."""
+def _mean_distance(descent: Descent, models: Blocks, point: Blocks) -> Tensor:
+    """The users' mean squared distance to a model, [seeds * settings]."""
     seeds, settings = models[0].shape[1:3]
+    # float64: squares of many small differences
     total = torch.zeros(seeds * settings, dtype=torch.float64, device=descent.device)
-    for users in descent.parts:
+    for users in descent.user_slices:
         for block, x in zip(models, point, strict=True):
             total += (block[users] - x).square_().flatten(3).sum((0, 3)).flatten()
-    return descent.share.total(total) / descent.share.whole.users
+    return descent.share.sum_over_ranks(total) / descent.share.full_task.users
 
 
-def _named_optimum(task: Task, optimum: Tensor) -> dict[str, Tensor]:
+def _optimum_by_name(task: Task, optimum: Tensor) -> dict[str, Tensor]:
     trained = {name: p for name, p in task.model.named_parameters() if p.requires_grad}
     parts = torch.split(optimum.reshape(-1), [p.numel() for p in trained.values()])
     return {

@@ -1,6 +1,4 @@
-"""After the messages: rounds of gossip on everybody's numbers, as a matrix, a sparse matrix or an
-average.
-"""
+"""Mixer: gossip rounds on all users' parameters, as a matrix, a sparse matrix or an average."""
 
 from __future__ import annotations
 
@@ -21,28 +19,30 @@ from decor.noise.gaussians import GROUP
 
 from . import sparse_kernels
 
-DENSE = 64
-"""Users up to which matrices are dense: about where a dense product costs what a sparse one and its
-Gaussians do.
-"""
+DENSE_LIMIT = 64
+"""Users up to which matrices are dense; there dense and sparse products cost about the same."""
 
 
 class Mixer(Protocol):
-    def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks: ...
+    def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks:
+        """The blocks [users, ...] after the rounds; the given ones may be overwritten."""
+        ...
 
 
-def mixer(topology: Topology, central: bool, dtype: torch.dtype) -> Mixer:
+def choose_mixer(topology: Topology, central: bool, dtype: torch.dtype) -> Mixer:
+    """The cheapest mixer for a graph; `central`: a server averages."""
+    # on a complete graph Metropolis weights are 1 / n: one round is the average
     if central or is_complete(topology):
-        return Average()
-    return _Matrix(topology, dtype) if topology.users <= DENSE else _Rounds(topology)
+        return AverageMixer()
+    return _DenseMixer(topology, dtype) if topology.users <= DENSE_LIMIT else _SparseMixer(topology)
 
 
 def is_complete(topology: Topology) -> bool:
     return topology.edge_count == topology.users * (topology.users - 1) // 2 and topology.users > 1
 
 
-class Average:
-    """A server, or a complete graph, in any number of rounds."""
+class AverageMixer:
+    """A server, or a complete graph, where further rounds change nothing."""
 
     def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks:
         if gossip.rounds:
@@ -51,7 +51,7 @@ class Average:
         return blocks
 
 
-class _Matrix:
+class _DenseMixer:
     """All rounds as one dense matrix."""
 
     def __init__(self, topology: Topology, dtype: torch.dtype) -> None:
@@ -62,25 +62,26 @@ class _Matrix:
     def mix(self, blocks: Blocks, gossip: Gossip, threads: int = 1) -> Blocks:
         if not gossip.rounds:
             return blocks
-        P = self.matrices.get(gossip)
-        if P is None:
-            P = self.matrices[gossip] = torch.from_numpy(gossip.matrix(self.topology)).to(
-                self.dtype
-            )
+        if gossip not in self.matrices:
+            matrix = torch.from_numpy(gossip.matrix(self.topology))
+            self.matrices[gossip] = matrix.to(self.dtype)
+        P = self.matrices[gossip]
         if not self.spare:
             self.spare = [torch.empty_like(block) for block in blocks]
         n = len(P)
         for block, other in zip(blocks, self.spare, strict=True):
             torch.mm(P, block.view(n, -1), out=other.view(n, -1))
+        # the old models are the workspace of the next call
         blocks, self.spare = self.spare, blocks
         return blocks
 
 
-class _Rounds:
+class _SparseMixer:
     """Round by round on the sparse matrix, a few columns at a time and in place."""
 
     def __init__(self, topology: Topology) -> None:
         W = topology.mixing
+        # int64 for numba, whatever index type SciPy has chosen
         self.W = (W.indptr.astype(np.int64), W.indices.astype(np.int64), W.data.astype(np.float64))
         self.topology = topology
 
@@ -91,12 +92,13 @@ class _Rounds:
             for block in blocks:
                 flat = block.view(users, -1).numpy()
                 mix = partial(sparse_kernels.gossip, flat, *self.W, steps, wide)
-                shared(threads, flat.shape[1], mix)
+                run_on_columns(threads, flat.shape[1], mix)
         return blocks
 
 
-def shared(threads: int, columns: int, work: Callable[[int, int], None]) -> None:
-    """Columns dealt out in whole groups, each thread without Python's lock."""
+def run_on_columns(threads: int, columns: int, work: Callable[[int, int], None]) -> None:
+    """Calls work(left, right) on parts of the columns, one per thread, each without the GIL."""
+    # parts are whole groups of Gaussians, so that the noise does not depend on the threads
     groups = -(-columns // GROUP)
     if threads == 1 or groups < 8 * threads:
         work(0, columns)
@@ -106,10 +108,8 @@ def shared(threads: int, columns: int, work: Callable[[int, int], None]) -> None
 
 
 def pool(threads: int) -> ThreadPoolExecutor:
-    """Kept for the life of the process: starting threads would cost as much as a step's noise.
-
-    A fork has none of them.
-    """
+    """Kept while the process lives: starting threads would cost as much as a step's noise."""
+    # by process id: a forked child has none of its parent's threads, and would wait for ever
     return _pool(threads, os.getpid())
 
 

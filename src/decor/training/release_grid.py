@@ -1,6 +1,4 @@
-"""What leaves a user is on a grid: the one for a plan, refused where it is not shown to be as
-private as the plan.
-"""
+"""The integer grid of a plan's messages; refused unless it is proven as private as the plan."""
 
 from __future__ import annotations
 
@@ -13,24 +11,23 @@ from decor.privacy.plan import NoisePlan
 def grid_of(
     plan: NoisePlan, parameters: int, words_per_key: int | None = None, batch_words: int = 0
 ) -> Grid:
-    """The grid of all messages of a run of `plan` with a model of `parameters` numbers; the other
-    words are those of `Grid.of`.
+    """The grid of all messages in a run of `plan`.
 
-    Guarantee: what the tables, the cipher and the grid take of the budget's delta is what
-    `calibrate` has left of it.
+    Args:
+        plan: The noise that the grid has to reach.
+        parameters: Parameters of one model.
+        words_per_key: As of `Grid.of`.
+        batch_words: As of `Grid.of`.
+
+    Guarantee: tables, cipher and grid take no more of the budget's delta than `calibrate` has left.
     """
-    topology, exposure = plan.topology, plan.exposure
-    cor = (
-        plan.sigma_cor
-        if isinstance(plan.sigma_cor, tuple)
-        else (plan.sigma_cor,) * topology.edge_count
-    )
-    made = Grid.of(
+    topology, exposure, cor = plan.topology, plan.exposure, plan.sigma_cor
+    grid = Grid.of(
         plan.sigma_cdp,
-        cor,
+        cor if isinstance(cor, tuple) else (cor,) * topology.edge_count,
         topology.edges,
         topology.users,
-        moved(exposure),
+        gradient_shift(exposure),
         parameters,
         exposure.steps,
         words_per_key,
@@ -38,30 +35,23 @@ def grid_of(
     )
     if plan.budget is not None:
         left = (1 - ACCOUNTED) * plan.budget.delta
-        if made.slack(plan.budget.epsilon) > left * (1 + 1e-9):
+        # a rounding error in the slack is no reason to refuse
+        if grid.slack(plan.budget.epsilon) > left * (1 + 1e-9):
+            # rounded down to one digit, so that a plan for the printed epsilon is accepted
+            largest = int(10 * grid.largest_epsilon(left)) / 10
             raise InputError(
                 f"with secret noise from finite tables and {parameters:,} parameters epsilon can "
-                "be at most "
-                f"{_down(made.largest_epsilon(left))}, not {plan.budget.epsilon:g}; plan for a "
-                "smaller epsilon, fewer steps or "
-                "fewer parameters"
+                f"be at most {largest:g}, not {plan.budget.epsilon:g}; plan for a smaller epsilon, "
+                "fewer steps or fewer parameters"
             )
-    return made
+    return grid
 
 
-def moved(exposure: Exposure) -> float:
-    """How far one protected unit can move a user's gradient in a step, before it is rounded to the
-    grid.
-
-    With Poisson sampling a record is in the batch or not, and is replaced by one that is: whichever
-    two batches are compared, each differs from the one without either record by one clip
-    (docs/noise.md, sampled batches).
-    """
+def gradient_shift(exposure: Exposure) -> float:
+    """How far one protected unit can move a user's gradient in a step, before rounding."""
     if exposure.unit == "user":
         return 2 * exposure.clip
     assert exposure.batch_size is not None
+    # Poisson: an example is in the batch or not. If it is replaced by another, each batch still
+    # differs from the one without either by one clip (docs/noise.md, sampled batches).
     return (1.0 if exposure.sampling == "poisson" else 2.0) * exposure.clip / exposure.batch_size
-
-
-def _down(epsilon: float) -> str:
-    return f"{int(10 * epsilon) / 10:g}"

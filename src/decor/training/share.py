@@ -1,7 +1,7 @@
-"""Share: the users of a run that this process has, and how what they have becomes everybody's.
+"""Share: the users of a run that this process holds, and what all users have together.
 
-A simulation knows its users by a share alone: `Alone` has all of them, and a team's `Teammate`
-some.
+A simulation sees its users only through a share: `SingleProcess` has all of them, and
+`decor.distributed.rank_share.RankShare` those of one rank.
 """
 
 from __future__ import annotations
@@ -22,28 +22,18 @@ from decor.learning.gradients.clip import Blocks
 from decor.learning.task import Task
 from decor.noise import root
 from decor.noise.grid import Grid
-from decor.noise.secret import WORDS_PER_KEY, GridNoise, Secret, width_for
+from decor.noise.private_noise import WORDS_PER_KEY, GridNoise, Secret, width_for
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
 from decor.results.stop_reason import StopReason
 
-from .channel import (
-    Channel,
-    Complete,
-    Dense,
-    NoiseSource,
-    Outside,
-    Private,
-    Silent,
-    Sparse,
-    banded,
-    by_edge,
-)
+from . import channel
+from .channel import Channel, NoiseSource
 from .engine import Callback, Moment
 from .manifest import fingerprint
-from .mixer import DENSE, Average, mixer
+from .mixer import DENSE_LIMIT, AverageMixer, choose_mixer
 from .release_grid import grid_of
-from .resumption import Resumed
+from .resume_state import ResumeState
 
 
 def choose_channel(
@@ -56,69 +46,76 @@ def choose_channel(
 ) -> Channel:
     """The cheapest channel for plans on one graph; plan r is the noise of setting r.
 
-    It does not depend on how many settings there are, so that a run has the same numbers alone and
-    among others.
+    The choice does not depend on the number of settings, so that a run gives the same values alone
+    and in a sweep.
     """
     topology, central = plans[0].topology, plans[0].adversary.average_only
+    custom = None if isinstance(source, str) else source
     if device.type == "cuda":
-        from .cuda.channel import OnCard  # Triton is loaded where there is a GPU
+        from .cuda.channel import GpuChannel  # loads Triton, which needs a GPU
 
-        if source is not None and not isinstance(source, str):
-            raise InputError(
-                'noise from outside is made in the computer\'s memory; use device="cpu" with it'
-            )
-        return OnCard(plans, seeds, dtype, device)
-    mixing = mixer(topology, central, dtype)
-    if source is not None and not isinstance(source, str):
-        return Outside(mixing, source, tuple(plans), tuple(seeds))
+        if custom is not None:
+            raise InputError('a custom noise source works on the CPU; use device="cpu" with it')
+        return GpuChannel(plans, seeds, dtype, device)
+    mixer = choose_mixer(topology, central, dtype)
+    if custom is not None:
+        return channel.CustomChannel(mixer, custom, tuple(plans), tuple(seeds))
+    # saves Gaussians that would be multiplied by zero
     if all(not np.any(plan.sigma_cor) and not plan.sigma_cdp for plan in plans):
-        return Silent(mixing)
+        return channel.NoiselessChannel(mixer)
     users = topology.users
-    if users > DENSE and isinstance(mixing, Average) and not central:
-        return Complete(mixing, plans, seeds)
+    # a complete graph has about n^2 / 2 edges, too many for a Gaussian each
+    if users > DENSE_LIMIT and isinstance(mixer, AverageMixer) and not central:
+        return channel.CompleteChannel(mixer, plans, seeds)
+    # the Gaussians that GPUs and process groups draw, so that results can be compared
     if source == "edges":
-        return Sparse(mixing, plans, seeds, root.by_edges, users)
-    if users > DENSE or banded(plans[0], parameters) or root.uneven(by_edge(plans[0])):
-        return Sparse(mixing, plans, seeds, root.sparse, users)
-    return Dense(mixing, plans, seeds, dtype)
+        return channel.SparseChannel(mixer, plans, seeds, root.by_edges, users)
+    # eigenvectors lose weak edges beside strong ones in rounding: uneven noise takes a sparse root
+    is_uneven = root.uneven(channel.edge_sigmas(plans[0]))
+    if users > DENSE_LIMIT or channel.uses_band(plans[0], parameters) or is_uneven:
+        return channel.SparseChannel(mixer, plans, seeds, root.sparse, users)
+    return channel.DenseChannel(mixer, plans, seeds, dtype)
 
 
 class Share(Protocol):
+    """One process's users. Methods that combine users are collective: all ranks call them."""
+
     @property
     def name(self) -> str:
-        """Of the engine, as a run's manifest has it."""
+        """The engine's name in a run's manifest."""
 
     @property
     def task(self) -> Task:
-        """Of the users here."""
+        """The task of this process's users."""
 
     @property
-    def whole(self) -> Task:
-        """Of all users."""
+    def full_task(self) -> Task:
+        """The task of all users."""
 
     @property
     def fingerprint(self) -> str:
-        """Of the whole task."""
+        """The fingerprint of the full task."""
 
     @property
     def salt(self) -> int:
-        """Of what modules draw themselves, such as dropout."""
+        """Added to the seed of what modules draw themselves, such as dropout."""
 
     @property
     def secret(self) -> Secret | None:
-        """Of a private run: where this process's noise, batches and what modules draw come from."""
+        """Of a private run: the source of this process's noise, batches and dropout."""
 
     @property
-    def waits(self) -> bool:
+    def waits_for_ranks(self) -> bool:
         """Whether a step waits for other processes."""
 
     @property
-    def is_alone(self) -> bool:
+    def has_all_users(self) -> bool:
         """Whether all users are in this process."""
 
     def batches(
         self, size: int | None, sampling: Sampling, seeds: Sequence[int], unit: int
-    ) -> Batches: ...
+    ) -> Batches:
+        """The batches of this process's users."""
 
     def channel(
         self,
@@ -126,39 +123,40 @@ class Share(Protocol):
         seeds: Sequence[int],
         dtype: torch.dtype,
         device: torch.device,
-    ) -> Channel: ...
+    ) -> Channel:
+        """The channel of this process's users."""
 
-    def mean(self, block: Tensor) -> Tensor:
-        """Of everybody's models."""
+    def mean_over_users(self, block: Tensor) -> Tensor:
+        """The mean over all users of [users here, ...]."""
 
-    def total(self, value: Tensor) -> Tensor:
-        """What users here have in sum, over everybody."""
+    def sum_over_ranks(self, value: Tensor) -> Tensor:
+        """The sum over all processes."""
 
-    def metrics(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Over the users here -> over everybody."""
+    def combine_metrics(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Metrics of the users here -> of all users."""
 
-    def everybodys(self, blocks: Blocks) -> Blocks:
-        """The numbers of the users here -> everybody's, or nothing where another process keeps
-        them.
-        """
+    def gather_users(self, blocks: Blocks) -> Blocks:
+        """Arrays of the users here -> of all users; empty on all ranks but the first."""
 
-    def resumed(self, find: Callable[[], Resumed | None], like: Blocks) -> Resumed | None:
-        """What is found of everybody's -> of the users here, whose numbers have the form of
-        `like`.
-        """
+    def resume_state(
+        self, load: Callable[[], ResumeState | None], like: Blocks
+    ) -> ResumeState | None:
+        """The loaded state, with the rows of this process's users; their shapes are `like`'s."""
 
-    def asked(self, moments: dict[int, Moment], run: Callable[[int], Run]) -> dict[int, StopReason]:
-        """Which runs their callbacks stop, and why; `run(k)` is the run as it is now."""
+    def run_callbacks(
+        self, moments: dict[int, Moment], run: Callable[[int], Run]
+    ) -> dict[int, StopReason]:
+        """Which runs their callbacks stop, and why; `run(k)` is run k as it is now."""
 
 
 @dataclass(frozen=True)
-class Alone:
-    """All users are here."""
+class SingleProcess:
+    """A share with all users."""
 
     name: ClassVar[str] = "vectorised"
     salt: ClassVar[int] = 0
-    waits: ClassVar[bool] = False
-    is_alone: ClassVar[bool] = True
+    waits_for_ranks: ClassVar[bool] = False
+    has_all_users: ClassVar[bool] = True
 
     task: Task
     noise: NoiseSource | str | None
@@ -166,7 +164,7 @@ class Alone:
     secret: Secret | None = None
 
     @property
-    def whole(self) -> Task:
+    def full_task(self) -> Task:
         return self.task
 
     @cached_property
@@ -188,58 +186,64 @@ class Alone:
     ) -> Channel:
         if self.secret is None:
             return choose_channel(plans, seeds, dtype, self.noise, self.task.parameters, device)
+        # a private run is one setting
         (plan,) = plans
         topology, grid = plan.topology, private_grid(plan, self.task)
         width = width_for(topology.users, topology.edge_count)
+        # all edges are inside this process: none needs a key shared with another
         noise = GridNoise(grid, self.secret, topology.users, topology.edges, grid.multiples, width)
-        return Private(mixer(topology, False, dtype), noise)
+        return channel.GridChannel(choose_mixer(topology, False, dtype), noise)
 
-    def mean(self, block: Tensor) -> Tensor:
+    def mean_over_users(self, block: Tensor) -> Tensor:
         return block.mean(0)
 
-    def total(self, value: Tensor) -> Tensor:
+    def sum_over_ranks(self, value: Tensor) -> Tensor:
         return value
 
-    def metrics(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
-        return found
+    def combine_metrics(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
+        return metrics
 
-    def everybodys(self, blocks: Blocks) -> Blocks:
+    def gather_users(self, blocks: Blocks) -> Blocks:
         return blocks
 
-    def resumed(self, find: Callable[[], Resumed | None], like: Blocks) -> Resumed | None:
-        return find()
+    def resume_state(
+        self, load: Callable[[], ResumeState | None], like: Blocks
+    ) -> ResumeState | None:
+        return load()
 
-    def asked(self, moments: dict[int, Moment], run: Callable[[int], Run]) -> dict[int, StopReason]:
-        return stopped(moments, self.callbacks)
+    def run_callbacks(
+        self, moments: dict[int, Moment], run: Callable[[int], Run]
+    ) -> dict[int, StopReason]:
+        return call_callbacks(moments, self.callbacks)
 
 
 def private_grid(plan: NoisePlan, task: Task) -> Grid:
-    """The grid of a private run, whose noise and batches come from one secret a process."""
+    """The grid of a private run, whose noise and batches come from one secret per process."""
     exposure = plan.exposure
-    # at user level batches amplify nothing, so that their law is no part of the promise
-    words = (
-        words_needed(task.counts, exposure.batch_size, exposure.sampling or "poisson")
-        if exposure.unit == "example"
-        else 0
-    )
+    # at user level batches do not amplify privacy, so their distribution is not part of the
+    # guarantee
+    words = 0
+    if exposure.unit == "example":
+        sampling = exposure.sampling or "poisson"
+        words = words_needed(task.counts, exposure.batch_size, sampling)
     return grid_of(plan, task.parameters, WORDS_PER_KEY, words)
 
 
-def stopped(moments: dict[int, Moment], callbacks: Sequence[Callback]) -> dict[int, StopReason]:
-    """Runs that a callback does not let go on, with the reason; one that has ended is not stopped
-    any more.
-    """
+def call_callbacks(
+    moments: dict[int, Moment], callbacks: Sequence[Callback]
+) -> dict[int, StopReason]:
+    """Calls all callbacks for all runs; gives the runs to stop, with the reason."""
     reasons: dict[int, StopReason] = {}
     for k, moment in moments.items():
         for callback in callbacks:
             reason = callback(moment)
-            if reason and moment.step < moment.setting.plan.exposure.steps:
-                if not isinstance(reason, StopReason):
-                    text = (
-                        reason
-                        if isinstance(reason, str)
-                        else f"stopped by a callback after step {moment.step}"
-                    )
-                    reason = StopReason(text, "callback")
-                reasons[k] = reason
+            # after its last step a run has ended by itself, and is not stopped
+            if not reason or moment.step >= moment.setting.plan.exposure.steps:
+                continue
+            # a callback may return True or a sentence
+            if not isinstance(reason, StopReason):
+                default = f"stopped by a callback after step {moment.step}"
+                text = reason if isinstance(reason, str) else default
+                reason = StopReason(text, "callback")
+            reasons[k] = reason
     return reasons

@@ -1,4 +1,4 @@
-"""Simulation: one grid of runs under way."""
+"""Simulation: one grid of runs (seeds x settings), from the first step to the last."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from torch import Tensor
 
@@ -17,20 +17,26 @@ from decor.learning.recipe import Recipe
 from decor.results.run import Run
 from decor.results.stop_reason import StopReason
 
-from .channel import Private
+from .channel import GridChannel
 from .descent import Descent
 from .engine import Moment, PublicMetrics, Setting, SimulatorOptions
-from .manifest import described, described_privately, keyed
-from .measurement import PUBLIC, measured
-from .resumption import Resumed
+from .manifest import (
+    RunManifest,
+    engine_summary,
+    private_manifest,
+    resume_tag,
+    simulation_manifest,
+)
+from .measurement import TEST_METRICS, measure
+from .resume_state import ResumeState
 from .share import Share
 
-_HOPELESS = 1e4
-"""Times its first loss at which a run is called diverged."""
+_DIVERGED = 1e4
+"""A run has diverged if its loss is this many times its first loss."""
 
 
 class Simulation:
-    """Steps, measurements and what callbacks say, until every run has ended."""
+    """Takes steps, measures and calls callbacks until every run has ended."""
 
     def __init__(
         self,
@@ -42,18 +48,18 @@ class Simulation:
     ) -> None:
         self.engine, self.share, self.settings, self.recipe = engine, share, settings, recipe
         self.private = share.secret is not None
-        seeds = list(
-            dict.fromkeys(0 if setting.seed is None else setting.seed for setting in settings)
-        )
+        seeds = list(dict.fromkeys(setting.seed or 0 for setting in settings))
+        # settings come seed by seed, so the first seed's are the grid
         self.grid = settings[: len(settings) // len(seeds)]
         self.steps = settings[0].plan.exposure.steps
         self.descent = Descent(engine, share, self.grid, seeds, recipe)
         self.taken = 0
         self.history: list[dict[str, list[float]]] = [{} for _ in settings]
         self.private_metrics: dict[str, list[float]] = {}
-        # of a private run: the key under which an unfinished run knows its data again, and a name
-        # that tells runs apart
-        self.resume_key: bytes | None = os.urandom(32) if self.private and share.is_alone else None
+        # of a private run: with the key an unfinished run recognises its data; the name tells runs
+        # apart
+        resumable = self.private and share.has_all_users
+        self.resume_key: bytes | None = os.urandom(32) if resumable else None
         self.name: str | None = os.urandom(8).hex() if self.private else None
         self.stopped: list[StopReason | None] = [None] * len(settings)
         self.saw_private_data = engine.private_metrics
@@ -63,182 +69,162 @@ class Simulation:
 
     def _resume(self, run: Run | None) -> None:
         if run is not None and self.private:
+            # before the manifest is compared: its tag is made with the key
             self.resume_key, self.name = run.resume_key or self.resume_key, run.manifest.get("run")
 
-        def found() -> Resumed | None:
+        def load() -> ResumeState | None:
             if run is None:
                 return None
-            return Resumed.of(
-                run,
-                self.settings[0].plan,
-                self._described(0, 0.0, unfinished=True),
-                self.descent.gradients,
-            )
+            manifest = self._manifest(0, 0.0, unfinished=True)
+            return ResumeState.of(run, self.settings[0].plan, manifest, self.descent.gradients)
 
-        resumed = self.share.resumed(found, self.descent.models)
+        resumed = self.share.resume_state(load, self.descent.models)
         if resumed is None:
             return
         self.taken, self.history[0] = resumed.start, resumed.history
         self.descent.models = resumed.models
         self.descent.velocity = resumed.velocity or self.descent.velocity
-        if run is not None:  # of several processes the first has it
-            self.private_metrics = {
-                name: list(values) for name, values in run.private_metrics.items()
-            }
-            self.saw_private_data |= bool(run.private_metrics) or bool(
-                run.manifest.get("stop_saw_private_data")
-            )
+        if run is not None:  # only rank 0 is given it
+            self.private_metrics = _copy(run.private_metrics)
+            # resuming does not undo that a stop was chosen by looking at private data
+            stop_saw = bool(run.manifest.get("stop_saw_private_data"))
+            self.saw_private_data |= bool(run.private_metrics) or stop_saw
 
-    def finished(self) -> list[Run]:
+    def run(self) -> list[Run]:
+        """Runs to the end; gives one run for every setting."""
         with self.descent.steps() as take:
-            moments = self.recipe.evaluated(self.steps)
+            evaluated = self.recipe.evaluation_steps(self.steps)
+            # a resumed run has measured its start already
             if not self.history[0]:
                 self._measure()
             while self.taken < self.steps and not all(self.stopped):
                 take(self.taken)
                 self.taken += 1
                 progress.report(f"training {self.share.task.name}", self.taken, self.steps)
+                # before the last measurement, which is of the models that users keep
                 if self.taken == self.steps:
                     self.descent.finish()
-                if self.taken in moments:
+                if self.taken in evaluated:
                     self._measure()
+        # a run that stopped early was kept as it was then
         return [self.ended.get(k) or self._run(k) for k in range(len(self.settings))]
 
     def _measure(self) -> None:
-        """Metrics of all runs; notes which diverged and which a callback stops."""
-        if self.private:
-            self._measure_privately()
-            return
-        table = measured(self.descent, 0 < self.taken < self.steps)
+        """Measures all runs; stops those that diverged and those that a callback stops."""
+        moments = self._private_moments() if self.private else self._moments()
+        for k, reason in self.share.run_callbacks(moments, self._run).items():
+            self._stop(k, reason)
+
+    def _moments(self) -> dict[int, Moment]:
+        """What callbacks are given of the runs that go on."""
+        table = measure(self.descent, 0 < self.taken < self.steps)
         moments = {}
         for k in range(len(self.settings)):
             if self.stopped[k]:
                 continue
             row = {"step": self.taken, **{name: values[k] for name, values in table.items()}}
-            for name, value in row.items():
-                self.history[k].setdefault(name, []).append(value)
-            hopeless = row["loss"] > _HOPELESS * (1 + abs(self.history[k]["loss"][0]))
-            if hopeless or not all(math.isfinite(value) for value in row.values()):
-                self._stop(k, self._diverged(k))
+            _append(self.history[k], row)
+            # plus one: the first loss may be zero
+            is_hopeless = row["loss"] > _DIVERGED * (1 + abs(self.history[k]["loss"][0]))
+            if is_hopeless or not all(math.isfinite(value) for value in row.values()):
+                loss = f"the loss is {row['loss']:.3g}"
+                self._stop(k, self._divergence(k, loss))
                 continue
             moments[k] = Moment(self.settings[k], self.taken, row, partial(self._run, k))
-        for k, reason in self.share.asked(moments, self._run).items():
-            self._stop(k, reason)
+        return moments
 
-    def _measure_privately(self) -> None:
-        """Of a private run: public metrics, divergence judged on the models, and what was asked for
-        beside the promise.
-        """
+    def _private_moments(self) -> dict[int, Moment]:
+        """The same of a private run: public metrics, and private ones only where asked for."""
         own = self.engine.private_metrics
-        table = measured(self.descent, 0 < self.taken < self.steps, public=not own)
-        every: dict[str, float] = {
-            "step": self.taken,
-            **{name: values[0] for name, values in table.items()},
-        }
-        public = ("step", "consensus", *(PUBLIC if self.share.whole.test_public else ()))
-        row = {name: value for name, value in every.items() if name in public}
-        for history, values in (
-            (self.history[0], row),
-            (self.private_metrics, every if own else {}),
-        ):
-            for name, value in values.items():
-                history.setdefault(name, []).append(value)
-        if self.descent.diverged():
-            self._stop(0, self._diverged(0))
-            return
-        public_row = PublicMetrics(row)
-        moment = Moment(
-            self.settings[0],
-            self.taken,
-            every if own else public_row,
-            partial(self._run, 0),
-            public_row,
-        )
-        for k, reason in self.share.asked({0: moment}, self._run).items():
-            self._stop(k, reason)
+        table = measure(self.descent, 0 < self.taken < self.steps, public=not own)
+        every: dict[str, float] = {"step": self.taken}
+        every |= {name: values[0] for name, values in table.items()}
+        # consensus is a distance between models, which are messages already
+        test = TEST_METRICS if self.share.full_task.test_public else ()
+        public = ("step", "consensus", *test)
+        row = PublicMetrics({name: value for name, value in every.items() if name in public})
+        _append(self.history[0], row)
+        if own:
+            _append(self.private_metrics, every)
+        # judged on the models, never on a loss: when a run stops must not depend on the data
+        if self.descent.has_diverged():
+            self._stop(0, self._divergence(0, "a model is not finite, or beyond 1e18,"))
+            return {}
+        metrics = every if own else row
+        return {0: Moment(self.settings[0], self.taken, metrics, partial(self._run, 0), row)}
 
     def _stop(self, k: int, why: StopReason) -> None:
-        """This run is over: what others in the tensor still do is no longer its own."""
+        """Keeps run k as it is now: the tensor goes on with the other runs."""
         self.stopped[k] = why
         self.ended[k] = self._run(k)
 
-    def _diverged(self, k: int) -> StopReason:
+    def _divergence(self, k: int, what: str) -> StopReason:
         s = self.settings[k]
-        noise = f"sigma_cdp {s.plan.sigma_cdp:.4g}"
-        what = (
-            "a model is not finite, or beyond 1e18,"
-            if self.private
-            else f"the loss is {self.history[k]['loss'][-1]:.3g}"
-        )
-        way = f"lower the learning rate from {s.learning_rate:g} to {s.learning_rate / 10:g}"
         text = (
-            f"diverged: {what} after step {self.taken} ({noise}); {way}, or take a smaller "
-            "clip, which needs less noise"
+            f"diverged: {what} after step {self.taken} (sigma_cdp {s.plan.sigma_cdp:.4g}); lower "
+            f"the learning rate from {s.learning_rate:g} to {s.learning_rate / 10:g}, or take a "
+            "smaller clip, which needs less noise"
         )
         return StopReason(text, "diverged")
 
     def _run(self, k: int) -> Run:
         """Run k as it is now."""
         gradients = self.descent.gradients
-        models = self._named(self.descent.models, k)
+        models = self._state(self.descent.models, k)
+        # parameters that share storage are trained once and saved under each name
         models |= {name: models[own].clone() for name, own in gradients.tied.items() if models}
-        velocity = self._named(self.descent.velocity, k) if self.descent.velocity else {}
+        velocity = self._state(self.descent.velocity, k) if self.descent.velocity else {}
         stopped = self.stopped[k]
         if stopped is None and self.taken < self.steps:
             stopped = StopReason(f"stopped after step {self.taken} of {self.steps}", "unfinished")
-        manifest = self._described(k, time.monotonic() - self.began, unfinished=stopped is not None)
-        # which of its steps is kept, or when it was stopped, may have been chosen by looking at
-        # them
+        seconds = time.monotonic() - self.began
+        manifest = self._manifest(k, seconds, unfinished=stopped is not None)
+        # the step that is kept, or at which it stopped, may have been chosen by looking at the data
         if self.saw_private_data and self.taken < self.steps:
-            manifest["stop_saw_private_data"] = True
-        history = {name: list(values) for name, values in self.history[k].items()}
-        plan, fixed = (
-            self.settings[k].plan,
-            {name: value.cpu() for name, value in gradients.fixed.items()},
-        )
-        velocity, key = (velocity, self.resume_key) if stopped else ({}, None)
-        private = {name: list(values) for name, values in self.private_metrics.items()}
+            manifest = replace(manifest, stop_saw_private_data=True)
         return Run(
-            plan,
-            history,
+            self.settings[k].plan,
+            _copy(self.history[k]),
             models,
             self.taken,
             stopped,
-            manifest,
-            velocity,
-            fixed,
-            private,
-            key,
+            manifest.to_json(),
+            velocity if stopped else {},
+            {name: value.cpu() for name, value in gradients.fixed.items()},
+            _copy(self.private_metrics),
+            self.resume_key if stopped else None,
             elsewhere=not models,
         )
 
-    def _named(self, blocks: Blocks, k: int) -> dict[str, Tensor]:
-        """One run's numbers of all users by the names of the parameters, away from the card."""
+    def _state(self, blocks: Blocks, k: int) -> dict[str, Tensor]:
+        """Run k's arrays of all users by parameter name, on the CPU; empty but on rank 0."""
+        # k counts settings within seeds
         seed, setting = divmod(k, len(self.grid))
-        whole = self.share.everybodys(
-            [block[:, seed, setting].to("cpu", copy=True) for block in blocks]
-        )
-        return self.descent.gradients.state(whole) if whole else {}
+        own = [block[:, seed, setting].to("cpu", copy=True) for block in blocks]
+        blocks = self.share.gather_users(own)
+        return self.descent.gradients.state(blocks) if blocks else {}
 
-    def _described(self, k: int, seconds: float, unfinished: bool = False) -> dict[str, Any]:
-        share = self.share
+    def _manifest(self, k: int, seconds: float, unfinished: bool) -> RunManifest:
+        engine, share, setting, recipe = self.engine, self.share, self.settings[k], self.recipe
+        task = share.full_task
         if not self.private:
-            return described(
-                self.engine,
-                share.name,
-                share.whole,
-                share.fingerprint,
-                self.settings[k],
-                self.recipe,
-                seconds,
+            return simulation_manifest(
+                engine, share.name, task, share.fingerprint, setting, recipe, seconds
             )
-        channel = self.descent.channel
-        assert isinstance(channel, Private)
-        distance = channel.source.grid.distance
-        found = described_privately(
-            self.engine, share.name, share.whole, self.settings[k], self.recipe, distance
-        )
-        found["run"] = self.name
+        assert isinstance(self.descent.channel, GridChannel)
+        distance = self.descent.channel.source.grid.distance
+        summary = engine_summary(engine, share.name)
+        manifest = private_manifest(summary, task, setting, recipe, distance, self.name)
         if unfinished and self.resume_key is not None:
-            found["resume_tag"] = keyed(self.resume_key, share.fingerprint)
-        return found
+            tag = resume_tag(self.resume_key, share.fingerprint)
+            return replace(manifest, resume_tag=tag)
+        return manifest
+
+
+def _append(history: dict[str, list[float]], row: dict[str, float]) -> None:
+    for name, value in row.items():
+        history.setdefault(name, []).append(value)
+
+
+def _copy(history: dict[str, list[float]]) -> dict[str, list[float]]:
+    return {name: list(values) for name, values in history.items()}

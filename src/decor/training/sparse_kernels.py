@@ -1,5 +1,4 @@
-"""Kernels for sparse graphs: in place on everybody's numbers, a few columns at a time, so that the
-work stays in cache.
+"""Numba kernels for sparse graphs: in place, a few columns of all users at a time, in cache.
 
 Blocks are [users, settings, parameters]; `left` and `right` bound the columns, so that threads can
 share the work.
@@ -14,13 +13,11 @@ from decor.arrays import Array
 from decor.noise.gaussians import GROUP, fill
 
 _CACHE = 1 << 15
-"""Numbers worked on together: those of all users in so many columns."""
+"""Values processed together: all users' in a few columns."""
 
 
 def width(users: int) -> int:
-    """Columns at a time: at least a cache line, and whole groups of Gaussians where there are few
-    users.
-    """
+    """Columns at a time: at least a cache line; with few users, whole groups of Gaussians."""
     wide = _CACHE // users
     return wide // GROUP * GROUP if wide >= GROUP else max(16, wide // 16 * 16)
 
@@ -40,21 +37,22 @@ def add_columns(
     left: int,
     right: int,
 ) -> None:
-    """to[:, r] += alpha[r] * F_r Z, with F_r = values[r] by columns and a fresh row of Gaussians
-    for each (of its place).
+    """to[:, r] += alpha[r] * F_r Z, where F_r = values[r] by columns and Z has one row for each.
+
+    `places` number the rows of Gaussians, so that ranks with other columns draw the same ones.
     """
+    # Gaussians are numbered in groups, row by row, so that any part of a row can be drawn alone
     groups = (to.shape[2] + GROUP - 1) // GROUP
     z = np.empty(wide, np.float32)
     for first in range(left, right, wide):
         some = min(wide, right - first)
         for k in range(len(start) - 1):
             fill(z[:some], seed, stream, step, places[k] * groups + first // GROUP)
+            # one row of Gaussians serves every user and every setting that has it
             for p in range(start[k], start[k + 1]):
                 for r in range(to.shape[1]):
-                    a, row = (
-                        to.dtype.type(alpha[r] * values[r, p]),
-                        to[rows[p], r, first : first + some],
-                    )
+                    a = to.dtype.type(alpha[r] * values[r, p])
+                    row = to[rows[p], r, first : first + some]
                     for j in range(some):
                         row[j] += a * z[j]
 
@@ -70,17 +68,18 @@ def add_complete(
     stream: int,
     step: int,
 ) -> None:
-    """On a complete graph Sigma^(1/2) Z = apart (Z - mean) + together mean: the rows are made
-    twice, and never kept.
+    """On a complete graph Sigma^(1/2) Z = apart (Z - mean) + together mean.
 
-    `to` are the `members` of n users; the mean is of all.
+    `to` has the `members` of n users; the mean is over all n. Rows are drawn twice, and never kept.
     """
     d = to.shape[1]
     groups = (d + GROUP - 1) // GROUP
+    # the mean over all users in float64; n rows of Gaussians would not fit into cache
     z, mean = np.empty(d, np.float32), np.zeros(d)
     for i in range(n):
         fill(z, seed, stream, step, i * groups)
         mean += z
+    # apart (Z - mean) + together mean = apart Z + (together - apart) mean
     mean *= (together - apart) / n
     for i in range(len(members)):
         fill(z, seed, stream, step, members[i] * groups)
@@ -99,12 +98,11 @@ def gossip(
     left: int,
     right: int,
 ) -> None:
-    """Rounds x_{k+1} = a_k W x_k + b_k x_{k-1} + c_k x_k of W by rows, in place on [users,
-    columns].
+    """Rounds x_{k+1} = a_k W x_k + b_k x_{k-1} + c_k x_k, in place on [users, columns].
 
-    As a + b + c = 1 and W's rows sum to 1, that is x + a sum_j w_j (x_j - x) + b (y - x): written
-    so, what all users agree about stays exactly, however large a is. Rounded weights would move it
-    a little, in the same direction in every step.
+    As a + b + c = 1 and W's rows sum to 1, that is x + a sum_j w_j (x_j - x) + b (y - x). Written
+    this way, values that all users share stay exactly the same, however large a is. Rounded weights
+    would move them a little, in the same direction in every step.
     """
     n = len(blocks)
     now, before = np.zeros((n, wide), blocks.dtype), np.zeros((n, wide), blocks.dtype)
@@ -116,7 +114,7 @@ def gossip(
             last = k == len(steps) - 1
             back = blocks.dtype.type(b)
             for i in range(n):
-                # the last round goes where the models are
+                # the last round writes into the models
                 row = blocks[i, first : first + some] if last else before[i, :some]
                 old, own = before[i, :some], now[i, :some]
                 if b == 0.0:
@@ -144,7 +142,7 @@ def one_round(
     to: Array,
     now: Array,
     before: Array,
-    guests: Array,
+    ghosts: Array,
     start: Array,
     columns: Array,
     weights: Array,
@@ -152,10 +150,9 @@ def one_round(
     b: float,
     some: Array,
 ) -> None:
-    """One round of `gossip` for `some` users of those who are here, [users, columns]; others'
-    models are `guests`.
+    """One round of `gossip` for `some` of the users here; models of other ranks are `ghosts`.
 
-    Neighbours are counted through: those here first, then the guests. `before` may be `to`.
+    `columns` below the number of users are users here, the others ghosts. `before` may be `to`.
     """
     n, wide = len(now), 1 << 12
     back = to.dtype.type(b)
@@ -171,6 +168,6 @@ def one_round(
                     row[j] = own[j] + back * (old[j] - own[j])
             for p in range(start[i], start[i + 1]):
                 k, w = columns[p], to.dtype.type(a * weights[p])
-                other = now[k, first:last] if k < n else guests[k - n, first:last]
+                other = now[k, first:last] if k < n else ghosts[k - n, first:last]
                 for j in range(last - first):
                     row[j] += w * (other[j] - own[j])

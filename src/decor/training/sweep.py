@@ -1,10 +1,10 @@
-"""sweep and tune: a grid of runs as few tensors, and the best of them."""
+"""sweep and tune: a grid of runs in as few tensors as possible, and the best of them."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from decor.learning.task import Task
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
 
-from .channel import alike
+from .channel import sharing_key
 from .engine import Engine, Setting
 from .validation import check
 from .vectorised import Vectorised
@@ -25,16 +25,20 @@ from .vectorised import Vectorised
 HIGHER_IS_BETTER = ("accuracy",)
 NOT_FREE = (
     "The best of these settings was chosen by looking at private data, which no epsilon here "
-    "counts: tune on public data. "
-    "Settings of one seed also share their noise, so that they compare fairly; two of them "
-    "together reveal more than their "
-    "epsilons say, so release one at most."
+    "counts: tune on public data. Settings of one seed also share their noise, so that they "
+    "compare fairly; two of them together reveal more than their epsilons say, so release one at "
+    "most."
 )
 
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """Runs of a grid. A candidate is one plan with one step size; it has a run for every seed."""
+    """The runs of a grid. A candidate is one plan with one learning rate, run with every seed.
+
+    Attributes:
+        settings: Plan, learning rate and seed of every run.
+        runs: The runs, in the same order.
+    """
 
     settings: tuple[Setting, ...]
     runs: tuple[Run, ...]
@@ -42,26 +46,42 @@ class Sweep:
     def candidates(
         self, plans: Iterable[NoisePlan] | None = None
     ) -> list[tuple[NoisePlan, float, tuple[Run, ...]]]:
-        """Every (plan, learning rate) with its runs, of these plans only if some are named."""
+        """Every (plan, learning rate) with its runs.
+
+        Args:
+            plans: The plans to keep, as given to `sweep`; None keeps all.
+        """
+        # by identity: comparing plans would compare whole graphs
         wanted = None if plans is None else {id(plan) for plan in plans}
-        found: dict[tuple[int, float], tuple[NoisePlan, float, list[Run]]] = {}
+        grouped: dict[tuple[int, float], tuple[NoisePlan, float, list[Run]]] = {}
         for setting, run in zip(self.settings, self.runs, strict=True):
-            if wanted is None or id(setting.plan) in wanted:
-                key = (id(setting.plan), setting.learning_rate)
-                found.setdefault(key, (setting.plan, setting.learning_rate, []))[2].append(run)
-        return [(plan, rate, tuple(runs)) for plan, rate, runs in found.values()]
+            plan, rate = setting.plan, setting.learning_rate
+            if wanted is None or id(plan) in wanted:
+                grouped.setdefault((id(plan), rate), (plan, rate, []))[2].append(run)
+        return [(plan, rate, tuple(runs)) for plan, rate, runs in grouped.values()]
 
     def best(self, criterion: str = "loss", plans: Iterable[NoisePlan] | None = None) -> Tuned:
-        """The candidate with the best mean of a metric at the end; one that diverged with any seed
-        is the worst.
+        """The candidate with the best mean of a metric at the end.
+
+        Args:
+            criterion: The metric; largest is best for "accuracy", smallest for all others.
+            plans: The plans to choose from, as given to `sweep`; None takes all.
+
+        Returns:
+            The candidate. One that diverged with any seed comes last.
+
+        Raises:
+            InputError: If no run has the metric, or none has one of the plans.
         """
         candidates = self.candidates(plans)
         if not candidates:
             raise InputError("none of these plans was in the sweep")
         values = [_mean(runs, criterion) for _, _, runs in candidates]
         sign = -1 if criterion in HIGHER_IS_BETTER else 1
+        # argmin would return the place of a NaN, so what diverged counts as infinitely bad
         k = int(np.argmin([math.inf if math.isnan(v) else sign * v for v in values]))
         plan, rate, runs = candidates[k]
+        # all are equally bad: the first one is returned, with a warning
         if math.isnan(values[k]):
             warnings.warn(
                 f"every setting diverged; {runs[0].stopped or 'lower the learning rate'}",
@@ -77,7 +97,17 @@ class Sweep:
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """The best candidate, its runs (one a seed), what decided, and everything that was tried."""
+    """The best candidate of a sweep.
+
+    Attributes:
+        plan: Its plan.
+        learning_rate: Its learning rate.
+        runs: Its runs, one per seed.
+        criterion: The metric that decided.
+        value: The metric's mean over seeds; NaN if every candidate diverged.
+        tried: Plan, learning rate and metric of every candidate.
+        warning: Why choosing by private data is not free.
+    """
 
     plan: NoisePlan
     learning_rate: float
@@ -124,13 +154,12 @@ def sweep(
     seeds = list(seeds)
     if not plans or not rates or not seeds:
         raise InputError("a sweep needs at least one plan, one learning rate and one seed")
-    if (
-        len(set(seeds)) < len(seeds)
-        or len(set(rates)) < len(rates)
-        or len({id(plan) for plan in plans}) < len(plans)
-    ):
-        raise InputError("a plan, learning rate or seed is given twice; name each once")
+    # a setting that is run twice would count twice in the mean over seeds
+    for values in (seeds, rates, [id(plan) for plan in plans]):
+        if len(set(values)) < len(values):
+            raise InputError("a plan, learning rate or seed is given twice; name each once")
     recipe = recipe_with(recipe, recipe_fields)
+    # shards are put into one order of users, which has to be that of every graph
     if len({plan.topology.labels for plan in plans}) > 1:
         raise InputError(
             "the plans of a sweep name their users differently, or in another order; give all "
@@ -141,23 +170,22 @@ def sweep(
     if chosen.seed is None:
         raise InputError(
             "a sweep compares runs, and choosing among private runs by their results reveals more "
-            "than the epsilon of one; sweep "
-            "simulations on public data (an engine with a seed), then train the chosen setting "
-            "with seed=None"
+            "than the epsilon of one; sweep simulations on public data (an engine with a seed), "
+            "then train the chosen setting with seed=None"
         )
-    done: list[tuple[Setting, Run]] = []
+    settings: list[Setting] = []
+    runs: list[Run] = []
+    # a list: the total has to be known for the progress report
     groups = list(_groups(task, plans, rates, seeds, chosen.parameters_at_once))
     total = sum(len(group) for group in groups)
     for group in groups:
         chosen.capabilities.check(chosen, group, recipe, (), None)
-        with progress.share(len(done) / total, (len(done) + len(group)) / total):
-            runs = chosen.run(task, group, recipe, (), None)
-        done += zip(
-            group,
-            runs if keep_models else (replace(run, models={}, velocity={}) for run in runs),
-            strict=True,
-        )
-    return Sweep(tuple(setting for setting, _ in done), tuple(run for _, run in done))
+        with progress.share(len(settings) / total, (len(settings) + len(group)) / total):
+            trained = chosen.run(task, group, recipe, (), None)
+        settings += group
+        # models of hundreds of runs do not fit into memory
+        runs += trained if keep_models else [replace(r, models={}, velocity={}) for r in trained]
+    return Sweep(tuple(settings), tuple(runs))
 
 
 def tune(
@@ -168,40 +196,45 @@ def tune(
     criterion: str = "loss",
     **options: Any,
 ) -> Tuned:
-    """The best of a sweep by the mean over seeds of a metric at the end ("loss", "test_loss",
-    "accuracy", "consensus", ...).
+    """The best candidate of a sweep. Choosing by private data is not free: see `Tuned.warning`.
 
-    Takes the options of `sweep`. Choosing by private data is not free, and no plan counts it: see
-    `Tuned.warning`.
+    Args:
+        task: Model, loss and each user's data.
+        plans: The plans to choose from.
+        learning_rates: The learning rates to choose from.
+        criterion: The metric that decides, by its mean over seeds at the end ("loss", "test_loss",
+            "accuracy", "consensus", ...).
+        options: Further options of `sweep`.
     """
     return sweep(task, plans, learning_rates=learning_rates, **options).best(criterion)
 
 
 def _groups(
-    task: Task, plans: list[NoisePlan], rates: list[float], seeds: list[int], room: int
-) -> Iterable[list[Setting]]:
-    """Grids that share a tensor: seeds outside, plans and rates inside; no larger than fits."""
+    task: Task, plans: list[NoisePlan], rates: list[float], seeds: list[int], most: int
+) -> Iterator[list[Setting]]:
+    """Grids that share a tensor of at most `most` parameters: seeds outside, settings inside."""
     families: dict[Any, list[NoisePlan]] = {}
     for plan in plans:
         e = plan.exposure
-        families.setdefault(
-            (alike(plan, task.parameters), e.steps, e.unit, e.batch_size, e.sampling), []
-        ).append(plan)
-    fit = max(1, room // (task.users * task.parameters))
+        # runs in one tensor take the same steps and the same batches
+        key = (sharing_key(plan, task.parameters), e.steps, e.unit, e.batch_size, e.sampling)
+        families.setdefault(key, []).append(plan)
+    fit = max(1, most // (task.users * task.parameters))
+    # all seeds of a setting together if they fit: settings of a seed share its Gaussians
+    some_settings, some_seeds = max(1, fit // len(seeds)), min(len(seeds), fit)
     for family in families.values():
         inside = [(plan, rate) for plan in family for rate in rates]
-        together = max(1, fit // len(seeds))
-        apart = min(len(seeds), fit)
-        for k in range(0, len(inside), together):
-            for s in range(0, len(seeds), apart):
+        for k in range(0, len(inside), some_settings):
+            for s in range(0, len(seeds), some_seeds):
                 yield [
                     Setting(plan, rate, seed)
-                    for seed in seeds[s : s + apart]
-                    for plan, rate in inside[k : k + together]
+                    for seed in seeds[s : s + some_seeds]
+                    for plan, rate in inside[k : k + some_settings]
                 ]
 
 
 def _mean(runs: Sequence[Run], criterion: str) -> float:
+    """The metric's mean over seeds; NaN if a run stopped early."""
     missing = [run for run in runs if criterion not in run.history]
     if missing:
         known = ", ".join(name for name in missing[0].history if name != "step")

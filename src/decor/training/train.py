@@ -31,8 +31,9 @@ def train(
 ) -> Run:
     """Trains each user's model by Algorithm 1 with the plan's noise, for exactly the plan's steps.
 
-    Args: task: Model, loss and each user's data. Users that have names in the plan's graph are
-        matched by name.
+    Args:
+        task: Model, loss and each user's data. Users that have names in the plan's graph are
+            matched by name.
         plan: The noise, the graph, the clip and the number of steps.
         recipe: How to train; None takes the default `Recipe()`.
         learning_rate: The step size, before the recipe's schedule.
@@ -54,6 +55,7 @@ def train(
     whether it is a simulation.
     """
     chosen = Vectorised() if engine is None else engine
+    # a name or a class instead of an engine would fail later, and less clearly
     if not hasattr(chosen, "run"):
         raise InputError(f"engine must be an engine such as Vectorised(), not {engine!r}")
     callbacks = [callbacks] if callable(callbacks) else list(callbacks)
@@ -62,6 +64,7 @@ def train(
     settings = [Setting(plan, learning_rate, chosen.seed)]
     chosen.capabilities.check(chosen, settings, recipe, callbacks, resume)
     (run,) = chosen.run(task, settings, recipe, callbacks, resume)
+    # returned and not raised: its curve shows what went wrong, and it was paid for
     if run.stopped is not None and run.stopped.cause == "diverged":
         warnings.warn(run.stopped, DivergenceWarning, stacklevel=2)
     return run

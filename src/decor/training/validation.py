@@ -1,13 +1,11 @@
-"""Whether a task, a plan and a recipe suit each other: what a plan does not account for is refused
-before it is computed.
-"""
+"""Validation: refuses, before anything is computed, what a plan does not account for."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from decor.errors import InputError
-from decor.graph.names import in_order, not_a_list
+from decor.graph.names import in_order, list_refusal
 from decor.graph.topology import Topology
 from decor.learning.recipe import Recipe
 from decor.learning.task import Task
@@ -15,40 +13,36 @@ from decor.privacy.plan import NoisePlan
 
 
 def check(task: Task, plan: NoisePlan, recipe: Recipe, allow_disconnected: bool = False) -> Task:
-    """The task with its shards in the order of the plan's users; refuses what the plan does not
-    account for or cannot work.
+    """The task with its shards in the order of the plan's users.
+
+    Raises:
+        InputError: If the plan does not account for the task and recipe, or they cannot work.
     """
+    # swapped arguments would fail deep in the gradient code
     if not isinstance(task, Task):
         raise InputError(f"task must be a Task, not {task!r}")
     if not isinstance(plan, NoisePlan):
         raise InputError(f"plan must be a NoisePlan, not {plan!r}")
-    exposure, users = plan.exposure, plan.topology.users
-    task = _matched(task, plan.topology)
-    if task.users != users:
+    topology, exposure, central = plan.topology, plan.exposure, plan.adversary.average_only
+    task = _match_shards(task, topology)
+    if task.users != topology.users:
         raise InputError(
-            f"the plan is for {users} users, but the task has data for {task.users}; make both "
-            "for the same users, "
-            f"such as ring({task.users})"
+            f"the plan is for {topology.users} users, but the task has data for {task.users}; make "
+            f"both for the same users, such as ring({task.users})"
         )
-    if (
-        not plan.topology.is_connected
-        and not allow_disconnected
-        and not plan.adversary.average_only
-    ):
+    if not (topology.is_connected or allow_disconnected or central):
         raise InputError(
-            f"{plan.topology!r} has {plan.topology.component_count} parts that never hear of each "
-            "other, so their models cannot "
-            "agree; add an edge between them, or say allow_disconnected=True"
+            f"{topology!r} has {topology.component_count} parts that never hear of each other, so "
+            "their models cannot agree; add an edge between them, or say allow_disconnected=True"
         )
-    if plan.adversary.average_only and recipe.gossip.rounds == 0:
+    # central DP's noise protects the average only: without it each user's model would be exposed
+    if central and recipe.gossip.rounds == 0:
         raise InputError(
             "central DP's server averages in every step, and protects nothing else; "
             "drop gossip_rounds=0"
         )
-    if exposure.steps >= 2**32:
-        raise InputError(
-            f"{exposure.steps:,} steps are more than noise is counted for; take fewer than 2^32"
-        )
+    if exposure.steps >= 2**32:  # the step is a 32-bit word of the generator's counter
+        raise InputError(f"{exposure.steps:,} steps are too many for the noise; take below 2^32")
     if exposure.unit == "user":
         return task
     if recipe.batch_size is not None:
@@ -56,30 +50,28 @@ def check(task: Task, plan: NoisePlan, recipe: Recipe, allow_disconnected: bool 
             f"at example level the plan says the batch size ({exposure.batch_size}); "
             "drop batch_size"
         )
+    # the clip bounds the sum over local steps per user, not the part of one example
     if recipe.local_steps > 1:
         raise InputError(
-            "local_steps need user level: along several steps one record moves more "
-            "than the clip; drop local_steps"
+            "local_steps need user level: along several steps one example moves more than the "
+            "clip; drop local_steps"
         )
-    for i, (said, held) in enumerate(
-        zip(exposure.records_of(plan.topology), task.counts, strict=True)
-    ):
-        if said != held:
+    # the sampling rate, and with it epsilon, depends on each user's number of examples
+    planned = exposure.records_of(topology)
+    for i, (count, held) in enumerate(zip(planned, task.counts, strict=True)):
+        if count != held:
             raise InputError(
-                f"the plan counts {said} records for user {plan.topology.name(i)}, who holds "
-                f"{held}: the epsilon would not be "
-                "true; plan with Exposure(..., records=task.records)"
+                f"the plan counts {count} records for user {topology.name(i)}, who holds {held}: "
+                "the epsilon would not be true; plan with Exposure(..., records=task.records)"
             )
     return task
 
 
-def _matched(task: Task, topology: Topology) -> Task:
-    """The task with its shards in the graph's order, matched by name where users have names;
-    engines go by that order.
-    """
+def _match_shards(task: Task, topology: Topology) -> Task:
+    """The task with its shards in the graph's order, by name where users have names."""
     if task.names is None:
         if topology.labels is not None:
-            raise InputError(not_a_list(topology, "shards", "(X, y)"))
+            raise InputError(list_refusal(topology, "shards", "(X, y)"))
         return task
     return replace(
         task, shards=in_order(dict(zip(task.names, task.shards, strict=True)), topology, "shards")

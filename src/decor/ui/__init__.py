@@ -1,3 +1,1 @@
-"""The planner: a page on this machine alone, which asks what `decor plan` asks and watches
-a run.
-"""
+"""The planner: a local web page for the questions of `decor plan`, which also shows a run."""

@@ -1,8 +1,7 @@
-"""A folder as it is now, for whoever looks on: a training, a comparison or a federation, also while
-it is being written.
+"""The state of a folder for the page: a training run, a comparison or a federation in progress.
 
-Reads and never writes. What is half there is said to be, or is what it was a moment ago: all files
-here are replaced in one move.
+Reads and never writes. All writers replace a file in one move, so that a file is complete or
+missing; what is incomplete here is reported as such.
 """
 
 from __future__ import annotations
@@ -23,235 +22,227 @@ from decor.results.run import Run
 from decor.results.stop_reason import StopReason
 from decor.text import rounded_up
 
-Ask = Callable[[Path], dict[str, Any]]
-"""A node's socket -> what it says of itself; raises InputError where nobody answers."""
+QueryNode = Callable[[Path], dict[str, Any]]
+"""The socket of a node -> its status; InputError where no node answers."""
 
-_AGAIN = 0.3
-"""Seconds for which a look counts: several pages do not ask nodes several times."""
-_POINTS = 1000
+_MAX_AGE = 0.3
+"""Seconds for which a state is reused, so that several pages do not query nodes several times."""
+_MAX_POINTS = 1000
+_MAX_REMEMBERED = 1000
 _WRITTEN = ("manifest.json", "plan.json", "metrics.jsonl", live_status.FILE)
 
+Json = dict[str, Any]
 
-class Watch:
-    """One folder, named on the command line; no page can name another."""
 
-    def __init__(self, folder: Path, ask: Ask) -> None:
-        self.folder, self.ask = folder, ask
-        self._one = threading.Lock()
-        self._looked, self._state, self._digest = 0.0, {"kind": "nothing"}, ""
-        self._spent: dict[str, dict[str, Any]] = {}
+class FolderWatch:
+    """Watches one folder, named on the command line; no page can name another.
 
-    def since(self, seen: object) -> dict[str, Any]:
-        """The folder's state, or only that it is as it was when it had the digest `seen`; and how
-        long it has been quiet.
+    Args:
+        folder: It need not exist yet.
+        query_node: Asks a running node for its status.
+    """
+
+    def __init__(self, folder: Path, query_node: QueryNode) -> None:
+        self.folder, self.query_node = folder, query_node
+        self._lock = threading.Lock()
+        self._read_at, self._state, self._digest = 0.0, {"kind": "nothing"}, ""
+        self._guarantees: dict[str, Json] = {}
+
+    def changes_since(self, seen: object) -> Json:
+        """The state of the folder, or only "unchanged" if its digest is still `seen`.
+
+        `quiet` is the number of seconds since something was written there.
         """
-        with self._one:
-            if time.monotonic() - self._looked > _AGAIN or not self._digest:
-                self._state = {"folder": str(self.folder), **self._look()}
-                self._digest = hashlib.sha256(
-                    json.dumps(self._state, sort_keys=True, default=str).encode()
-                ).hexdigest()[:16]
-                self._looked = time.monotonic()
+        with self._lock:
+            if time.monotonic() - self._read_at > _MAX_AGE or not self._digest:
+                self._state = {"folder": str(self.folder), **self._read_state()}
+                text = json.dumps(self._state, sort_keys=True, default=str)
+                self._digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+                self._read_at = time.monotonic()
             state, digest = self._state, self._digest
-        quiet = self._quiet()
-        return {"seen": digest, "quiet": quiet} | ({"unchanged": True} if seen == digest else state)
+        # outside of the digest: the time since the last write changes all the time
+        changes = {"unchanged": True} if seen == digest else state
+        return {"seen": digest, "quiet": self._seconds_since_write()} | changes
 
-    def _quiet(self) -> float | None:
-        """Seconds since something was written here."""
+    def _seconds_since_write(self) -> float | None:
         times = []
-        for path in (
-            *(self.folder / name for name in _WRITTEN),
-            *self.folder.glob("*.log"),
-            *self.folder.glob("outcomes/*.json"),
-        ):
+        known = [self.folder / name for name in _WRITTEN]
+        for path in (*known, *self.folder.glob("*.log"), *self.folder.glob("outcomes/*.json")):
             try:
                 times.append(path.stat().st_mtime)
             except OSError:
                 continue
         return max(0.0, time.time() - max(times)) if times else None
 
-    def _look(self) -> dict[str, Any]:
+    def _read_state(self) -> Json:
         if not self.folder.is_dir():
-            return {
-                "kind": "nothing",
-                "said": "There is no such folder yet. What is written "
-                "there will show up here by itself.",
-            }
-        under_way = live_status.read(self.folder)
-        if under_way is not None:
-            plan, rows, simulated = under_way
-            kind = {} if simulated else {"noise": {"kind": "grid", "distance": 0.0}}
-            return self._training(plan, rows, kind, under_way=True)
-        manifest = _json(self.folder / "manifest.json")
+            return _nothing("There is no such folder yet. The page will show it when it appears.")
+        live = live_status.read(self.folder)
+        if live is not None:
+            plan, rows, simulated = live
+            # a private run in progress has noise on the grid, like the manifest that it will write
+            manifest = {} if simulated else {"noise": {"kind": "grid", "distance": 0.0}}
+            return self._training(plan, rows, manifest, in_progress=True)
+        manifest = _read_json(self.folder / "manifest.json")
         match manifest.get("format"):
             case "decor-run-1":
-                return self._kept(manifest)
+                return self._run_state(manifest)
             case "decor-comparison-1":
                 return self._comparison(manifest)
         ledgers = sorted(self.folder.glob("*.ledger"))
         if ledgers:
             return self._federation([path.stem for path in ledgers])
-        return {
-            "kind": "nothing",
-            "said": "No run is here yet. What decor train, compare or up "
-            "writes will show up by itself.",
-        }
+        return _nothing(
+            "No run is here yet. The page will show what decor train, compare or up writes."
+        )
 
-    def _kept(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """A run as it was last saved."""
+    def _run_state(self, manifest: Json) -> Json:
         try:
             plan = NoisePlan.load(self.folder / "plan.json")
         except InputError:
-            return {
-                "kind": "nothing",
-                "said": "A run is being written here; its plan cannot be read yet.",
-            }
-        return self._training(plan, _rows(self.folder / "metrics.jsonl"), manifest)
+            return _nothing("A run is being written here; its plan cannot be read yet.")
+        return self._training(plan, _read_rows(self.folder / "metrics.jsonl"), manifest)
 
     def _training(
-        self,
-        plan: NoisePlan,
-        rows: list[dict[str, Any]],
-        manifest: dict[str, Any],
-        under_way: bool = False,
-    ) -> dict[str, Any]:
-        taken = (rows[-1].get("step") if rows else 0) if under_way else manifest.get("steps_taken")
-        taken = taken if isinstance(taken, int) and 0 <= taken <= plan.exposure.steps else 0
+        self, plan: NoisePlan, rows: list[Json], manifest: Json, in_progress: bool = False
+    ) -> Json:
+        steps = plan.exposure.steps
+        last = rows[-1].get("step") if rows else 0
+        taken = last if in_progress else manifest.get("steps_taken")
+        # a manifest that is being replaced, or edited, may hold anything
+        taken = taken if isinstance(taken, int) and 0 <= taken <= steps else 0
         stopped = _stop_reason(manifest)
-        over = not under_way and (taken == plan.exposure.steps or bool(stopped))
-        said = f"Stopped early: {stopped}." if stopped else "Finished." if over else "Under way."
-        known = [
-            each | {"name": each["name"]}
-            for each in METRICS
-            if any(isinstance(row.get(each["name"]), int | float) for row in rows)
+        over = not in_progress and (taken == steps or bool(stopped))
+        state = f"Stopped early: {stopped}." if stopped else "Finished." if over else "In progress."
+        metrics = [
+            metric
+            for metric in METRICS
+            if any(isinstance(row.get(metric.name), int | float) for row in rows)
         ]
-        rows = (
-            rows[:: max(1, -(-len(rows) // _POINTS))] + rows[-1:] if len(rows) > _POINTS else rows
-        )
+        if len(rows) > _MAX_POINTS:  # every k-th row, and the last one
+            rows = rows[:: -(-len(rows) // _MAX_POINTS)] + rows[-1:]
+        columns = ("step", *(metric.name for metric in metrics))
         return {
             "kind": "training",
-            "said": said,
+            "said": state,
             "over": over,
-            "title": str(_dict(manifest, "task").get("name", "training")),
+            "title": str(_section(manifest, "task").get("name", "training")),
             "graph": plan.topology.description,
             "step": taken,
-            "steps": plan.exposure.steps,
-            **self._promise(Run(plan, {}, {}, taken, stopped, manifest)),
-            "metrics": known,
-            "history": {
-                name: [row.get(name) for row in rows]
-                for name in ("step", *(each["name"] for each in known))
-            },
+            "steps": steps,
+            **self._guarantee(Run(plan, {}, {}, taken, stopped, manifest)),
+            "metrics": [metric.to_json() for metric in metrics],
+            "history": {name: [row.get(name) for row in rows] for name in columns},
         }
 
-    def _promise(self, run: Run) -> dict[str, Any]:
-        """What the run promises, and what its steps cost if their number was fixed in advance;
-        remembered, as it may be slow.
+    def _guarantee(self, run: Run) -> Json:
+        """The guarantee of the run, and its epsilon so far had the steps been fixed in advance.
+
+        Remembered, because the accounting may be slow.
         """
-        plan, marks = (
-            run.plan,
-            [run.manifest.get(name) for name in ("noise", "engine", "stop_saw_private_data")],
-        )
+        plan = run.plan
+        marks = [run.manifest.get(name) for name in ("noise", "engine", "stop_saw_private_data")]
         key = json.dumps([plan.to_json(), run.steps_taken, run.stopped, marks], default=str)
-        if key not in self._spent:
+        if key not in self._guarantees:
+            # a plan without a budget has no delta of its own
             delta = None if plan.budget is not None else 1e-5
             whole, so_far = run.guarantee_at(delta), run.guarantee_at(delta, steps=run.steps_taken)
-            if len(self._spent) > 1000:
-                self._spent.clear()
-            self._spent[key] = {
+            # a run has a new key at every measurement
+            if len(self._guarantees) > _MAX_REMEMBERED:
+                self._guarantees.clear()
+            self._guarantees[key] = {
                 "simulated": run.simulated,
                 "epsilon": rounded_up(so_far.epsilon),
                 "promised": rounded_up(whole.epsilon),
-                "budget": rounded_up(plan.budget.epsilon) if plan.budget is not None else None,
+                "budget": None if plan.budget is None else rounded_up(plan.budget.epsilon),
                 "statement": str(whole),
             }
-        return self._spent[key]
+        return self._guarantees[key]
 
-    def _comparison(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        rows, names = [], [each["name"] for each in METRICS]
+    def _comparison(self, manifest: Json) -> Json:
+        rows: list[Json] = []
         for path in sorted(self.folder.glob("outcomes/*.json")):
-            entries = _json(path, list)
-            rows += [
-                {
-                    "method": str(e.get("method")),
-                    "epsilon": e.get("epsilon"),
-                    **{n: _mean(_dict(e, "final").get(n)) for n in names},
-                }
-                for e in entries
-                if isinstance(e, dict)
-            ]
+            for entry in _read_json(path, list):
+                if isinstance(entry, dict):
+                    rows.append(_outcome(entry))
         over, finished = bool(manifest.get("complete")), len({row["method"] for row in rows})
-        said = "Finished." if over else f"Under way: {finished} methods are finished."
-        shown = [each for each in METRICS if any(row[each["name"]] is not None for row in rows)]
-        for row in rows:
-            row["epsilon"] = "none" if row["epsilon"] is None else rounded_up(float(row["epsilon"]))
-        title = str(_dict(manifest, "task").get("name", "comparison"))
+        shown = [each for each in METRICS if any(row[each.name] is not None for row in rows)]
         return {
             "kind": "comparison",
-            "said": said,
+            "said": "Finished." if over else f"In progress: {finished} methods are finished.",
             "over": over,
-            "title": title,
+            "title": str(_section(manifest, "task").get("name", "comparison")),
             "rows": rows,
-            "metrics": shown,
+            "metrics": [each.to_json() for each in shown],
         }
 
-    def _federation(self, names: list[str]) -> dict[str, Any]:
+    def _federation(self, names: list[str]) -> Json:
         nodes = [self._node(name) for name in names]
-        over = all(node["over"] for node in nodes)
-        working = sum(node["answers"] for node in nodes)
-        said = (
-            "Everybody is done."
-            if over
-            else f"{working} of {len(nodes)} users are at work."
-            if working
-            else "Nobody is at work."
-        )
+        over, running = all(node["over"] for node in nodes), sum(node["answers"] for node in nodes)
+        state = f"{running} of {len(nodes)} users are running."
         title = next((node["federation"] for node in nodes if node["federation"]), "federation")
-        return {"kind": "federation", "said": said, "over": over, "title": title, "nodes": nodes}
+        return {
+            "kind": "federation",
+            "said": "All users have finished." if over else state,
+            "over": over,
+            "title": title,
+            "nodes": nodes,
+        }
 
-    def _node(self, name: str) -> dict[str, Any]:
-        """What a user says of itself; or, if it does not answer, what it has left behind."""
-        blank: dict[str, Any] = {"user": name, "federation": "", "answers": False, "over": False}
-        blank |= dict.fromkeys(("step", "steps", "epsilon", "missed"))  # not known, which is not 0
+    def _node(self, name: str) -> Json:
+        """The status of a user's node; if it does not answer, its saved run or its last event."""
+        blank: Json = {"user": name, "federation": "", "answers": False, "over": False}
+        # None is unknown, which is not 0
+        blank |= dict.fromkeys(("step", "steps", "epsilon", "missed"))
         try:
-            said = self.ask(self.folder / f"{name}.ledger.socket")
-            here = [each["here"] for each in said["neighbours"]]
-            state = said["paused"] or f"at work, {sum(here)} of {len(here)} neighbours here"
-            told = {key: said[key] for key in ("federation", "step", "steps", "missed")}
-            return (
-                blank
-                | told
-                | {"epsilon": rounded_up(said["epsilon"]), "state": str(state), "answers": True}
-            )
+            status = self.query_node(self.folder / f"{name}.ledger.socket")
+            here = [neighbour["here"] for neighbour in status["neighbours"]]
+            state = status["paused"] or f"running, {sum(here)} of {len(here)} neighbours here"
+            known = {key: status[key] for key in ("federation", "step", "steps", "missed")}
+            known |= {"epsilon": rounded_up(status["epsilon"]), "state": str(state)}
+            return blank | known | {"answers": True}
         except (InputError, KeyError, TypeError):
-            pass
-        manifest = _json(self.folder / name / "manifest.json")
+            pass  # no node, or one of another version
+        manifest = _read_json(self.folder / name / "manifest.json")
         try:
             plan = NoisePlan.load(self.folder / name / "plan.json")
             taken, steps = int(manifest["steps_taken"]), plan.exposure.steps
         except (InputError, KeyError, TypeError, ValueError):
-            return blank | {
-                "state": "does not answer; its last word: "
-                f"{_last_event(self.folder / f'{name}.log')}"
-            }
+            event = _last_event(self.folder / f"{name}.log")
+            return blank | {"state": f"does not answer; its last event: {event}"}
         stopped = _stop_reason(manifest)
-        told = {
-            "federation": str(_dict(manifest, "task").get("name", "")),
+        return blank | {
+            "federation": str(_section(manifest, "task").get("name", "")),
             "step": taken,
             "steps": steps,
+            "missed": manifest.get("steps_missed", 0),
+            "epsilon": self._guarantee(Run(plan, {}, {}, taken, stopped, manifest))["promised"],
+            "state": stopped or "done",
+            "over": not stopped,
         }
-        promised = self._promise(Run(plan, {}, {}, taken, stopped, manifest))["promised"]
-        told |= {"missed": manifest.get("steps_missed", 0), "epsilon": promised}
-        return blank | told | {"state": stopped or "done", "over": not stopped}
 
 
-def _stop_reason(manifest: dict[str, Any]) -> StopReason | None:
+def _nothing(sentence: str) -> Json:
+    return {"kind": "nothing", "said": sentence}
+
+
+def _outcome(entry: Json) -> Json:
+    """A row of the table: the means over the seeds of one method at one epsilon."""
+    epsilon, final = entry.get("epsilon"), _section(entry, "final")
+    return {
+        "method": str(entry.get("method")),
+        "epsilon": "none" if epsilon is None else rounded_up(float(epsilon)),
+        **{each.name: _mean(final.get(each.name)) for each in METRICS},
+    }
+
+
+def _stop_reason(manifest: Json) -> StopReason | None:
     text = manifest.get("stopped")
     return StopReason.load(str(text), manifest.get("stop_cause")) if text else None
 
 
-def _json(path: Path, kind: type = dict) -> Any:
-    """What a file holds, or nothing: it may be half written, or gone."""
+def _read_json(path: Path, kind: type = dict) -> Any:
+    """The content of a file, or an empty `kind`: the file may be incomplete, or gone."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -259,13 +250,13 @@ def _json(path: Path, kind: type = dict) -> Any:
     return value if isinstance(value, kind) else kind()
 
 
-def _dict(value: dict[str, Any] | None, name: str) -> dict[str, Any]:
-    found = (value or {}).get(name)
-    return found if isinstance(found, dict) else {}
+def _section(value: Json, name: str) -> Json:
+    section = value.get(name)
+    return section if isinstance(section, dict) else {}
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    """The measurements that are whole."""
+def _read_rows(path: Path) -> list[Json]:
+    """The complete rows of metrics.jsonl."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
@@ -289,6 +280,7 @@ def _mean(values: Any) -> float | None:
 def _last_event(log: Path) -> str:
     try:
         with log.open("rb") as file:
+            # the last lines are enough: a log may be long
             file.seek(max(0, file.seek(0, 2) - 2000))
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:

@@ -1,6 +1,4 @@
-"""The clip holds in exact arithmetic: lengths are compared as fractions of whole numbers, for
-whatever numbers go in.
-"""
+"""The clip holds in exact arithmetic, for any data: lengths are compared as fractions."""
 
 import math
 import os
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import decor
-from decor.federation.local_gradient import Local
+from decor.federation.local_gradient import LocalGradient
 from decor.learning import losses
 from decor.learning.batches import Batch
 from decor.learning.gradients import linear
@@ -26,11 +24,11 @@ from decor.learning.gradients.clip import (
     limits,
     scale,
 )
+from decor.learning.gradients.dense_stack import Stack
 from decor.learning.gradients.layers import Layers
 from decor.learning.gradients.linear import Linear
 from decor.learning.gradients.modules import Modules
 from decor.learning.gradients.quadratic import Quadratic
-from decor.learning.gradients.stack import Stack
 from decor.learning.recipe import Recipe
 from decor.learning.task import Task
 
@@ -75,9 +73,7 @@ def assert_within(blocks, limit):
 
 
 def clipped(parts, clip, dtype, noncontiguous=False):
-    """What add_clipped adds to zeros, of parts [numbers] of one model; or through the branch that a
-    card takes too.
-    """
+    """What add_clipped adds to zeros, for parts of one model; or through the GPU's branch."""
     gradients = [part.to(dtype).view(1, 1, 1, -1) for part in parts]
     to = [torch.zeros_like(g) for g in gradients]
     if noncontiguous:
@@ -129,7 +125,7 @@ def test_a_clip_is_not_needlessly_short(dtype, data):
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("noncontiguous", [False, True])
 @pytest.mark.parametrize("dtype", [F32, F64])
-def test_a_gradient_that_is_not_finite_adds_nothing_and_touches_nobody(dtype, noncontiguous, bad):
+def test_a_gradient_that_is_not_finite_adds_nothing_and_touches_no_other(dtype, noncontiguous, bad):
     gradients = [torch.ones(3, 1, 2, 4, dtype=dtype), torch.ones(3, 1, 2, 2, dtype=dtype)]
     gradients[1][1, 0, 1, 0] = bad
     if noncontiguous:
@@ -177,7 +173,7 @@ def test_a_factor_of_zero_makes_everything_zero_and_tiny_numbers_vanish():
     rows = torch.tensor([[math.nan, 1.0], [math.inf, -1.0], [2.0, 1e-38]])
     found = scale(rows.clone(), torch.tensor([0.0, 0.0, 0.5], dtype=F64))
     assert torch.equal(found, torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, 0.0]]))
-    # the branch that a card takes too
+    # the branch that a GPU takes too
     found = scale(rows.t().contiguous().t(), torch.tensor([0.0, 0.0, 0.5], dtype=F64))
     assert torch.equal(found, torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, 0.0]]))
     limit = limits(torch.tensor(math.inf), F32, 3)
@@ -247,7 +243,7 @@ def blocks_of(gradients):
 def added(gradients, level, clip, batch, kind=None):
     blocks = blocks_of(gradients)
     to = [torch.zeros_like(b, dtype=kind or b.dtype) for b in blocks]
-    add = gradients.add_records if level == "example" else gradients.add_means
+    add = gradients.add_clipped_examples if level == "example" else gradients.add_clipped_means
     dtype = blocks[0].dtype
     add(
         to,
@@ -294,9 +290,7 @@ def test_a_clip_factor_below_the_normal_numbers_makes_nothing_longer():
 
 
 def gap_of_60(feature=1e30, gap=60.0):
-    """Two classes that the model tells apart for sure, and a record far away: what flows back is
-    1e-26, its square nothing.
-    """
+    """A distant example of a sure class: what flows back is 1e-26, and its square vanishes."""
     model = nn.Linear(4, 3)
     with torch.no_grad():
         model.weight.zero_()
@@ -318,7 +312,7 @@ def test_probabilities_whose_squares_vanish_are_clipped_all_the_same(dtype, feat
 
 
 @pytest.mark.parametrize("dtype", [F32, F64])
-def test_linear_models_clip_on_a_card_as_they_do_here(dtype):
+def test_linear_models_clip_on_a_gpu_as_on_a_cpu(dtype):
     generator = torch.Generator().manual_seed(2)
     e = torch.randn(2, 5, 3, generator=generator, dtype=F64).to(dtype) * 10
     e[0, 1, 2], e[1, 2, 0], e[1, 3, 1], e[0, 0, 0] = (
@@ -340,7 +334,7 @@ def test_linear_models_clip_on_a_card_as_they_do_here(dtype):
         there = linear._clip_by_torch(
             e, size, limit, rate, weights, torch.finfo(dtype).smallest_normal
         )
-        here = linear._clipped(e.clone(), size, limit, rate, weights)
+        here = linear._clip_examples(e.clone(), size, limit, rate, weights)
         assert (
             torch.equal(here, there)
             and torch.isfinite(here).all()
@@ -425,13 +419,11 @@ def local(task, unit="example", clip=1.0, dtype="float32", taken=None, size=None
     def random(count):
         return words.tobytes() if count == 4 * len(words) else bytes(count)
 
-    return Local(task, exposure, Recipe(**recipe), dtype, random)
+    return LocalGradient(task, exposure, Recipe(**recipe), dtype, random)
 
 
 def tower(layers=17, largest=1e18):
-    """Weights of 1e18 and a first layer that fires where feature 0 is above a half: then outputs
-    overflow.
-    """
+    """Weights of 1e18: outputs overflow where feature 0 is above a half."""
     model = stack(2, *[1] * layers, 1).double()
     with torch.no_grad():
         for k, layer in enumerate(model[::2]):
@@ -484,9 +476,7 @@ def test_what_a_node_sends_of_its_gradient_is_never_longer_than_the_clip(dtype):
 
 @pytest.mark.parametrize("unit", ["example", "user"])
 def test_what_a_module_draws_at_a_node_is_drawn_from_the_operating_system(unit):
-    """Were the masks of dropout known, a record less would give its mask to the next, and move what
-    others add.
-    """
+    """With known dropout masks, removing an example would shift the masks of the others."""
     model = nn.Sequential(nn.Linear(6, 40), nn.Dropout(0.5), nn.Linear(40, 2)).double().train()
     generator = torch.Generator().manual_seed(1)
     X, y = torch.randn(8, 6, generator=generator, dtype=F64), torch.arange(8) % 2
@@ -501,7 +491,9 @@ def test_what_a_module_draws_at_a_node_is_drawn_from_the_operating_system(unit):
         asked.append(count)
         return os.urandom(count)
 
-    node = Local(Task(model, losses.cross_entropy, [(X, y)]), exposure, Recipe(), "float64", random)
+    node = LocalGradient(
+        Task(model, losses.cross_entropy, [(X, y)]), exposure, Recipe(), "float64", random
+    )
     before = torch.get_rng_state()
     found = [node.gradient(node.start(), 0.1)[0] for _ in range(2)]
     assert not np.array_equal(*found) and sum(asked) >= 16
@@ -536,9 +528,7 @@ def long_records(count, value=0.7, features=4):
 
 @pytest.mark.parametrize("clip", [0.1, 0.3, 0.7])
 def test_one_record_more_moves_a_nodes_sum_by_its_clip_at_most(clip):
-    """All records pull the same way, so that roundings of the sum do: what 4 b^2 2^-53
-    stood for.
-    """
+    """All examples pull the same way, so that roundings add up: the 4 b^2 2^-53 of the proof."""
     task = long_records(200)
     node = local(task, taken=range(200), size=100, clip=clip)
     sums = []

@@ -1,6 +1,4 @@
-"""What an example adds has the same bits wherever it stands, whoever stands beside it, and whatever
-other users take.
-"""
+"""What an example adds has the same bits in every place and company, for all users."""
 
 from fractions import Fraction
 
@@ -10,17 +8,17 @@ from torch import nn
 
 from decor.learning import losses
 from decor.learning.batches import Batch
+from decor.learning.gradients.dense_stack import Stack
 from decor.learning.gradients.layers import Layers
 from decor.learning.gradients.modules import Modules
-from decor.learning.gradients.stack import Stack
 from decor.learning.gradients.tiles import (
     WIDEST,
-    alike,
-    expected_sizes,
-    fixed_tile,
-    light_sizes,
-    place,
-    stand_in,
+    choose_tile,
+    float32_limits,
+    memory_layout,
+    nominal_sizes,
+    random_like,
+    same_bits,
     sum_slack,
 )
 from decor.learning.task import Task
@@ -83,7 +81,7 @@ def added(gradients, batch, to_type, users=slice(0, 3), clip=0.1):
     to = [torch.zeros_like(b, dtype=to_type) for b in blocks]
     one = torch.ones(1, 1, dtype=blocks[0].dtype)
     with torch.no_grad():
-        gradients.add_records(to, blocks, batch, users, clip * one, one)
+        gradients.add_clipped_examples(to, blocks, batch, users, clip * one, one)
     return torch.cat([block.flatten(3) for block in to], -1)[:, 0, 0]
 
 
@@ -107,7 +105,7 @@ def test_an_examples_contribution_has_the_same_bits_beside_anybody_at_any_place(
 ):
     """All others weigh nothing, so that what is added is one example's alone."""
     if dtype is F64 and to_type is F32:
-        pytest.skip("nobody asks for less than was computed")
+        pytest.skip("no engine sums in less precision than it computes in")
     task, gradients = made(kind, path, dtype)
     null, generator = sum(task.records), torch.Generator().manual_seed(1)
     others = ([150, 151], [WEIGHT, WEIGHT]), ([157], [WEIGHT])
@@ -217,7 +215,7 @@ def test_a_module_that_cannot_take_any_record_is_taken_one_example_at_a_time():
         gradients = Modules(task, F64, exact=True)
         blocks = [b.expand(1, 1, 1, *b.shape).clone() for b in gradients.initial()]
         to, one = [torch.zeros_like(b) for b in blocks], torch.ones(1, 1, dtype=F64)
-        gradients.add_records(
+        gradients.add_clipped_examples(
             to, blocks, Batch(torch.arange(6).unsqueeze(0), 1 / 6), slice(0, 1), one, one
         )
         assert to[0].any() and set(gradients.tiles.values()) <= widths
@@ -230,15 +228,15 @@ def test_the_first_shape_that_passes_is_taken():
         tried.append((width, columns))
         return (width, columns) == (24, True)
 
-    assert fixed_tile(64.0, same) == (24, True)
+    assert choose_tile(64.0, same) == (24, True)
     assert tried[:3] == [(96, False), (96, True), (48, False)]
-    assert fixed_tile(16.0, lambda *_: True) == (48, False)
-    assert fixed_tile(64.0, lambda *_: True, widest=20) == (16, False)
-    assert fixed_tile(64.0, lambda *_: False) == (1, True)
+    assert choose_tile(16.0, lambda *_: True) == (48, False)
+    assert choose_tile(64.0, lambda *_: True, widest=20) == (16, False)
+    assert choose_tile(64.0, lambda *_: False) == (1, True)
     assert (
-        alike(torch.ones(2, 3))
-        and not alike(torch.tensor([[1.0, 1.0, 2.0]]))
-        and alike(torch.tensor([[1.0], [1.0]]), 0)
+        same_bits(torch.ones(2, 3))
+        and not same_bits(torch.tensor([[1.0, 1.0, 2.0]]))
+        and same_bits(torch.tensor([[1.0], [1.0]]), 0)
     )
 
 
@@ -246,17 +244,15 @@ def test_a_stand_in_lies_as_the_block_does():
     held = torch.zeros(1000)
     for start in (0, 1, 5):
         block = held[start : start + 60].view(3, 4, 5)[:, :, :4]
-        found = stand_in(block, torch.Generator().manual_seed(0))
-        assert place(found) == place(block) and found.std() > 0
+        found = random_like(block, torch.Generator().manual_seed(0))
+        assert memory_layout(found) == memory_layout(block) and found.std() > 0
 
 
 def test_the_allowance_for_sums_covers_what_they_can_be_rounded_by():
-    """Against the bound of docs/noise.md in fractions: of float32 products up to the light size, of
-    float64 ones beyond.
-    """
+    """Against the bound of docs/noise.md in fractions, for float32 and float64 products."""
     for size in (1, 2, 7, 64, 100, 512, 513, 4000, 100_000):
         sizes = torch.tensor([float(size)], dtype=F64)
-        light = int(light_sizes(sizes))
+        light = int(float32_limits(sizes))
         assert light == 0 if size > 512 else light >= size
         for dtype, to in ((F32, F32), (F32, F64), (F64, F64)):
             allowed = Fraction(float(sum_slack(sizes, dtype, to)))
@@ -272,4 +268,4 @@ def test_the_allowance_for_sums_covers_what_they_can_be_rounded_by():
 
 def test_expected_sizes_come_from_weights_alone():
     weights = torch.tensor([[0.25, 0.25, 0.0], [0.0, 0.0, 0.0], [0.01, 0.0, 0.0]], dtype=F64)
-    assert expected_sizes(weights).tolist() == pytest.approx([4.0, 1.0, 100.0])
+    assert nominal_sizes(weights).tolist() == pytest.approx([4.0, 1.0, 100.0])

@@ -14,9 +14,7 @@ from decor.privacy.leverage.network import Network
 
 
 def network(graph, ratio=1.0, weights=None, ground=None):
-    """A graph as a network: conductance `ratio` times a weight per edge, ground one unless
-    given.
-    """
+    """A graph as a network: conductance `ratio` times each edge's weight, ground one by default."""
     n = graph.number_of_nodes()
     edges = np.array(sorted(tuple(sorted(e)) for e in graph.edges()), dtype=np.int64).reshape(-1, 2)
     weights = np.ones(len(edges)) if weights is None else np.asarray(weights)
@@ -55,7 +53,7 @@ def brute_force(network, q):
     K = np.repeat(network.dense()[None], len(sets), axis=0)
     K[rows, sets, :] = 0.0
     K[rows, :, sets] = 0.0
-    values = dense.batched_diagonal(K, np.repeat(network.ground[None], len(sets), axis=0))
+    values = dense.batch_diagonal(K, np.repeat(network.ground[None], len(sets), axis=0))
     values[rows, sets] = 0.0
     return values.max(axis=0)
 
@@ -84,7 +82,7 @@ def exact_inverse(network, removed):
 
 
 def agrees(worst, network, q, truth):
-    """The promises of `Worst` against the truth for every user."""
+    """The promises of `SearchResult` against the truth for every user."""
     most = truth.max()
     assert worst.value >= most * (1 - 1e-12)
     assert worst.lower <= most * (1 + 1e-12)
@@ -108,9 +106,7 @@ def test_the_worst_coalition_is_that_of_brute_force(name, ratio):
 
 @st.composite
 def networks(draw):
-    """Any graph, edges and ground alike or over ten orders of magnitude, at any ratio: no symmetry
-    to lean on.
-    """
+    """Any graph and ratio; edges and ground are equal or differ by ten orders of magnitude."""
     n = draw(st.integers(5, 10))
     seed = draw(st.integers(0, 10**6))
     graph = nx.gnp_random_graph(n, draw(st.sampled_from([0.3, 0.5, 0.7, 0.9])), seed=seed)
@@ -143,7 +139,7 @@ def test_sixty_digits_agree_where_a_cut_vertex_cancels(name, ratio):
 
 @pytest.mark.parametrize("limit", [0, 3, 20])
 @pytest.mark.parametrize("ratio", [1.0, 10.0, 1e3, 1e5])
-def test_a_search_cut_short_still_bounds_everybody(ratio, limit):
+def test_a_search_cut_short_still_bounds_each_user(ratio, limit):
     wires = network(nx.random_regular_graph(6, 12, seed=1), ratio, weights=np.linspace(1, 2, 36))
     worst = worst_coalition(wires, 4, node_limit=limit)
     agrees(worst, wires, 4, brute_force(wires, 4))
@@ -154,7 +150,7 @@ def test_a_search_cut_short_still_bounds_everybody(ratio, limit):
 def test_a_well_connected_graph_is_bounded_by_its_connectivity_when_the_search_is_cut_short():
     wires = network(nx.complete_graph(9), 1e6)
     best = brute_force(wires, 3).max()
-    assert best <= branch._ceiling(wires, 3) <= best * (1 + 1e-5)
+    assert best <= branch._connectivity_bound(wires, 3) <= best * (1 + 1e-5)
 
 
 @given(networks(), st.integers(2, 4))
@@ -165,11 +161,11 @@ def test_the_connectivity_bound_is_never_below_the_truth(wires, q):
         level,
         Network(level.ground, level.edges, np.full(level.conductance.size, 7.0)),
     ):
-        assert branch._ceiling(case, q) >= brute_force(case, q).max() * (1 - 1e-12)
+        assert branch._connectivity_bound(case, q) >= brute_force(case, q).max() * (1 - 1e-12)
 
 
-def somebody(views, colluders, random):
-    """A user whom so many cannot isolate."""
+def user_not_isolated(views, colluders, random):
+    """A user with more neighbours than colluders."""
     several = [i for i in range(views.K.shape[0]) if views.neighbours(i).size > colluders]
     assume(several)
     return random.choice(several)
@@ -180,7 +176,7 @@ def somebody(views, colluders, random):
 def test_no_coalition_exceeds_the_bound_of_the_branch_it_is_in(wires, gone, r, random):
     """Every suffix bound of a survey, flow and spread alike, also after a deletion."""
     views = branch._Views(wires, gone + r)
-    i = somebody(views, gone + r, random)
+    i = user_not_isolated(views, gone + r, random)
     target, state = views.root(i)
     removed = ()
     for _ in range(gone):
@@ -188,7 +184,7 @@ def test_no_coalition_exceeds_the_bound_of_the_branch_it_is_in(wires, gone, r, r
         state = views.child(target, state, removed)
     candidates = branch._others(state, i)
     order, bounds = branch_kernels.survey(
-        views.wires, target, state, candidates, r, 0.0, np.empty((wires.nodes, wires.nodes))
+        views.csr, target, state, candidates, r, 0.0, np.empty((wires.nodes, wires.nodes))
     )
     assert sorted(order) == sorted(candidates) and bounds.size == candidates.size - r + 1
     for chosen in itertools.combinations(range(order.size), r):
@@ -199,18 +195,16 @@ def test_no_coalition_exceeds_the_bound_of_the_branch_it_is_in(wires, gone, r, r
 @given(networks(), st.randoms(use_true_random=False))
 @settings(max_examples=60)
 def test_a_deletion_errs_by_no_more_than_it_says(wires, random):
-    """H, x and d after up to two deletions, and d after one more, against sixty digits: low-rank or
-    from scratch alike.
-    """
+    """H, x and d after up to two deletions, and d after one more, against sixty digits."""
     views = branch._Views(wires, 4)
-    i = somebody(views, 3, random)
+    i = user_not_isolated(views, 3, random)
     target, state = views.root(i)
-    removed, scratch = (), branch_kernels._scratch(views.wires)
+    removed, scratch = (), branch_kernels._scratch(views.csr)
     while True:
         within_its_errors(wires, target, state, removed)
         removed += (random.choice(branch._others(state, i).tolist()),)
         left, error = branch_kernels.without(
-            views.wires, target, state, np.empty((wires.nodes, 0)), removed[-1], scratch
+            views.csr, target, state, np.empty((wires.nodes, 0)), removed[-1], scratch
         )
         with mpmath.workdps(60):
             assert abs(1 / exact_inverse(wires, removed)[i, i] - left) <= error + target.floor
@@ -237,15 +231,13 @@ def within_its_errors(wires, target, state, removed):
 
 
 def test_deleting_a_cut_vertex_is_not_trusted_to_a_change_of_low_rank():
-    """What hangs behind it keeps no digit of a change of low rank at this ratio, and does not
-    matter to the user any more.
-    """
+    """At this ratio a low-rank update keeps no digit of the nodes behind the cut vertex."""
     wires = network(nx.barbell_graph(5, 1), 1e14)
     views = branch._Views(wires, 3)
     target, state = views.root(0)
-    _, _, sound = branch_kernels.delete(views.wires, target, state, 5)
+    _, _, sound = branch_kernels.delete(views.csr, target, state, 5)
     assert not sound
-    assert branch_kernels.delete(views.wires, target, state, 1)[2]
+    assert branch_kernels.delete(views.csr, target, state, 1)[2]
     assert branch._others(views.child(target, state, (5,)), 0).tolist() == [1, 2, 3, 4]
 
 
@@ -302,9 +294,7 @@ def test_the_same_call_gives_the_same_answer_and_counts_its_branches():
     ("ratio", "value"), [(1.0, 0.5340581098466), (1e4, 0.004132408451805), (1e16, 1 / 249)]
 )
 def test_seven_colluders_in_a_hypercube_of_256_are_found_exactly(ratio, value):
-    """1.3e13 subsets; the figures are those of an independent search without certificates, and the
-    limit of strong edges.
-    """
+    """1.3e13 subsets; the values come from an independent search and the strong-edge limit."""
     wires = network(nx.convert_node_labels_to_integers(nx.hypercube_graph(8)), ratio)
     worst = worst_coalition(wires, 7, targets=[0])
     assert worst.exact and worst.nodes < 1000

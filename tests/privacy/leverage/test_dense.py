@@ -30,14 +30,14 @@ def test_every_entry_is_right_to_the_stated_error_at_any_ratio(topology, ratio, 
     ground = 10.0 ** rng.uniform(-3, 3, n) if weighted else np.ones(n)
     K = Network(ground, topology.edges, conductance).dense()
     truth = exact_inverse(K, ground)
-    found = dense.inverse(K, ground)
-    batched = dense.batched_diagonal(np.array([K, 2 * K]), np.array([ground, 2 * ground]))
+    result = dense.inverse(K, ground)
+    batched = dense.batch_diagonal(np.array([K, 2 * K]), np.array([ground, 2 * ground]))
     allowed = dense.relative_error(n)
     for i in range(n):
         assert abs(mpmath.mpf(float(batched[0, i])) / truth[i, i] - 1) <= allowed
         assert abs(mpmath.mpf(float(batched[1, i])) * 2 / truth[i, i] - 1) <= allowed
         for j in range(n):
-            error = abs(mpmath.mpf(float(found[i, j])) - truth[i, j])
+            error = abs(mpmath.mpf(float(result[i, j])) - truth[i, j])
             assert error <= dense.entry_error(n) * mpmath.sqrt(truth[i, i] * truth[j, j])
             assert i != j or error <= allowed * truth[i, i]
 
@@ -47,19 +47,17 @@ def test_blocks_and_single_steps_agree_on_larger_graphs():
     for n in (47, 48, 49, 150):
         A = np.triu(rng.random((n, n)) < 0.1, 1) * 10.0 ** rng.uniform(-6, 12, (n, n))
         K, ground = A + A.T, np.ones(n)
-        found = dense.inverse(K, ground)
-        batched = dense.batched_diagonal(K[None], ground[None])[0]
-        assert np.allclose(found, found.T, rtol=0, atol=0)
-        assert np.abs(found.diagonal() / batched - 1).max() < 1e-13
+        result = dense.inverse(K, ground)
+        batched = dense.batch_diagonal(K[None], ground[None])[0]
+        assert np.allclose(result, result.T, rtol=0, atol=0)
+        assert np.abs(result.diagonal() / batched - 1).max() < 1e-13
         # rows of the inverse of (ground + Laplacian) sum to one: a check that needs no other
         # inverse
-        assert np.abs(found @ ground - 1).max() < 1e-12
+        assert np.abs(result @ ground - 1).max() < 1e-12
 
 
 def test_a_plain_inverse_under_reports_where_elimination_does_not():
-    """Why this file exists: a plain inverse reports half of the truth here, and a negative number a
-    little further on.
-    """
+    """Why this module exists: a plain inverse reports half of the truth here, then less than 0."""
     topology = decor.torus(4, 4)
     for ratio in (1e16, 1e17):
         sigma = np.eye(16) + ratio * topology.laplacian.toarray()

@@ -58,9 +58,7 @@ def test_the_ends_of_the_range():
 
 
 def test_the_exact_noise_is_this_much_less_than_the_papers():
-    """Figures of the specification: ratio of exact to the paper's noise at equal epsilon, delta
-    1e-5.
-    """
+    """Values of the specification: exact over the paper's noise at equal epsilon, delta 1e-5."""
     ratios = [gaussian.paper_mu(e, 1e-5) / gaussian.mu(e, 1e-5) for e in (1, 3, 5, 10, 20, 40)]
     assert [round(r, 3) for r in ratios] == [0.761, 0.819, 0.846, 0.880, 0.911, 0.936]
 

@@ -1,3 +1,1 @@
-"""Public datasets as arrays: those that scikit-learn brings, and those that are looked for in
-files.
-"""
+"""Public datasets as arrays: those that come with scikit-learn, and those read from files."""

@@ -1,4 +1,4 @@
-"""Datasets that come with scikit-learn: no file, no download."""
+"""Datasets that come with scikit-learn, so that nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -14,30 +14,29 @@ Arrays = tuple[Floats, Ints]
 
 
 def breast_cancer() -> Arrays:
-    """569 tumours, 30 measurements each as published; label 0 is malignant, 1 benign."""
+    """569 tumours with 30 measurements each, as published; label 0 is malignant, 1 benign."""
     return _table("breast_cancer.csv", skiprows=1)
 
 
 def digits() -> Arrays:
-    """1,797 written digits of 8x8 pixels between 0 and 1, and which digit each is."""
+    """1,797 handwritten digits of 8x8 pixels between 0 and 1, and which digit each is."""
     X, y = _table("digits.csv.gz", skiprows=0)
     return X / 16, y
 
 
 def _table(name: str, skiprows: int) -> Arrays:
-    """Features and labels (the last column) of a file of scikit-learn's, which is not imported:
-    that takes a second.
-    """
+    """Features and labels (the last column) of one of scikit-learn's files."""
+    # scikit-learn is located but not imported, which would take a second
     try:
-        found = find_spec("sklearn")
+        sklearn = find_spec("sklearn")
+    # raised if sys.modules holds None, or a module without a spec
     except ValueError:
-        found = None
-    if found is None or found.origin is None:
+        sklearn = None
+    if sklearn is None or sklearn.origin is None:
         raise InputError(
-            "breast_cancer and digits come with scikit-learn, which is not "
-            "installed: pip install scikit-learn"
+            "breast_cancer and digits come with scikit-learn, which is not installed: "
+            "pip install scikit-learn"
         )
-    table = np.loadtxt(
-        Path(found.origin).parent / "datasets" / "data" / name, delimiter=",", skiprows=skiprows
-    )
+    path = Path(sklearn.origin).parent / "datasets" / "data" / name
+    table = np.loadtxt(path, delimiter=",", skiprows=skiprows)
     return table[:, :-1], table[:, -1].astype(np.int64)

@@ -1,6 +1,4 @@
-"""Files of public datasets: where they are looked for, how they are checked, where they
-come from.
-"""
+"""Files of public datasets: where they are searched, their checksums, and their addresses."""
 
 from __future__ import annotations
 
@@ -14,15 +12,19 @@ from typing import IO
 
 from decor.errors import InputError
 
+# a file that unpacks to terabytes must not fill the memory
 MOST = 2**27
-"""No file of these datasets is larger, packed or not; what is larger is not read to its end."""
+"""No file of these datasets is larger, packed or not; reading stops there."""
 
 
 @dataclass(frozen=True)
 class File:
-    """A file by its public name.
+    """A file of a dataset.
 
-    `md5` is of the bytes as published; a copy packed once more may have one of `endings`.
+    Attributes:
+        name: As published.
+        md5: Of the bytes as published.
+        endings: Of copies that were packed once more, to search for too.
     """
 
     name: str
@@ -32,8 +34,12 @@ class File:
 
 @dataclass(frozen=True)
 class Source:
-    """The files of a dataset, looked for in a folder of its name, and the address they can be had
-    from.
+    """The files of a dataset.
+
+    Attributes:
+        name: The dataset, and the folder to search for its files.
+        home: The address to download them from.
+        files: The files.
     """
 
     name: str
@@ -41,31 +47,28 @@ class Source:
     files: tuple[File, ...]
 
 
+# copies that were packed again to save space
 _PACKED = ("", ".xz", ".bz2")
 
-SOURCES = {
-    source.name: source
-    for source in (
-        Source(
-            "a9a",
-            "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/",
-            (
-                File("a9a", "fb3596510d780aaf76a06dc721d49662", _PACKED),
-                File("a9a.t", "f0bb16cf1ee3e80ff560e9d132ee647e", _PACKED),
-            ),
-        ),
-        Source(
-            "mnist",
-            "https://ossci-datasets.s3.amazonaws.com/mnist/",
-            (
-                File("train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-                File("train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432"),
-                File("t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3"),
-                File("t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c"),
-            ),
-        ),
-    )
-}
+_A9A = Source(
+    "a9a",
+    "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/",
+    (
+        File("a9a", "fb3596510d780aaf76a06dc721d49662", _PACKED),
+        File("a9a.t", "f0bb16cf1ee3e80ff560e9d132ee647e", _PACKED),
+    ),
+)
+_MNIST = Source(
+    "mnist",
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    (
+        File("train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+        File("train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432"),
+        File("t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3"),
+        File("t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c"),
+    ),
+)
+SOURCES = {"a9a": _A9A, "mnist": _MNIST}
 
 
 def source(name: str) -> Source:
@@ -77,12 +80,12 @@ def source(name: str) -> Source:
 
 
 def cache() -> Path:
-    """Where downloads go, and the last place that is looked in."""
+    """Where downloads go, and the last folder that is searched."""
     return Path("~/.cache/decor").expanduser()
 
 
 def folders() -> tuple[Path, ...]:
-    """Where datasets are looked for: $DECOR_DATA where it is set, then ~/.cache/decor."""
+    """Where datasets are searched: $DECOR_DATA if it is set, then ~/.cache/decor."""
     chosen = os.environ.get("DECOR_DATA", "")
     return (Path(chosen).expanduser(), cache()) if chosen else (cache(),)
 
@@ -90,57 +93,60 @@ def folders() -> tuple[Path, ...]:
 def read(dataset: str, name: str) -> tuple[bytes, Path]:
     """The bytes of a file as published, with the right checksum, and the path they are from.
 
-    The first copy found counts: a broken one is an error, never a reason to look further.
+    The first copy counts: a broken one is an error, never a reason to search further.
     """
-    of = source(dataset)
-    file = next(file for file in of.files if file.name == name)
-    path = _find(of, file)
+    origin = source(dataset)
+    # the caller is one of the loaders here, so the name exists
+    file = next(file for file in origin.files if file.name == name)
+    path = _find(origin, file)
     try:
-        content = _unpacked(path)
+        content = _unpack(path)
     except (OSError, EOFError, lzma.LZMAError) as problem:
         raise InputError(
-            f"{str(path)!r} cannot be read: {problem}; put a good copy there, from {of.home}{name}"
+            f"{str(path)!r} cannot be read: {problem}; put a good copy there, from "
+            f"{origin.home}{name}"
         ) from None
-    check(
-        file,
-        content,
-        f"{str(path)!r}",
-        f"delete it and run decor.tasks.download({dataset!r}), or put a good copy there",
-    )
+    way_out = f"delete it and run decor.tasks.download({dataset!r}), or put a good copy there"
+    check(file, content, f"{str(path)!r}", way_out)
     return content, path
 
 
 def check(file: File, content: bytes, what: str, way_out: str) -> None:
     """Refuses content that is not the published file.
 
-    md5 is what is published: it finds accidents, not attackers.
+    Args:
+        file: The published file.
+        content: The bytes to check.
+        what: What the error message calls them.
+        way_out: What the error message advises.
     """
-    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    if found != file.md5:
+    # md5 is what the sites publish: it detects accidents, not attackers
+    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if md5 != file.md5:
         raise InputError(
-            f"{what} is not the published {file.name}: its md5 is {found}, and "
-            f"should be {file.md5}; {way_out}"
+            f"{what} is not the published {file.name}: its md5 is {md5}, and should be {file.md5}; "
+            f"{way_out}"
         )
 
 
-def _find(of: Source, file: File) -> Path:
+def _find(origin: Source, file: File) -> Path:
+    name = origin.name
     for folder in folders():
         for ending in file.endings:
-            path = folder / of.name / (file.name + ending)
+            path = folder / name / (file.name + ending)
             if path.is_file():
                 return path
-    names = ", ".join(file.name for file in of.files)
-    places = " or ".join(str(folder / of.name) for folder in folders())
+    names = ", ".join(file.name for file in origin.files)
+    places = " or ".join(str(folder / name) for folder in folders())
     raise InputError(
-        f"the file {file.name} of {of.name} is missing: run decor.tasks.download({of.name!r}), or "
-        f"fetch {names} from {of.home} "
-        f"and put them into {places}; the environment variable DECOR_DATA chooses another folder "
-        f"above {of.name}"
+        f"the file {file.name} of {name} is missing: run decor.tasks.download({name!r}), or fetch "
+        f"{names} from {origin.home} and put them into {places}; the environment variable "
+        f"DECOR_DATA selects another folder above {name}"
     )
 
 
-def _unpacked(path: Path) -> bytes:
-    """The bytes of a file, unpacked where its ending says that it was packed after publication."""
+def _unpack(path: Path) -> bytes:
+    """The bytes of a file; .xz and .bz2 were packed after publication, .gz was published so."""
     stream: IO[bytes]
     if path.suffix == ".xz":
         stream = lzma.open(path)
@@ -149,6 +155,7 @@ def _unpacked(path: Path) -> bytes:
     else:
         stream = path.open("rb")
     with stream:
+        # one byte more than allowed, to notice that there is more
         content = stream.read(MOST + 1)
     if len(content) > MOST:
         raise OSError(f"it holds more than {MOST:,} bytes")

@@ -1,4 +1,4 @@
-"""MNIST: 70,000 written digits of 28x28 pixels."""
+"""MNIST: 70,000 handwritten digits of 28x28 pixels."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ from . import files
 SIDE = 28
 CLASSES = 10
 MEAN, DEVIATION = 0.1307, 0.3081
-"""Of the pixels of the training images between 0 and 1: public numbers, which everybody uses."""
+"""Of the training pixels between 0 and 1: well-known public constants."""
 
 Arrays = tuple[NDArray[np.float32], Ints]
 
 
 def load() -> tuple[Arrays, Arrays]:
-    """(60,000 training images, 10,000 test images), each (X, y): X flat and normalised, y the
-    digit.
-    """
+    """(60,000 training images, 10,000 test images), each (X, y): X flat and normalised."""
     return _part("train"), _part("t10k")
 
 
@@ -32,12 +30,9 @@ def parse_images(content: bytes, where: str) -> NDArray[np.float32]:
     """Images in the idx format, one flat row each, (pixel / 255 - mean) / deviation."""
     count, rows, columns = _header(content, 2051, 3, where)
     if (rows, columns) != (SIDE, SIDE):
-        raise InputError(
-            f"{where!r} holds images of {rows}x{columns} pixels, not of "
-            f"{SIDE}x{SIDE}; fetch the file again"
-        )
+        raise _problem(where, f"holds images of {rows}x{columns} pixels, not of {SIDE}x{SIDE}")
     pixels = _body(content, 16, count * SIDE * SIDE, where).reshape(count, SIDE * SIDE)
-    # in place: a second copy of all images in floating point would be the largest thing in memory
+    # in place: a second floating point copy of all images would dominate memory
     X = pixels.astype(np.float32)
     X /= np.float32(255)
     X -= np.float32(MEAN)
@@ -50,50 +45,43 @@ def parse_labels(content: bytes, where: str) -> Ints:
     (count,) = _header(content, 2049, 1, where)
     y = _body(content, 8, count, where).astype(np.int64)
     if (y >= CLASSES).any():
-        raise InputError(
-            f"{where!r} holds the label {y.max()}, and digits end at {CLASSES - 1}; "
-            "fetch the file again"
-        )
+        raise _problem(where, f"holds the label {y.max()}, and digits end at {CLASSES - 1}")
     return y
 
 
 def _part(prefix: str) -> Arrays:
-    images, where = files.read("mnist", f"{prefix}-images-idx3-ubyte.gz")
-    labels, there = files.read("mnist", f"{prefix}-labels-idx1-ubyte.gz")
-    return parse_images(_unpacked(images, str(where)), str(where)), parse_labels(
-        _unpacked(labels, str(there)), str(there)
-    )
+    images, where = _read(f"{prefix}-images-idx3-ubyte.gz")
+    labels, there = _read(f"{prefix}-labels-idx1-ubyte.gz")
+    return parse_images(images, where), parse_labels(labels, there)
 
 
-def _unpacked(content: bytes, where: str) -> bytes:
+def _read(name: str) -> tuple[bytes, str]:
+    content, path = files.read("mnist", name)
     try:
-        return gzip.decompress(content)
+        return gzip.decompress(content), str(path)
     except (OSError, EOFError, zlib.error) as problem:
-        raise InputError(
-            f"{where!r} is not a whole gzip file: {problem}; fetch the file again"
-        ) from None
+        # behind the checksum, the reader still does not trust its input
+        raise _problem(str(path), f"is not a whole gzip file: {problem}") from None
 
 
 def _header(content: bytes, magic: int, dimensions: int, where: str) -> tuple[int, ...]:
+    """The sizes in the header of an idx file: a magic number, then one size per dimension."""
     if len(content) < 4 * (1 + dimensions):
-        raise InputError(
-            f"{where!r} ends within its header, after {len(content)} bytes; fetch the file again"
-        )
-    found, *sizes = (
-        int(number) for number in np.frombuffer(content, dtype=">u4", count=1 + dimensions)
-    )
-    if found != magic:
-        raise InputError(
-            f"{where!r} starts with {found}, not with the {magic} of its kind of idx "
-            "file; fetch the file again"
-        )
+        raise _problem(where, f"ends within its header, after {len(content)} bytes")
+    # Python integers: the product of three sizes may exceed 32 bits
+    start, *sizes = np.frombuffer(content, dtype=">u4", count=1 + dimensions).tolist()
+    if start != magic:
+        raise _problem(where, f"starts with {start}, not with the {magic} of its kind of idx file")
     return tuple(sizes)
 
 
 def _body(content: bytes, start: int, size: int, where: str) -> NDArray[np.uint8]:
-    if size == 0 or len(content) != start + size:
-        raise InputError(
-            f"{where!r} holds {len(content) - start:,} bytes of data where its header tells "
-            f"{size:,}; fetch the file again"
-        )
+    length = len(content) - start
+    # checked before the reshape, so that a wrong header cannot allocate memory
+    if size == 0 or length != size:
+        raise _problem(where, f"holds {length:,} bytes of data where its header tells {size:,}")
     return np.frombuffer(content, dtype=np.uint8, offset=start)
+
+
+def _problem(where: str, what: str) -> InputError:
+    return InputError(f"{where!r} {what}; fetch the file again")

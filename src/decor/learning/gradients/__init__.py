@@ -1,1 +1,1 @@
-"""Gradients of all models at once: which code fits a task, and clipping that no rounding undoes."""
+"""Gradients of all models at once, clipped with a proof that includes rounding."""

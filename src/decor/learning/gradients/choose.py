@@ -1,4 +1,4 @@
-"""Which gradient code fits a task: the fastest that knows its model, loss and batches."""
+"""Chooses the gradient code for a task: the fastest that supports its model, loss and batches."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import torch
 from decor.choices import Unit
 from decor.learning.task import Task
 
+from .dense_stack import Stack
 from .interface import Gradients
 from .layers import Layers
 from .linear import Linear
 from .modules import Modules
 from .quadratic import Quadratic
-from .stack import Stack
 
 
 def choose_gradients(
@@ -30,23 +30,24 @@ def choose_gradients(
     Args:
         task: Model, loss and data.
         unit: What is clipped: the whole gradient of a "user", or that of each "example".
-        batch_size: Examples a step, or None for all of them.
+        batch_size: Examples per step, or None for all.
         dtype: The type of models and gradients.
         device: Where models are kept; the CPU by default.
-        generic: Take torch.func whatever the model is.
-        exact: Sums of examples that differ in one example differ by its clip at most, rounding
+        generic: Use torch.func for every model.
+        exact: Sums over batches that differ in one example differ by at most its clip, rounding
             included.
     """
     device = torch.device("cpu") if device is None else device
-    if not generic:
-        if unit == "user" and Quadratic.takes(task, batch_size):
-            return Quadratic(task, dtype, device)
-        stack = Stack.of(task.model, task.loss, task.shards[0][0].shape[1:])
-        # classes as probabilities are rare enough to go the general way
-        if stack is not None and not (
-            stack.loss == "classes" and task.shards[0][1].is_floating_point()
-        ):
-            if Linear.takes(stack) and not (exact and unit == "example"):
-                return Linear(task, stack, dtype, device)
-            return Layers(task, stack, dtype, device, exact)
-    return Modules(task, dtype, device, exact)
+    if generic:
+        return Modules(task, dtype, device, exact)
+    if unit == "user" and Quadratic.takes(task, batch_size):
+        return Quadratic(task, dtype, device)
+    X, y = task.shards[0]
+    stack = Stack.of(task.model, task.loss, X.shape[1:])
+    # targets that are probabilities of classes are too rare for a fast path
+    if stack is None or (stack.loss == "classes" and y.is_floating_point()):
+        return Modules(task, dtype, device, exact)
+    # `Linear` sums in no fixed order
+    if Linear.takes(stack) and not (exact and unit == "example"):
+        return Linear(task, stack, dtype, device)
+    return Layers(task, stack, dtype, device, exact)

@@ -1,4 +1,4 @@
-"""What a module draws itself, such as dropout, from words that nobody else knows."""
+"""Secret random words for what a module draws itself, such as dropout."""
 
 from __future__ import annotations
 
@@ -10,27 +10,22 @@ import torch
 
 from decor.arrays import Array
 
-WORDS = 624
-"""32-bit words that torch's generator on the CPU (MT19937) has for a state; of a seed it would take
-32 bits alone.
-"""
-_LEFT, _STATE, _BYTES = slice(8, 12), slice(24, 24 + 8 * WORDS), 5056
-"""Where in the bytes of torch.get_rng_state are how many words are left, and the words, as 64-bit
-integers.
-"""
+STATE_WORDS = 624
+"""32-bit words in the state of torch's CPU generator (MT19937); a seed would fill only one."""
+_LEFT, _STATE, _BYTES = slice(8, 12), slice(24, 24 + 8 * STATE_WORDS), 5056
+"""In torch.get_rng_state: the number of words left, the words as 64-bit integers, the size."""
 
 
 @contextmanager
-def secret_coins(words: Array) -> Iterator[None]:
-    """Within this block torch's own generator goes on from these words; afterwards it is as
-    it was.
-    """
+def torch_generator_from(words: Array) -> Iterator[None]:
+    """Within this block torch's CPU generator continues from these words; then it is restored."""
     with torch.random.fork_rng(devices=[]):
         state = torch.get_rng_state()
-        held = state.numpy()
-        assert len(words) == WORDS and len(held) == _BYTES
-        held[_STATE] = np.asarray(words, "<u8").view(np.uint8)
-        # the next draw makes new words of all of these
-        held[_LEFT] = np.array([1], "<i4").view(np.uint8)
+        raw = state.numpy()
+        # another layout in a new version of torch must not pass unnoticed
+        assert len(words) == STATE_WORDS and len(raw) == _BYTES
+        raw[_STATE] = np.asarray(words, "<u8").view(np.uint8)
+        # one word left: the next draw regenerates all words from these
+        raw[_LEFT] = np.array([1], "<i4").view(np.uint8)
         torch.set_rng_state(state)
         yield

@@ -1,5 +1,6 @@
-"""The generic path: any torch module and loss, for all users, seeds and settings together, through
-torch.func.
+"""The generic path: any torch module and loss, through torch.func.
+
+All users, seeds and settings are computed together.
 """
 
 from __future__ import annotations
@@ -17,16 +18,20 @@ from decor.learning.batches import Batch
 from decor.learning.task import Task, evaluating
 
 from .clip import CPU, Blocks, add_clipped, factors, lengths, limits
-from .tiles import add_into, alike, expected_sizes, fixed_tile, light_sizes, sum_slack
+from .tiles import add_into, choose_tile, heavy_users, nominal_sizes, same_bits, sum_slack
 
-_ROOM = 64_000_000
-"""Numbers that gradients of single records may take at a time."""
+_CHUNK = 64_000_000
+"""Most values of example gradients in memory at a time."""
 
 
 class Modules:
     """Gradients and metrics of any module: one flat block [users, seeds, settings, parameters].
 
-    `exact`: as in `Layers`.
+    Args:
+        task: Model, loss and data.
+        dtype: The type of models and gradients.
+        device: Where they are kept.
+        exact: As of `Layers`.
     """
 
     def __init__(
@@ -35,9 +40,10 @@ class Modules:
         self.task, self.dtype, self.device, self.exact = task, dtype, device, exact
         self.tiles: dict[object, tuple[int, bool]] = {}
         self.model = task.model
-        self.trained = {name: p for name, p in task.model.named_parameters() if p.requires_grad}
+        parameters = dict(task.model.named_parameters())
+        self.trained = {name: p for name, p in parameters.items() if p.requires_grad}
         self.shapes = {name: p.shape for name, p in self.trained.items()}
-        # tied weights have several names; the module loads them all
+        # tied weights have several names, and the module loads all of them
         first = {id(p): name for name, p in self.trained.items()}
         every = task.model.state_dict(keep_vars=True)
         self.tied = {
@@ -45,68 +51,55 @@ class Modules:
             for name, p in every.items()
             if id(p) in first and name not in self.trained
         }
-        frozen = {
-            name: p.detach() for name, p in task.model.named_parameters() if not p.requires_grad
-        }
-        self.fixed = {
-            name: self._real(value)
-            for name, value in (frozen | dict(task.model.named_buffers())).items()
-        }
-        self.X = self._real(torch.cat([X for X, _ in task.shards]))
-        self.y = self._real(torch.cat([y for _, y in task.shards]))
+        fixed = {name: p.detach() for name, p in parameters.items() if not p.requires_grad}
+        fixed |= dict(task.model.named_buffers())
+        self.fixed = {name: self._cast(value) for name, value in fixed.items()}
+        self.X = self._cast(torch.cat([X for X, _ in task.shards]))
+        self.y = self._cast(torch.cat([y for _, y in task.shards]))
         self.starts = torch.tensor([0, *task.counts]).cumsum(0).to(device)
-        self.test = None if task.test is None else tuple(self._real(part) for part in task.test)
+        self.test = None if task.test is None else tuple(self._cast(part) for part in task.test)
         self._check_mean()
-        self._user: Callable[..., Any] = _over(_over(grad(self._cost), (0, None, None)), 0)
-        self._weighted: Callable[..., Any] = _over(
-            _over(grad(self._weighted_cost), (0, None, None, None)), 0
-        )
-        self._records, self._apart = self._over_records(False), self._over_records(True)
+        self._mean_gradient = _over(_over(grad(self._cost), (0, None, None)), 0)
+        self._weighted_gradient = _over(_over(grad(self._total_cost), (0, None, None, None)), 0)
+        self._by_example, self._by_copy = self._over_examples(False), self._over_examples(True)
         _load()
 
     def initial(self) -> Blocks:
-        return [
-            torch.cat([p.detach().flatten() for p in self.trained.values()]).to(
-                self.device, self.dtype
-            )
-        ]
+        flat = torch.cat([p.detach().flatten() for p in self.trained.values()])
+        return [flat.to(self.device, self.dtype)]
 
     def state(self, blocks: Blocks) -> dict[str, Tensor]:
-        return {name: part.contiguous() for name, part in self._named(blocks[0]).items()}
+        return {name: part.contiguous() for name, part in self._by_name(blocks[0]).items()}
 
     def blocks(self, state: dict[str, Tensor]) -> Blocks:
         first, shape = next(iter(self.shapes.items()))
+        # leading dimensions of users, seeds and settings
         around = state[first].dim() - len(shape)
-        return [
-            torch.cat([state[name].flatten(around) for name in self.shapes], -1).to(
-                self.device, self.dtype
-            )
-        ]
+        flat = torch.cat([state[name].flatten(around) for name in self.shapes], -1)
+        return [flat.to(self.device, self.dtype)]
 
     def mean(self, models: Blocks, batch: Batch, users: slice) -> Blocks:
-        """Everybody's weighted mean gradient, in the shape of `models[users]`."""
         x, rows, weights = self._part(models[0], batch, users)
-        X, y = self._records_at(rows)
-        G = (
-            self._user(x, X, y)
-            if isinstance(weights, float)
-            else self._weighted(x, X, y, weights.to(self.dtype))
-        )
+        X, y = self._examples(rows)
+        if isinstance(weights, float):
+            G = self._mean_gradient(x, X, y)
+        else:
+            G = self._weighted_gradient(x, X, y, weights.to(self.dtype))
         return [G.view(models[0][users].shape)]
 
-    def add_means(
+    def add_clipped_means(
         self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor
     ) -> None:
         """to[users] += alpha * clipped mean gradient."""
         add_clipped([to[0][users]], self.mean(models, batch, users), clip, alpha)
 
-    def add_records(
+    def add_clipped_examples(
         self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor
     ) -> None:
-        """to[users] += alpha * sum of weighted gradients of single records, each clipped first.
+        """to[users] += alpha * weighted sum of the gradients of examples, each clipped first.
 
-        Guarantee: as `Layers.add_records`. A module that draws numbers itself draws them for every
-        record anew.
+        Guarantee: as `Layers.add_clipped_examples`. A module that draws random numbers draws them
+        anew for each example.
         """
         x, rows, weights = self._part(models[0], batch, users)
         out = to[0][users]
@@ -116,131 +109,121 @@ class Modules:
         cap, rate = (
             v.reshape(1, -1) if len(x) == len(out) else v.repeat(len(out), 1) for v in (clip, alpha)
         )
-        sums, heavy, apart = target, [], False
+        sums, heavy, copies = target, [], False
         slack = torch.zeros(1, dtype=torch.float64, device=rows.device)
-        wide = max(1, _ROOM // max(1, len(x) * x.shape[1] * x.shape[-1]))
+        # all gradients of a chunk are in memory at once
+        width = max(1, _CHUNK // max(1, len(x) * x.shape[1] * x.shape[-1]))
         if self.exact:
-            sizes = expected_sizes(weights)
+            sizes = nominal_sizes(weights)
             slack = sum_slack(sizes, self.dtype, out.dtype)
-            if self.dtype is torch.float32:
-                heavy = ((weights > 0).sum(1) > light_sizes(sizes)).nonzero().flatten().tolist()
+            heavy = heavy_users(weights, sizes, self.dtype)
             if not (out.dtype is torch.float64 and target.is_contiguous()):
                 sums = torch.zeros_like(target, dtype=torch.float64)
-            wide, apart = self._tile(x, wide, float(sizes.max()))
+            width, copies = self._tile(x, width, float(sizes.max()))
         limit = limits(cap, self.dtype, x.shape[-1], slack.unsqueeze(1)).unsqueeze(-1)
-        for k in range(0, rows.shape[1], wide):
-            part, shares = rows[:, k : k + wide], weights[:, None, k : k + wide]
-            if self.exact and part.shape[1] < wide:  # the user's own first again, for nothing
-                missing = wide - part.shape[1]
+        for k in range(0, rows.shape[1], width):
+            part, shares = rows[:, k : k + width], weights[:, None, k : k + width]
+            if self.exact and part.shape[1] < width:
+                # padded with the user's own first example, at weight zero
+                missing = width - part.shape[1]
                 part = torch.cat([part, rows[:, :1].expand(-1, missing)], 1)
                 shares = torch.nn.functional.pad(shares, (0, missing))
-            models_of = x.unsqueeze(2).expand(-1, -1, wide, -1) if apart else x
-            # [B, count, records, parameters]
-            G = (self._apart if apart else self._records)(models_of, *self._records_at(part))
+            gradients = self._by_copy if copies else self._by_example
+            models_of = x.unsqueeze(2).expand(-1, -1, width, -1) if copies else x
+            G = gradients(models_of, *self._examples(part))  # [B, count, examples, parameters]
             factor = factors(lengths(G), limit).mul_(rate.unsqueeze(-1)) * shares
-            factor = torch.where(
-                factor.abs() < torch.finfo(self.dtype).smallest_normal, 0.0, factor
-            )
-            # what counts for nothing does so even where its gradient is not a number
+            tiny = factor.abs() < torch.finfo(self.dtype).smallest_normal
+            factor = torch.where(tiny, 0.0, factor)
+            # zero times what is not finite would not be zero; on a GPU a look at it would wait
             if G.is_cuda or not bool(factor.all()):
                 G.masked_fill_((factor == 0).unsqueeze(-1), 0.0)
             if not self.exact:
-                target += _weighted_sum(factor.to(self.dtype), G)
+                target += _sum_weighted(factor.to(self.dtype), G)
                 continue
             for user in heavy:
-                sums[user] += _weighted_sum(factor[user : user + 1], G[user : user + 1].double())[0]
+                sums[user] += _sum_weighted(factor[user : user + 1], G[user : user + 1].double())[0]
                 factor[user] = 0.0
             if len(heavy) < len(G):
-                add_into(sums, _weighted_sum(factor.to(self.dtype), G))
+                add_into(sums, _sum_weighted(factor.to(self.dtype), G))
         if sums is not target:
             target += sums.to(target.dtype)
 
-    def _tile(self, x: Tensor, room: int, expected: float) -> tuple[int, bool]:
-        """Records of a tile, and whether each has a copy of the model to itself: so that all get
-        the same bits.
-        """
-        key = (tuple(x.shape), room, expected)
+    def _tile(self, x: Tensor, widest: int, expected: float) -> tuple[int, bool]:
+        """`choose_tile`: examples in a tile, and whether each has a copy of the model to itself."""
+        key = (tuple(x.shape), widest, expected)
         if key not in self.tiles:
-            self.tiles[key] = fixed_tile(
-                expected, lambda width, apart: self._same(x, width, apart), room
+            self.tiles[key] = choose_tile(
+                expected, lambda width, copies: self._same(x, width, copies), widest
             )
         return self.tiles[key]
 
-    def _same(self, x: Tensor, width: int, apart: bool) -> bool:
-        """Whether equal records in all places have gradients of the same bits; numbers that a
-        module draws are the same here.
-        """
-        # a record that a module cannot take would end all work on the card
+    def _same(self, x: Tensor, width: int, copies: bool) -> bool:
+        """Whether equal examples in all places give gradients with the same bits."""
+        # an example that the module cannot take would end all work on a GPU
         if self.device.type == "cuda":
             return False
-        gradients, generator = self._over_records(apart, "same"), torch.Generator().manual_seed(0)
+        # "same": what the module draws must not differ between places here
+        gradients, generator = self._over_examples(copies, "same"), torch.Generator().manual_seed(0)
 
-        def anything(like: Tensor) -> Tensor:
-            """A record of no one's, from 0 to 1; whole numbers are classes or words, of which there
-            is a first.
-            """
+        def artificial(like: Tensor) -> Tensor:
+            """One example from 0 to 1 in all places; integers are classes or tokens, so zero."""
             shape = (len(x), 1, *like.shape[1:])
-            drawn = (
-                torch.rand(shape, generator=generator, dtype=self.dtype)
-                if like.is_floating_point()
-                else torch.zeros(shape)
-            )
+            if like.is_floating_point():
+                drawn = torch.rand(shape, generator=generator, dtype=self.dtype)
+            else:
+                drawn = torch.zeros(shape)
             return drawn.to(like.dtype).expand(len(x), width, *like.shape[1:]).contiguous()
 
         with torch.random.fork_rng(devices=[]):
             for _ in range(3):
-                model = self.initial()[0] + 0.1 * torch.randn(
-                    x.shape, generator=generator, dtype=self.dtype
-                )
-                model = model.unsqueeze(2).expand(-1, -1, width, -1) if apart else model
+                noise = torch.randn(x.shape, generator=generator, dtype=self.dtype)
+                model = self.initial()[0] + 0.1 * noise
+                model = model.unsqueeze(2).expand(-1, -1, width, -1) if copies else model
                 try:
-                    found = gradients(model, anything(self.X), anything(self.y))
-                # other people's code, which takes other records than these: then one at a time
-                except Exception:
+                    G = gradients(model, artificial(self.X), artificial(self.y))
+                except Exception:  # a user's module may refuse artificial examples: one at a time
                     return False
-                if not alike(found, -2):
+                if not same_bits(G, -2):
                     return False
         return True
 
-    def _over_records(self, apart: bool, randomness: str = "different") -> Callable[..., Any]:
-        """Gradients of single records for models [B, settings, parameters] (`apart`: [B, settings,
-        records, parameters]).
+    def _over_examples(self, copies: bool, randomness: str = "different") -> Callable[..., Any]:
+        """Gradients of single examples.
+
+        Args:
+            copies: Whether models are [B, settings, examples, parameters], one for each example,
+                or [B, settings, parameters].
+            randomness: As of `_over`.
         """
-        each = _over(grad(self._record_cost), (0 if apart else None, 0, 0), randomness)
+        each = _over(grad(self._example_cost), (0 if copies else None, 0, 0), randomness)
         return _over(_over(each, (0, None, None), randomness), 0, randomness)
 
     def evaluate(self, blocks: Blocks, loss: bool = True) -> dict[str, Tensor]:
-        """Metrics of models [count, parameters]: training loss, unless `loss` is False; on test
-        data its loss and accuracy.
-        """
-        rows = [self._evaluated(flat, loss) for flat in blocks[0]]
+        # one model at a time: metrics are rare, and memory stays small
+        rows = [self._metrics(flat, loss) for flat in blocks[0]]
         return {
             name: torch.tensor([row[name] for row in rows], dtype=torch.float64) for name in rows[0]
         }
 
-    def _evaluated(self, flat: Tensor, loss: bool) -> dict[str, float]:
-        found, start = {"loss": 0.0} if loss else {}, 0
+    def _metrics(self, flat: Tensor, loss: bool) -> dict[str, float]:
+        """Of one model."""
+        metrics, start = {"loss": 0.0} if loss else {}, 0
         with torch.no_grad(), evaluating(self.model):
             for m in self.task.counts if loss else ():
-                found["loss"] += (
-                    float(self._cost(flat, self.X[start : start + m], self.y[start : start + m]))
-                    / self.task.users
-                )
+                X, y = self.X[start : start + m], self.y[start : start + m]
+                metrics["loss"] += float(self._cost(flat, X, y)) / self.task.users
                 start += m
             if self.test is not None:
                 X, y = self.test
                 output = self._output(flat, X)
-                found["test_loss"] = float(self.task.loss(output, y))
+                metrics["test_loss"] = float(self.task.loss(output, y))
                 if not y.is_floating_point() and y.dim() == 1:
-                    said = (
-                        output.argmax(-1)
-                        if output.dim() > 1 and output.shape[-1] > 1
-                        else output.reshape(len(y)) > 0
-                    )
-                    found["accuracy"] = float((said == y).double().mean())
-        return found
+                    several = output.dim() > 1 and output.shape[-1] > 1
+                    label = output.argmax(-1) if several else output.reshape(len(y)) > 0
+                    metrics["accuracy"] = float((label == y).double().mean())
+        return metrics
 
-    def _named(self, flat: Tensor) -> dict[str, Tensor]:
+    def _by_name(self, flat: Tensor) -> dict[str, Tensor]:
         parts = torch.split(flat, [shape.numel() for shape in self.shapes.values()], dim=-1)
         around = flat.shape[:-1]
         return {
@@ -249,83 +232,80 @@ class Modules:
         }
 
     def _output(self, flat: Tensor, X: Tensor) -> Tensor:
-        output: Tensor = functional_call(self.model, {**self._named(flat), **self.fixed}, (X,))
+        output: Tensor = functional_call(self.model, {**self._by_name(flat), **self.fixed}, (X,))
         return output
 
     def _cost(self, flat: Tensor, X: Tensor, y: Tensor) -> Tensor:
         return self.task.loss(self._output(flat, X), y)
 
-    def _record_cost(self, flat: Tensor, X: Tensor, y: Tensor) -> Tensor:
+    def _example_cost(self, flat: Tensor, X: Tensor, y: Tensor) -> Tensor:
         return self._cost(flat, X.unsqueeze(0), y.unsqueeze(0))
 
-    def _weighted_cost(self, flat: Tensor, X: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        each: Tensor = _over(self._record_cost, (None, 0, 0))(flat, X, y)
+    def _total_cost(self, flat: Tensor, X: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        each: Tensor = _over(self._example_cost, (None, 0, 0))(flat, X, y)
         return (each * weights).sum()
 
     def _part(
         self, block: Tensor, batch: Batch, users: slice
     ) -> tuple[Tensor, Tensor, float | Tensor]:
+        """Models [B, count, parameters], rows and weights of some users."""
+        # 1, or the number of seeds, each with its own batch
         per = len(batch.rows) // len(block)
         inside = slice(users.start * per, users.stop * per)
-        weights = batch.weights if isinstance(batch.weights, float) else batch.weights[inside]
-        rows = batch.rows[inside]
+        rows, weights = batch.rows[inside], batch.weights
         if isinstance(weights, Tensor):
-            # padding is a record of the same user: nobody's record is ever looked at for somebody
-            # else's message
+            weights = weights[inside]
+            # padding is the user's own first example: no user's message may depend on the data of
+            # another user
             own = self.starts[users].repeat_interleave(per).unsqueeze(1)
             rows = torch.where(rows == self.starts[-1], own, rows)
         return block[users].view(len(rows), -1, block.shape[-1]), rows, weights
 
-    def _records_at(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _examples(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         X, y = (part.index_select(0, rows.reshape(-1)) for part in (self.X, self.y))
         return X.view(*rows.shape, *X.shape[1:]), y.view(*rows.shape, *y.shape[1:])
 
-    def _real(self, part: Tensor) -> Tensor:
-        return (
-            part.to(self.device, self.dtype) if part.is_floating_point() else part.to(self.device)
-        )
+    def _cast(self, part: Tensor) -> Tensor:
+        """On the device; real numbers in the models' type."""
+        return part.to(self.device, self.dtype if part.is_floating_point() else part.dtype)
 
     def _check_mean(self) -> None:
-        """Padded and sampled batches weigh records, which is right for a loss that is the mean over
-        them.
-        """
-        few = self._different()
+        """Refuses a loss that is no mean over examples, which weights of examples rely on."""
+        few = self._different_examples()
         if len(few) < 2:
             return
         X, y = self.X[few], self.y[few]
         with torch.no_grad(), evaluating(self.model):
             flat = self.initial()[0]
-            both, each = (
-                float(self._cost(flat, X, y)),
-                [float(self._record_cost(flat, X[k], y[k])) for k in range(len(few))],
-            )
+            joint = float(self._cost(flat, X, y))
+            each = [float(self._example_cost(flat, X[k], y[k])) for k in range(len(few))]
         mean = sum(each) / len(each)
-        if abs(both - mean) > 1e-3 * (abs(both) + max(map(abs, each))):
+        # far above rounding, far below the effect of a sum or of weights
+        if abs(joint - mean) > 1e-3 * (abs(joint) + max(map(abs, each))):
             raise InputError(
-                f"the loss of {len(each)} records is not the mean of their losses; give a loss "
-                "that averages over records "
-                '(reduction="mean"), without weights of classes'
+                f"the loss of {len(each)} examples is not the mean of their losses; give a loss "
+                'that averages over examples (reduction="mean"), without weights of classes'
             )
 
-    def _different(self) -> list[int]:
-        """A few records, of different classes where there are classes."""
+    def _different_examples(self) -> list[int]:
+        """A few examples, of different classes if there are classes."""
+        # equal classes would not reveal a loss that weighs classes
         if self.y.is_floating_point() or self.y.dim() > 1:
             return list(range(min(4, len(self.y))))
-        seen: dict[int, int] = {}
+        first_of: dict[int, int] = {}
         for k, label in enumerate(self.y[:1000].tolist()):
-            seen.setdefault(label, k)
-        return (
-            list(seen.values()) + [k for k in range(len(self.y)) if k not in seen.values()][:4]
-        )[:4]
+            first_of.setdefault(label, k)
+        firsts = list(first_of.values())
+        return (firsts + [k for k in range(len(self.y)) if k not in firsts][:4])[:4]
 
 
 def _load() -> None:
-    """What torch loads, for seconds, when it first differentiates: here, so that processes that
-    part from this one have it.
+    """Imports what torch loads, for seconds, when it first differentiates.
 
-    Nothing is differentiated: on a machine with a card that starts threads, without which no
-    process that parts can do so.
+    Processes that are forked from this one then have it.
     """
+    # nothing is differentiated: on a machine with a GPU that starts threads, and forked processes
+    # would have to do without them
     import_module("torch._dynamo")
     _over(torch.sin, 0)(torch.zeros(1))
 
@@ -333,12 +313,16 @@ def _load() -> None:
 def _over(
     function: Callable[..., Any], dims: Any, randomness: str = "different"
 ) -> Callable[..., Any]:
-    """`function` for a whole batch; what is random in it is drawn anew for everybody, or once with
-    "same".
+    """`function` for a whole batch.
+
+    Args:
+        function: Of one element.
+        dims: The dimension of each argument to map over.
+        randomness: Whether what is random is drawn anew for each element, or once with "same".
     """
     return vmap(function, in_dims=dims, randomness=randomness)
 
 
-def _weighted_sum(factor: Tensor, G: Tensor) -> Tensor:
-    """Over records: [B, count, records] and [B, count, records, parameters]."""
+def _sum_weighted(factor: Tensor, G: Tensor) -> Tensor:
+    """Over examples: [B, count, examples] and [B, count, examples, parameters]."""
     return torch.einsum("bcr,bcrp->bcp", factor, G)

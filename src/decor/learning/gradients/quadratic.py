@@ -1,5 +1,6 @@
-"""Linear models with squared loss and full gradients: everything about a user's data is one small
-matrix and one vector.
+"""The fast path for linear models with squared loss and full gradients.
+
+One small matrix and one vector say everything about a user's data.
 """
 
 from __future__ import annotations
@@ -14,59 +15,50 @@ from decor.learning import losses
 from decor.learning.batches import Batch
 from decor.learning.task import Task
 
-from .clip import CPU, Blocks, add_clipped, least, length_of, shrunk, slack
-from .stack import plain
+from .clip import CPU, Blocks, absolute_slack, add_clipped, clip_factor, length_of, slack
+from .dense_stack import is_plain
 
 
 class Quadratic:
-    """Gradients H x - h of users who hold mean over records of |A x - b|^2 / 2, with H = mean A'A
-    and h = mean A'b.
-    """
+    """Gradients H x - h of users that hold mean |A x - b|^2 / 2: H = mean A'A, h = mean A'b."""
 
     def __init__(self, task: Task, dtype: torch.dtype, device: torch.device = CPU) -> None:
         assert isinstance(task.model, nn.Linear)
         self.layer, self.dtype, self.device = task.model, dtype, device
         self.fixed: dict[str, Tensor] = {}
         self.tied: dict[str, str] = {}
-        features, per_record = (
-            task.model.in_features,
-            int(task.shards[0][0][0].numel()) // task.model.in_features,
-        )
+        features = task.model.in_features
+        per_example = int(task.shards[0][0][0].numel()) // features
 
         def moments(X: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            """Mean A'A, A'b and b'b over examples, each of which may have several rows."""
             A, b = X.double().reshape(-1, features), y.double().reshape(-1, 1)
-            A = (
-                torch.cat([A, torch.ones(len(A), 1, dtype=torch.float64)], 1)
-                if self.layer.bias is not None
-                else A
-            )
-            m = len(A) / per_record
+            if self.layer.bias is not None:
+                A = torch.cat([A, torch.ones(len(A), 1, dtype=torch.float64)], 1)
+            m = len(A) / per_example
             return A.T @ A / m, A.T @ b / m, b.square().sum() / m
 
-        every = zip(*(moments(*s) for s in task.shards), strict=True)
-        self.H64, self.h64, self.b64 = (torch.stack(part).to(device) for part in every)
-        self.test = (
-            None
-            if task.test is None
-            else tuple(part.unsqueeze(0).to(device) for part in moments(*task.test))
-        )
+        by_user = zip(*(moments(*shard) for shard in task.shards), strict=True)
+        # float64 for metrics, where losses near the optimum cancel
+        self.H64, self.h64, self.b64 = (torch.stack(part).to(device) for part in by_user)
+        self.test = None
+        if task.test is not None:
+            self.test = tuple(part.unsqueeze(0).to(device) for part in moments(*task.test))
         self.H, self.h = self.H64.to(dtype), self.h64.transpose(1, 2).to(dtype)
 
     @staticmethod
     def takes(task: Task, batch_size: int | None) -> bool:
-        known = (
+        return (
             type(task.model) is nn.Linear
             and task.model.out_features == 1
             and task.loss is losses.squared
-        )
-        return (
-            known
             and batch_size is None
-            and plain(task.model)
+            and is_plain(task.model)
             and all(p.requires_grad for p in task.model.parameters())
         )
 
     def initial(self) -> Blocks:
+        # the bias is the last parameter, as the ones are the last column of A
         bias = [self.layer.bias.detach()[:, None]] if self.layer.bias is not None else []
         return [torch.cat([self.layer.weight.detach(), *bias], 1).to(self.device, self.dtype)]
 
@@ -82,11 +74,10 @@ class Quadratic:
     def mean(self, models: Blocks, batch: Batch, users: slice) -> Blocks:
         x = models[0][users]
         flat = x.view(len(x), -1, x.shape[-1])
-        return [
-            torch.baddbmm(self.h[users], flat, self.H[users], alpha=1.0, beta=-1.0).view(x.shape)
-        ]
+        gradient = torch.baddbmm(self.h[users], flat, self.H[users], alpha=1.0, beta=-1.0)
+        return [gradient.view(x.shape)]
 
-    def add_means(
+    def add_clipped_means(
         self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor
     ) -> None:
         """to[users] += alpha * clipped gradient."""
@@ -97,34 +88,33 @@ class Quadratic:
         flat, target = (block.view(len(x), -1, x.shape[-1]).numpy() for block in (x, out))
         H, h = self.H[users].numpy(), self.h[users].numpy()
         d, dtype = x.shape[-1], x.dtype
-        bound = (slack(dtype, d), least(dtype, d), torch.finfo(dtype).max)
-        _add_clipped(
-            target, flat, H, h, clip.reshape(-1).numpy(), alpha.reshape(-1).numpy(), *bound
-        )
+        clips, rates = clip.reshape(-1).numpy(), alpha.reshape(-1).numpy()
+        bound = (slack(dtype, d), absolute_slack(dtype, d), torch.finfo(dtype).max)
+        # gradient and clip in one pass: for models this small a product library costs more
+        _add_clipped(target, flat, H, h, clips, rates, *bound)
 
-    def add_records(
+    def add_clipped_examples(
         self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor
     ) -> None:
         raise NotImplementedError(
-            "records are not kept apart here; the engine takes another path at example level"
+            "examples are not kept apart here; at example level another class is chosen"
         )
 
     def evaluate(self, blocks: Blocks, loss: bool = True) -> dict[str, Tensor]:
         x = blocks[0].double().flatten(1)
-        found = {"loss": _loss(x, self.H64, self.h64, self.b64)} if loss else {}
-        return found if self.test is None else found | {"test_loss": _loss(x, *self.test)}
+        metrics = {"loss": _loss(x, self.H64, self.h64, self.b64)} if loss else {}
+        return metrics if self.test is None else metrics | {"test_loss": _loss(x, *self.test)}
 
 
 def _loss(x: Tensor, H: Tensor, h: Tensor, b: Tensor) -> Tensor:
     """The mean over users of their loss, for models [count, parameters]."""
+    # mean |A x - b|^2 / 2 = x'Hx / 2 - x'h + mean b'b / 2
     Hx = torch.einsum("nij,rj->rni", H, x)
     return ((Hx * x[:, None]).sum(-1) / 2 - (x @ h.squeeze(-1).T) + b / 2).mean(1)
 
 
 _TILE = 128
-"""Settings worked on side by side: long loops over them fill vector registers, whatever the
-dimension.
-"""
+"""Settings computed side by side: long loops over them fill vector registers in any dimension."""
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
@@ -136,7 +126,7 @@ def _add_clipped(
     clip: Array,
     alpha: Array,
     slack: float,
-    least: float,
+    absolute: float,
     largest: float,
 ) -> None:
     users, count, d = models.shape
@@ -145,13 +135,16 @@ def _add_clipped(
         for first in range(0, count, _TILE):
             some = min(_TILE, count - first)
             for k in range(some):
+                # transposed: the inner loops run over settings
                 for j in range(d):
                     x[j, k] = models[u, first + k, j]
             for k in range(some):
+                # first the squared length, then the clip factor
                 factor[k] = 0
             for i in range(d):
                 row, start = g[i], h[u, 0, i]
                 for k in range(some):
+                    # the gradient H x - h, one entry of all settings at a time
                     row[k] = -start
                 for j in range(d):
                     weight, column = H[u, i, j], x[j]
@@ -160,10 +153,11 @@ def _add_clipped(
                 for k in range(some):
                     factor[k] += np.float64(row[k]) * np.float64(row[k])
             for k in range(some):
+                # `length_of` is slower, but its squares neither vanish nor overflow
                 moderate = 1e-280 < factor[k] < 1e280
                 length = np.sqrt(factor[k]) if moderate else length_of(g[:, k])
-                factor[k] = alpha[first + k] * shrunk(
-                    length, clip[first + k], slack, least, largest
+                factor[k] = alpha[first + k] * clip_factor(
+                    length, clip[first + k], slack, absolute, largest
                 )
             for k in range(some):
                 by = to.dtype.type(factor[k])

@@ -1,1 +1,1 @@
-"""How exposed each user is: (Sigma^-1)_ii, against every coalition, with rounding accounted for."""
+"""Leverage: how exposed each user is, (Sigma^-1)_ii, against every coalition, rounding included."""

@@ -1,9 +1,9 @@
-"""Numba kernels of the coalition search: one user's network as others are deleted from it, every
-rounding accounted for.
+"""Numba kernels of the coalition search: a user's network as other users are deleted from it.
 
-The network of a user i is kept *grounded at i*: H is the inverse of Sigma without i's row and
-column (zeros for i and for whoever is deleted). Unlike Sigma^-1, H does not grow like 1/ground
-where edges are strong, so nothing cancels at any ratio. From H follow, with a probe p and x = H p,
+Every rounding is accounted for. The network of a user i is kept *grounded at i*: H is the inverse
+of Sigma without i's row and column (zeros for i and for the deleted users). Unlike Sigma^-1, H does
+not grow like 1/ground where edges are strong, so nothing cancels at any ratio. From H follow, with
+a probe p and x = H p,
 
     the conductance to ground          d = 1/R_i = p_total - p'x
     the potentials w, i at one volt    w_u - w_v = lean (x_u - x_v)
@@ -25,9 +25,9 @@ Errors. Everywhere |error of H|_jk <= e t_j t_k, |H_jk| <= t_j t_k and |error of
 reach. With E the error, f(H + E) - f(H) = (I + Y)' (E + E_N (M - E_NN)^-1 E_N') (I + Y) exactly,
 where Y = M^-1 H_N'. So t_j grows by sum_a |Y_aj| t_a, and the second order is a factor 1/(1 -
 theta), theta = e t_N' |M^-1| t_N. Where theta is not tiny (v is almost a cut vertex) the result is
-worth nothing and the caller starts again by elimination. Forming and factoring M errs by a few
-roundings of sigma_a sigma_b, sigma_a^2 being the terms that make up entry aa, which adds |M^-1
-H_N|' sigma in the same way.
+useless and the caller eliminates again. Forming and factoring M errs by a few roundings of
+sigma_a sigma_b, sigma_a^2 being the terms that make up entry aa, which adds |M^-1 H_N|' sigma in
+the same way.
 
 Two bounds prune. *Flow*: one unit injected at i runs to ground along paths; the network conducts at
 least as well as these paths side by side, each with the voltage R_i across it. Deleting D cuts the
@@ -35,7 +35,7 @@ paths through D, at most the sum of the currents phi_v through its members, so R
 R_i / (1 - sum phi_v). *Spread*: see `_spread`. And R_i <= 1/ground_i always.
 """
 
-# numba's decorators carry no types, nor does what the kernels return
+# numba's decorators carry no types, nor do the results of the kernels
 # mypy: disallow-untyped-decorators=False
 
 from __future__ import annotations
@@ -53,33 +53,27 @@ from .network import UNIT_ROUNDOFF
 Flags = NDArray[np.bool_]
 
 
-class Wires(NamedTuple):
-    """The network row by row: row v is [start_v, start_v+1) of the other ends and conductances; and
-    everyone's ground.
-    """
+class CsrNetwork(NamedTuple):
+    """Compressed rows: v's edges are those from start_v to start_v+1 in `other` and `weight`."""
 
     start: Ints
     other: Ints
     weight: Floats
     ground: Floats
-    degree: int
+    degree: int  # the largest
 
 
 class Target(NamedTuple):
-    """A user, the probe that reads its conductance off its network, and the roundings of that
-    reading.
-    """
+    """A user, and the probe that reads its conductance off its network."""
 
     user: int
     p: Floats
     lean: float
-    floor: float
+    floor: float  # bound on the roundings of that reading
 
 
 class State(NamedTuple):
-    """What is left of a target's network: who (the user included), and the quantities of the
-    module's docstring.
-    """
+    """What is left of a target's network: its nodes, and the quantities of the module docstring."""
 
     alive: Flags
     H: Floats
@@ -91,25 +85,21 @@ class State(NamedTuple):
 
 
 ILL = 1e-3
-"""Theta below which a margin of 2 theta covers the second order and the use of computed for
-true Y.
-"""
+"""Below this theta, a margin of 2 theta covers the second order, and Y computed for Y true."""
 
 SPREAD_SHARE = 0.5
-"""Least part of R_i owed to 1 / (all ground) at which the spread bound repays its cost."""
+"""Smallest share of 1 / (all ground) in R_i at which the spread bound repays its cost."""
 
 
 @njit(cache=True)
 def _rounding(m: int) -> float:
-    """Roundings in one deletion with m neighbours, relative to the terms: four times what the
-    standard bounds count.
-    """
+    """Relative roundings in one deletion with m neighbours: four times the standard bounds."""
     return (8 * m + 32) * UNIT_ROUNDOFF
 
 
 @njit(cache=True)
 def _entry(H: Floats, U: Floats, j: int, k: int) -> float:
-    """H + U U' at (j, k): an update that was not written out."""
+    """H + U U' at (j, k), for an update that was not written out."""
     h = H[j, k]
     for a in range(U.shape[1]):
         h += U[j, a] * U[k, a]
@@ -117,23 +107,21 @@ def _entry(H: Floats, U: Floats, j: int, k: int) -> float:
 
 
 @njit(cache=True)
-def _scratch(wires: Wires) -> Any:
-    m = wires.degree
+def _scratch(csr: CsrNetwork) -> Any:
+    m = csr.degree
     return np.empty(m, np.int64), np.empty(m), np.empty((m, m)), np.empty(m), np.empty(m)
 
 
 @njit(cache=True)
-def _form(wires: Wires, user: int, v: int, state: State, U: Floats, scratch: Any) -> int:
-    """Neighbours of v, M in the reference basis and sigma, left in `scratch`; returns how many
-    neighbours.
-    """
+def _form(csr: CsrNetwork, user: int, v: int, state: State, U: Floats, scratch: Any) -> int:
+    """Writes v's neighbours, M in the reference basis, sigma to `scratch`; returns the degree."""
     N, r, L, sigma, z = scratch
-    s, m = wires.ground[v], 0
-    for k in range(wires.start[v], wires.start[v + 1]):
-        if wires.other[k] == user:
-            s += wires.weight[k]
-        elif state.alive[wires.other[k]]:
-            N[m], r[m] = wires.other[k], 1.0 / wires.weight[k]
+    s, m = csr.ground[v], 0
+    for k in range(csr.start[v], csr.start[v + 1]):
+        if csr.other[k] == user:
+            s += csr.weight[k]
+        elif state.alive[csr.other[k]]:
+            N[m], r[m] = csr.other[k], 1.0 / csr.weight[k]
             # the strongest edge is the reference: it adds least to the other entries
             if r[m] < r[0]:
                 N[0], N[m], r[0], r[m] = N[m], N[0], r[m], r[0]
@@ -141,6 +129,7 @@ def _form(wires: Wires, user: int, v: int, state: State, U: Floats, scratch: Any
     for a in range(m):
         z[a] = _entry(state.H, U, N[a], N[0])
         reference = 1.0 / s if a == 0 else r[0]
+        # differences of H in this order: close potentials are subtracted first
         L[a, 0] = z[0] - z[a] - r[0]
         for b in range(1, a + 1):
             L[a, b] = r[0] - ((_entry(state.H, U, N[a], N[b]) - z[a]) - (z[b] - z[0]))
@@ -152,11 +141,12 @@ def _form(wires: Wires, user: int, v: int, state: State, U: Floats, scratch: Any
 
 
 @njit(cache=True)
-def _factor(wires: Wires, user: int, v: int, state: State, U: Floats, scratch: Any) -> Any:
-    """Factor M for the deletion of v, in `scratch`: the number of neighbours, and theta (infinite:
-    M is not definite).
+def _factor(csr: CsrNetwork, user: int, v: int, state: State, U: Floats, scratch: Any) -> Any:
+    """Factors M in `scratch` for the deletion of v; returns v's degree, and theta.
+
+    Theta is infinite if M is not positive definite.
     """
-    m = _form(wires, user, v, state, U, scratch)
+    m = _form(csr, user, v, state, U, scratch)
     N, column, L, sigma, z = scratch
     for a in range(m):
         for b in range(a + 1):
@@ -169,8 +159,8 @@ def _factor(wires: Wires, user: int, v: int, state: State, U: Floats, scratch: A
                 L[a, a] = np.sqrt(value)
             else:
                 return m, np.inf
-    # |M^-1|_ab <= sqrt(M^-1_aa M^-1_bb), by columns of L^-1; node 0 is e_0 minus all the others,
-    # which z collects
+    # |M^-1|_ab <= sqrt(M^-1_aa M^-1_bb), by columns of L^-1; node 0 is e_0 minus all the others:
+    # z collects these
     reach, rough = 0.0, 0.0
     z[:m] = 0.0
     for a in range(m):
@@ -191,12 +181,13 @@ def _factor(wires: Wires, user: int, v: int, state: State, U: Floats, scratch: A
 
 
 @njit(cache=True)
-def without(wires: Wires, target: Target, state: State, U: Floats, w: int, scratch: Any) -> Any:
-    """The user's conductance in `state` (its H updated by U U') once w is deleted too, and a bound
-    on its error.
+def without(csr: CsrNetwork, target: Target, state: State, U: Floats, w: int, scratch: Any) -> Any:
+    """The user's conductance once w is deleted too, and a bound on its error.
+
+    The H of `state` is to be updated by U U'.
     """
-    m, theta = _factor(wires, target.user, w, state, U, scratch)
-    if not theta < ILL:
+    m, theta = _factor(csr, target.user, w, state, U, scratch)
+    if not theta < ILL:  # no digit of the update can be trusted
         return 0.0, np.inf
     N, q, L, sigma, _ = scratch
     share, own = target.p[w], 0.0
@@ -207,6 +198,7 @@ def without(wires: Wires, target: Target, state: State, U: Floats, w: int, scrat
         q[a] = state.x[N[a]] - (share * _entry(state.H, U, N[a], w) if share > 0.0 else 0.0)
     for a in range(1, m):
         q[a] -= q[0]
+    # forward substitution gives the drop of d, backward substitution the growth of the error
     for a in range(m):
         for b in range(a):
             q[a] -= L[a, b] * q[b]
@@ -225,22 +217,21 @@ def without(wires: Wires, target: Target, state: State, U: Floats, w: int, scrat
 
 
 @njit(cache=True)
-def delete(wires: Wires, target: Target, state: State, v: int) -> Any:
-    """Delete v: U, the state that results once H is replaced by H + U'U, and whether it can be
-    trusted.
-    """
+def delete(csr: CsrNetwork, target: Target, state: State, v: int) -> Any:
+    """Deletes v: U, the state once H is replaced by H + U'U, and whether it can be trusted."""
     _, H, x, t, e, reach, d = state
-    p, n, scratch = target.p, state.x.size, _scratch(wires)
-    m, theta = _factor(wires, target.user, v, state, np.empty((n, 0)), scratch)
+    p, n, scratch = target.p, state.x.size, _scratch(csr)
+    m, theta = _factor(csr, target.user, v, state, np.empty((n, 0)), scratch)
     U, Q, x2, t2 = np.empty((m, n + 1)), np.empty((m, n + 1)), x - p[v] * H[v], t.copy()
     if not theta < ILL:
         return U, state, False
     N, _, L, sigma, _ = scratch
     e += _rounding(m)
     slack = np.sqrt(_rounding(m) / e)
-    # the last column is x without v's share: from it come the changes of x and d
+    # the last column is x without v's share: it gives the changes of x and d
     for a in range(m):
         Q[a, :n], Q[a, n] = H[N[a]], x2[N[a]]
+    # forward substitution: U = L^-1 H_N in the reference basis
     for a in range(m):
         for j in range(n + 1):
             U[a, j] = Q[a, j] if a == 0 else Q[a, j] - Q[0, j]
@@ -249,6 +240,7 @@ def delete(wires: Wires, target: Target, state: State, v: int) -> Any:
                 U[a, j] -= L[a, b] * U[b, j]
         for j in range(n + 1):
             U[a, j] /= L[a, a]
+    # backward substitution: Y = M^-1 H_N, by which the error grows
     rest = np.zeros(n)
     for a in range(m - 1, -1, -1):
         Q[a] = U[a]
@@ -262,8 +254,8 @@ def delete(wires: Wires, target: Target, state: State, v: int) -> Any:
             rest[j] += Q[a, j]
             x2[j] += U[a, j] * U[a, n]
         d -= U[a, n] ** 2
-    d -= p[v] * (1.0 - 2.0 * x[v] + p[v] * H[v, v])
-    t2 *= 1 + 2 * theta
+    d -= p[v] * (1.0 - 2.0 * x[v] + p[v] * H[v, v])  # v leaves the probe too
+    t2 *= 1 + 2 * theta  # the second order (see ILL)
     alive = state.alive.copy()
     alive[v], x2[v], t2[v], U[:, v] = False, 0.0, 0.0, 0.0
     return U, State(alive, H, x2, t2, e, max(reach, np.sum(p * t2)), d), True
@@ -271,7 +263,7 @@ def delete(wires: Wires, target: Target, state: State, v: int) -> Any:
 
 @njit(cache=True)
 def update(H: Floats, U: Floats, v: int, out: Floats) -> None:
-    """Write out H + U'U with nothing in row and column v."""
+    """Writes H + U'U to `out`, with zeros in row and column v."""
     n, m = H.shape[0], U.shape[0]
     for j in range(n):
         for k in range(n):
@@ -290,19 +282,21 @@ def update(H: Floats, U: Floats, v: int, out: Floats) -> None:
 
 
 @njit(cache=True)
-def residual(wires: Wires, user: int, H: Floats, t: Floats) -> Floats:
-    """f with |Sigma H - I|_lk <= f_l t_k for the whole network grounded at the user: so H errs by
-    at most (Sigma^-1 f)_j t_k.
+def residual(csr: CsrNetwork, user: int, H: Floats, t: Floats) -> Floats:
+    """f with |Sigma H - I|_lk <= f_l t_k for the whole network grounded at the user.
+
+    So H errs by at most (Sigma^-1 f)_j t_k.
     """
     n = t.size
+    # row u of Sigma H - I, and the sum of the magnitudes that make it up
     f, row, size = np.zeros(n), np.empty(n), np.empty(n)
     for u in range(n):
         if u == user:
             continue
-        row[:], size[:], own = 0.0, 0.0, wires.ground[u]
+        row[:], size[:], own = 0.0, 0.0, csr.ground[u]
         row[u], size[u] = -1.0, 1.0
-        for k in range(wires.start[u], wires.start[u + 1]):
-            w, c = wires.other[k], wires.weight[k]
+        for k in range(csr.start[u], csr.start[u + 1]):
+            w, c = csr.other[k], csr.weight[k]
             if w == user:
                 own += c
                 continue
@@ -310,7 +304,7 @@ def residual(wires: Wires, user: int, H: Floats, t: Floats) -> Floats:
                 flow = c * (H[u, j] - H[w, j])
                 row[j] += flow
                 size[j] += abs(flow)
-        blur = (wires.start[u + 1] - wires.start[u] + 8) * UNIT_ROUNDOFF
+        blur = (csr.start[u + 1] - csr.start[u] + 8) * UNIT_ROUNDOFF
         for j in range(n):
             if j != user:
                 flow = own * H[u, j]
@@ -319,22 +313,20 @@ def residual(wires: Wires, user: int, H: Floats, t: Floats) -> Floats:
 
 
 @njit(cache=True)
-def _through(wires: Wires, target: Target, state: State, top: float, v: int) -> float:
-    """At least the current through v when one unit enters at the user, whose resistance is at most
-    `top`.
-    """
+def _through(csr: CsrNetwork, target: Target, state: State, top: float, v: int) -> float:
+    """Upper bound on the current through v of one unit from the user, with R_i at most `top`."""
     current = 0.0
-    for k in range(wires.start[v], wires.start[v + 1]):
-        u = wires.other[k]
+    for k in range(csr.start[v], csr.start[v + 1]):
+        u = csr.other[k]
         if state.alive[u]:
             blur = state.e * state.reach * (state.t[u] + state.t[v])
-            current += wires.weight[k] * max(0.0, target.lean * (state.x[u] - state.x[v]) + blur)
+            current += csr.weight[k] * max(0.0, target.lean * (state.x[u] - state.x[v]) + blur)
     return float(top * current * (1 + 1e-12))
 
 
 @njit(cache=True)
 def _resistance(ground: float, d: float, error: float) -> float:
-    """The most that R_i can be: a user always has its own ground."""
+    """The most that R_i can be; a user always has its own ground."""
     low = d - error
     return float(1.0 / low if low > ground else 1.0 / ground)
 
@@ -346,7 +338,7 @@ def _largest_sums(keys: Floats, r: int) -> Floats:
     best, sums = np.full(r, -np.inf), np.empty(count - r + 1)
     for a in range(count - 1, -1, -1):
         k = 0
-        # `best` rises: what is beaten moves down, the least drops out
+        # `best` is ascending: smaller keys move down, and the least drops out
         while k < r and keys[a] > best[k]:
             if k > 0:
                 best[k - 1] = best[k]
@@ -359,22 +351,20 @@ def _largest_sums(keys: Floats, r: int) -> Floats:
 
 @njit(cache=True)
 def _runs(
-    wires: Wires, state: State, u: int, R: float, e_rho: float, e_own: float, flow: Floats
+    csr: CsrNetwork, state: State, u: int, R: float, e_rho: float, e_own: float, flow: Floats
 ) -> None:
-    """Fill `flow` with at least the current through u of one unit from the user to v, for
-    every v.
-    """
+    """Fills `flow` with bounds on the current through u of one unit from the user to each v."""
     n, x, H, wide = flow.size, state.x, state.H, 0.0
     for v in range(n):
-        flow[v] = wires.ground[u] * abs(R * (1 - x[u]) * x[v] - H[u, v])
-    for k in range(wires.start[u], wires.start[u + 1]):
-        w, c = wires.other[k], wires.weight[k]
+        flow[v] = csr.ground[u] * abs(R * (1 - x[u]) * x[v] - H[u, v])
+    for k in range(csr.start[u], csr.start[u + 1]):
+        w, c = csr.other[k], csr.weight[k]
         if state.alive[w]:
             wide += c * (state.t[u] + state.t[w])
             lift = R * (x[w] - x[u])
             for v in range(n):
                 flow[v] += c * abs(lift * x[v] - H[u, v] + H[w, v])
-    blur = e_rho * (wide + wires.ground[u] * state.t[u]) + e_own * wires.ground[u]
+    blur = e_rho * (wide + csr.ground[u] * state.t[u]) + e_own * csr.ground[u]
     for v in range(n):
         flow[v] = 0.5 * (flow[v] + blur * state.t[v])
     flow[u] = 0.0
@@ -382,9 +372,8 @@ def _runs(
 
 @njit(cache=True, fastmath={"reassoc"})
 def _weigh(flow: Floats, r: int, convex: Floats, fixed: Floats, slope: Floats) -> float:
-    """Sum over v of convex / (1 - r flow) + fixed + slope flow: positive terms, in whatever order
-    is fastest.
-    """
+    """Sum over v of convex / (1 - r flow) + fixed + slope flow."""
+    # positive terms: their sum may be taken in any order
     total = 0.0
     for v in range(flow.size):
         total += convex[v] / max(0.05, 1 - r * flow[v]) + fixed[v] + slope[v] * flow[v]
@@ -393,7 +382,7 @@ def _weigh(flow: Floats, r: int, convex: Floats, fixed: Floats, slope: Floats) -
 
 @njit(cache=True)
 def _spread(
-    wires: Wires,
+    csr: CsrNetwork,
     user: int,
     state: State,
     error: float,
@@ -402,8 +391,7 @@ def _spread(
     r: int,
     F: Floats,
 ) -> Any:
-    """The spread bound: base and keys such that deleting any r candidates D leaves R_i <= base +
-    sum of keys over D.
+    """The spread bound: base and keys with R_i <= base + sum of D's keys, for any r candidates D.
 
     Let ground float: rho_vw = G_vv + G_ww - 2 G_vw is the resistance between v and w. As G ground =
     1, with g all the ground,
@@ -420,14 +408,12 @@ def _spread(
     """
     alive, H, x, t, e, reach, d = state
     n, R, nu = x.size, 1.0 / d, top * reach * reach
-    e_rho, e_own = (
-        1.01 * (e * (1 + 2 * nu) + error * top * nu),
-        1.01 * (e + error * top) * top * reach,
-    )
+    e_rho = 1.01 * (e * (1 + 2 * nu) + error * top * nu)
+    e_own = 1.01 * (e + error * top) * top * reach
     g, mean, square, trace, tt, ground = 0.0, 0.0, 0.0, 0.0, 0.0, np.zeros(n)
     for v in range(n):
         if alive[v]:
-            ground[v] = wires.ground[v]
+            ground[v] = csr.ground[v]
             g += ground[v]
             mean += ground[v] * x[v]
             square += ground[v] * x[v] ** 2
@@ -440,6 +426,7 @@ def _spread(
         pairs += 0.5 * ground[v] * (row - blur)
         rows[v] = ground[v] * (row + blur)
         far[v] = ground[v] * (H[v, v] + e * t[v] ** 2 + top * (x[v] + e * t[v] * reach) ** 2)
+    # the ground that is left after the deletions lies between `least` and `most`
     held = ground[candidates]
     least = g - _largest_sums(held, r)[0] - 2 * n * UNIT_ROUNDOFF * g
     most = g + _largest_sums(-held, r)[0] + 2 * n * UNIT_ROUNDOFF * g
@@ -447,9 +434,10 @@ def _spread(
         return np.inf, rows[candidates]
     peak = np.zeros(n)
     for a in range(candidates.size):
-        _runs(wires, state, candidates[a], R, e_rho, e_own, F[a])
+        _runs(csr, state, candidates[a], R, e_rho, e_own, F[a])
         for v in range(n):
             peak[v] = max(peak[v], F[a, v])
+    # for each v the tighter of the two bounds: convexity for small flows, the chord for large ones
     convex, fixed, slope = np.zeros(n), np.zeros(n), np.zeros(n)
     for v in range(n):
         if r * peak[v] < 0.9:
@@ -462,7 +450,7 @@ def _spread(
     keys, ample = np.empty(candidates.size), 1 + 8 * (n + 8) * UNIT_ROUNDOFF
     for a in range(candidates.size):
         u = candidates[a]
-        # u is not among the v left
+        # u itself is deleted
         total = ample * _weigh(F[a], r, convex, fixed, slope) - convex[u] - fixed[u]
         keys[a] = total / least + ample * rows[u] / most**2
     return ample / least - pairs / most**2, keys
@@ -470,20 +458,20 @@ def _spread(
 
 @njit(cache=True)
 def survey(
-    wires: Wires, target: Target, state: State, candidates: Ints, r: int, goal: float, F: Floats
+    csr: CsrNetwork, target: Target, state: State, candidates: Ints, r: int, goal: float, F: Floats
 ) -> Any:
-    """Order the candidates for the deletion of r of them, and bound R_i over the sets within every
-    suffix of that order.
+    """Orders the candidates, and bounds R_i over the r-sets within every suffix of that order.
 
-    If all can be pruned, being at most `goal`, only the bound of the whole is given. `F` is room to
-    work in.
+    If all can be pruned, being at most `goal`, only the bound of the whole is given. `F` is work
+    space.
     """
     error = state.e * state.reach * state.reach + target.floor
-    cap = 1.0 / wires.ground[target.user]
-    top = _resistance(wires.ground[target.user], state.d, error)
+    cap = 1.0 / csr.ground[target.user]
+    top = _resistance(csr.ground[target.user], state.d, error)
+    # in order of falling current: the flow bound of a suffix is then small
     through = np.empty(candidates.size)
     for a in range(candidates.size):
-        through[a] = _through(wires, target, state, top, candidates[a])
+        through[a] = _through(csr, target, state, top, candidates[a])
     order = np.argsort(-through)
     candidates, through = candidates[order], through[order]
     whole = np.sum(through[:r])
@@ -492,18 +480,18 @@ def survey(
     if (
         bound > goal
         and target.lean < 0.0
-        and SPREAD_SHARE * top * np.sum(wires.ground * state.alive) < 1.0
+        and SPREAD_SHARE * top * np.sum(csr.ground * state.alive) < 1.0
     ):
-        base, keys = _spread(wires, target.user, state, error, top, candidates, r, F)
+        base, keys = _spread(csr, target.user, state, error, top, candidates, r, F)
         if base < np.inf:
             bound = min(bound, base + _largest_sums(keys, r)[0])
     if bound <= goal:
         return candidates, np.full(1, bound)
-    # those who carry much current are put in order of what their deletion does
+    # candidates that carry much current are ordered by the effect of their deletion
     looked = min(candidates.size, 2 * r + 8)
-    left, scratch, none = np.empty(looked), _scratch(wires), np.empty((state.x.size, 0))
+    left, scratch, none = np.empty(looked), _scratch(csr), np.empty((state.x.size, 0))
     for a in range(looked):
-        left[a] = without(wires, target, state, none, candidates[a], scratch)[0]
+        left[a] = without(csr, target, state, none, candidates[a], scratch)[0]
     order = np.arange(candidates.size)
     order[:looked] = np.argsort(left)
     sums, spreads = _largest_sums(through[order], r), _largest_sums(keys[order], r)
@@ -515,7 +503,7 @@ def survey(
 
 @njit(cache=True)
 def leaves(
-    wires: Wires,
+    csr: CsrNetwork,
     target: Target,
     state: State,
     U: Floats,
@@ -523,18 +511,21 @@ def leaves(
     best: float,
     tolerance: float,
 ) -> Any:
-    """Delete one candidate more: the largest value surely attained above `best`, by whom, and who
-    is too blurred to tell.
+    """Deletes one candidate more: the largest value surely above `best`, and its candidate.
+
+    The third result lists the candidates whose error is too large to tell.
     """
-    ground = wires.ground[target.user]
+    # the most that R_i can be before the deletion
+    ground = csr.ground[target.user]
     top = _resistance(ground, state.d, state.e * state.reach * state.reach + target.floor)
-    scratch, rows = _scratch(wires), np.ascontiguousarray(U[:, : state.x.size].T)
+    scratch, rows = _scratch(csr), np.ascontiguousarray(U[:, : state.x.size].T)
     winner, blurred, count = -1, np.empty(candidates.size, np.int64), 0
     for w in candidates:
-        through = _through(wires, target, state, top, w)
+        through = _through(csr, target, state, top, w)
+        # the flow bound spares most candidates the update of low rank
         if through < 1.0 and top / (1 - through) <= best * (1 + tolerance):
             continue
-        left, error = without(wires, target, state, rows, w, scratch)
+        left, error = without(csr, target, state, rows, w, scratch)
         error += target.floor
         high, low = _resistance(ground, left, error), 1.0 / (left + error)
         if not high <= best * (1 + tolerance):

@@ -1,8 +1,8 @@
-"""The worst coalition: which q users, pooling their secrets, expose whom, and by how much.
+"""The worst coalition: which q users, pooling their secrets, expose which user, and how much.
 
-What is maximised is sum_p w_p R_i^p(S) over sets S of q users and over users i outside S, where
-phase p of the run has leverages R^p(S) once S is deleted from its graph, and weight w_p. The
-colluding set is fixed over the run.
+The maximum of sum_p w_p R_i^p(S) over sets S of q users and users i outside S, where phase p of the
+run has leverages R^p(S) once S is deleted from its graph, and weight w_p. The colluding set is the
+same over the whole run.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -21,40 +22,41 @@ from decor.errors import CannotBound
 from decor.privacy.threads import one_thread
 
 from . import dense, local_bounds
-from .deletion import TOLERANCE, after_deletion, from_scratch
+from .deletion import TOLERANCE, after_deletion, from_scratch, pad
 from .network import UNIT_ROUNDOFF
-from .solve import SMALL, Noise, diagonal, leverages
+from .solve import SMALL, ScaledCovariance, diagonal, leverages
 
 ENUMERATION_LIMIT = 400_000_000
-"""Subsets x users^3 up to which all subsets are simply tried: a second or two."""
+"""Largest subsets x users^3 at which all subsets are tried: a second or two."""
 
 DENSE_LIMIT = 5_000
-"""Users up to which all deletions of one user are done on the dense inverse (8 s; 200 MB a
-matrix).
-"""
+"""Most users for which single deletions start from the dense inverse (8 s; 200 MB a matrix)."""
 
 SEARCH_LIMIT = 100_000_000_000
-"""Branches x users^2 x degree looked at before a search returns its certified bound: about a
-minute. A count and not a time, so that the same question has the same answer everywhere.
+"""Branches x users^2 x degree after which a search returns its certified bound: about a minute.
+
+A count and not a time, so that the same call gives the same answer on every machine.
 """
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Noise that lasts a while, and the weight of its leverages in the sum."""
+    """One phase of a run: its noise, and the weight of its leverages in the sum."""
 
-    noise: Noise
+    noise: ScaledCovariance
     weight: float
 
 
 @dataclass(frozen=True, eq=False)
-class Exposed:
-    """How exposed everybody is: for each user an upper bound, over coalitions, on its sum of
-    weighted leverages.
+class WorstLeverages:
+    """Each user's largest weighted sum of leverages over all coalitions.
 
-    `exact` says that the worst user's figure is attained, by `coalition`, to a relative 1e-7; else
-    it is an upper bound. An empty coalition stands for nobody, or for everyone else, or (not exact)
-    for one that was not found.
+    Attributes:
+        per_user: An upper bound for each user.
+        user: The most exposed user.
+        coalition: The coalition that exposes it; empty if there is none, if it is everyone else,
+            or (not exact) if it was not found.
+        exact: Whether `coalition` attains the worst user's bound to a relative 1e-7.
     """
 
     per_user: Floats
@@ -63,124 +65,115 @@ class Exposed:
     exact: bool
 
     def __post_init__(self) -> None:
-        self.per_user.setflags(write=False)  # answers are remembered and shared
+        self.per_user.setflags(write=False)  # results are cached and shared
 
     @property
     def worst(self) -> float:
         return float(self.per_user.max())
 
 
-def first_largest(values: Floats) -> int:
-    """The first of those that are largest but for rounding."""
-    return int(np.argmax(values >= values.max() * (1 - 1e-12)))
-
-
 @lru_cache(maxsize=64)
-def exposed(phases: tuple[Phase, ...], colluders: int | None) -> Exposed:
-    """Everybody's exposure against `colluders` users pooling their secrets (None: against everyone
-    else).
+def worst_leverages(phases: tuple[Phase, ...], colluders: int | None) -> WorstLeverages:
+    """Each user's worst leverage against `colluders` users (None: against everyone else).
 
     Guarantee: `per_user` is never below the truth.
     """
-    # a search takes thousands of products, however few the users
-    if phases[0].noise.topology.users <= SMALL and (colluders or 0) < 2:
-        return _exposed(phases, colluders)
-    with one_thread():
-        return _exposed(phases, colluders)
-
-
-def _exposed(phases: tuple[Phase, ...], colluders: int | None) -> Exposed:
     n = phases[0].noise.topology.users
     total = sum(p.weight for p in phases)
     if colluders is None or not any(p.noise.correlated for p in phases):
-        return Exposed(np.full(n, total), 0, (), True)
-    if colluders == 0:
-        try:
-            per_user = sum(p.weight * leverages(p.noise) for p in phases)
-        except CannotBound:  # too large even for sparse elimination
-            return _bounded(phases, 0)
-        assert isinstance(per_user, np.ndarray)
-        return Exposed(per_user, first_largest(per_user), (), True)
-    alone = _union_degrees(phases) <= colluders
-    if alone.any():
+        return WorstLeverages(np.full(n, total), 0, (), True)
+    # a search takes thousands of small products; a small graph without a search takes a few
+    with one_thread() if n > SMALL or colluders > 1 else nullcontext():
+        if colluders == 0:
+            return _without_colluders(phases)
+        alone = _union_degrees(phases) <= colluders
+        if not alone.any():
+            return _search(phases, colluders)
+        # if all neighbours of a user collude, only its own noise is left: nothing is worse
         user = int(np.argmax(alone))
-        coalition = _padded(_union_neighbours(phases, user), user, colluders, n)
+        neighbours = np.unique(np.concatenate([p.noise.topology.neighbours(user) for p in phases]))
         per_user = np.full(n, total)
         if not alone.all():
-            per_user[~alone] = _searched(phases, colluders).per_user[~alone]
-        return Exposed(per_user, user, coalition, True)
-    return _searched(phases, colluders)
+            per_user[~alone] = _search(phases, colluders).per_user[~alone]
+        return WorstLeverages(per_user, user, pad(neighbours.tolist(), user, colluders, n), True)
+
+
+def _without_colluders(phases: Sequence[Phase]) -> WorstLeverages:
+    try:
+        per_user = _sum_over_phases(phases, [leverages(p.noise) for p in phases])
+    except CannotBound:  # too large even for sparse elimination
+        return _local_bounds(phases, 0)
+    return WorstLeverages(per_user, _first_largest(per_user), (), True)
+
+
+def _sum_over_phases(phases: Sequence[Phase], values: Sequence[Floats]) -> Floats:
+    total = sum(p.weight * each for p, each in zip(phases, values, strict=True))
+    assert isinstance(total, np.ndarray)
+    return total
+
+
+def _first_largest(values: Floats) -> int:
+    """The first of the users whose values are largest but for rounding."""
+    return int(np.argmax(values >= values.max() * (1 - 1e-12)))
 
 
 def _union_degrees(phases: Sequence[Phase]) -> Ints:
-    """How many neighbours every user has over the whole run: that many colluders leave it alone
-    with its own noise.
-    """
+    """Each user's number of neighbours over the whole run."""
     if len(phases) == 1:
         return phases[0].noise.topology.degrees
     union = np.unique(np.concatenate([p.noise.topology.edges for p in phases]), axis=0)
     return np.bincount(union.ravel(), minlength=phases[0].noise.topology.users).astype(np.int64)
 
 
-def _union_neighbours(phases: Sequence[Phase], user: int) -> Ints:
-    return np.unique(np.concatenate([p.noise.topology.neighbours(user) for p in phases]))
-
-
-def _padded(coalition: Ints, user: int, q: int, n: int) -> tuple[int, ...]:
-    """More colluders never hurt the coalition: fill up to q with users other than the victim."""
-    chosen = [int(v) for v in coalition]
-    others = (v for v in range(n) if v != user and v not in chosen)
-    return tuple(sorted(chosen + list(itertools.islice(others, q - len(chosen)))))
-
-
-def _searched(phases: Sequence[Phase], q: int) -> Exposed:
-    n = phases[0].noise.topology.users
-    alike = (
-        len(phases) == 1 and phases[0].noise.uniform and phases[0].noise.topology.vertex_transitive
-    )
-    if alike and q == 1:
-        return _one_deletion(phases[0], n)
-    subsets = math.comb(n - 1, q) if alike else math.comb(n, q)
+def _search(phases: Sequence[Phase], q: int) -> WorstLeverages:
+    """The method that suits the size; only `_local_bounds` finds no coalition."""
+    noise = phases[0].noise
+    n = noise.topology.users
+    # then user 0 stands for all users, as the target or as the one colluder
+    transitive = len(phases) == 1 and noise.uniform and noise.topology.vertex_transitive
+    if transitive and q == 1:
+        return _transitive_deletion(phases[0], n)
+    subsets = math.comb(n - 1, q) if transitive else math.comb(n, q)
     if subsets * n**3 <= ENUMERATION_LIMIT:
-        return _enumerated(phases, q, alike)
+        return _enumerate(phases, q, transitive)
     if n > DENSE_LIMIT:
-        return _bounded(phases, q)
-    return _single_deletions(phases) if q == 1 else _branched(phases, q, alike)
+        return _local_bounds(phases, q)
+    return _single_deletions(phases) if q == 1 else _branch_and_bound(phases, q, transitive)
 
 
-def _one_deletion(phase: Phase, n: int) -> Exposed:
-    """All users alike and one curious: whoever is curious, call it user 0."""
+def _transitive_deletion(phase: Phase, n: int) -> WorstLeverages:
+    """One curious user on a vertex-transitive graph: whichever it is, call it user 0."""
     network, kept = phase.noise.network().without([0])
     values = phase.weight * diagonal(network)
-    worst = first_largest(values)
-    return Exposed(np.full(n, values.max()), int(kept[worst]), (0,), True)
+    worst = _first_largest(values)
+    return WorstLeverages(np.full(n, values.max()), int(kept[worst]), (0,), True)
 
 
-def _enumerated(phases: Sequence[Phase], q: int, alike: bool) -> Exposed:
-    """Every subset from scratch, in batches: exact at any ratio."""
+def _enumerate(phases: Sequence[Phase], q: int, transitive: bool) -> WorstLeverages:
+    """Every subset by its own elimination, in batches: exact at any ratio."""
     n = phases[0].noise.topology.users
     matrices = [(p.weight, p.noise.network().dense()) for p in phases]
     best, sets = np.zeros(n), np.zeros((n, q), dtype=np.int64)
-    for chunk in _chunks(
-        itertools.combinations(range(1 if alike else 0, n), q), max(1, 2_000_000 // n**2)
-    ):
+    subsets = itertools.combinations(range(1 if transitive else 0, n), q)
+    for chunk in _chunks(subsets, max(1, 2_000_000 // n**2)):
         batch = np.arange(chunk.shape[0])[:, None]
         values = np.zeros((chunk.shape[0], n))
         for weight, K in matrices:
             left = np.repeat(K[None], chunk.shape[0], axis=0)
             left[batch, chunk, :] = 0.0
             left[batch, :, chunk] = 0.0
-            values += weight * dense.batched_diagonal(left, np.ones((chunk.shape[0], n)))
-        values[batch, chunk] = 0.0  # a colluder is not a victim
+            values += weight * dense.batch_diagonal(left, np.ones((chunk.shape[0], n)))
+        values[batch, chunk] = 0.0  # a colluder is not a target
         winner = values.argmax(axis=0)
         value = values[winner, np.arange(n)]
         better = value > best
         best[better], sets[better] = value[better], chunk[winner[better]]
-    if alike:
+    if transitive:
         best[:] = best[0]
+    # the second term: the sum over phases
     best *= 1 + dense.relative_error(n) + 4 * UNIT_ROUNDOFF * len(phases)
-    user = 0 if alike else first_largest(best)
-    return Exposed(best, user, tuple(sets[user].tolist()), True)
+    user = 0 if transitive else _first_largest(best)
+    return WorstLeverages(best, user, tuple(sets[user].tolist()), True)
 
 
 def _chunks(sets: Iterator[tuple[int, ...]], size: int) -> Iterator[Ints]:
@@ -188,24 +181,16 @@ def _chunks(sets: Iterator[tuple[int, ...]], size: int) -> Iterator[Ints]:
         yield np.array(chunk, dtype=np.int64)
 
 
-def _single_deletions(phases: Sequence[Phase]) -> Exposed:
-    """One curious user: each deletion is a change of low rank to one dense inverse, from scratch
-    where that would cancel.
-    """
+def _single_deletions(phases: Sequence[Phase]) -> WorstLeverages:
+    """One curious user: each deletion is a low-rank update of one dense inverse."""
     n = phases[0].noise.topology.users
     best, by = np.zeros(n), np.zeros(n, dtype=np.int64)
     parts = []
     for p in phases:
         progress.report(f"inverting {n:,} users")
         network = p.noise.network()
-        parts.append(
-            (
-                p.weight,
-                network,
-                network.neighbour_lists(),
-                dense.inverse(network.dense(), network.ground),
-            )
-        )
+        G = dense.inverse(network.dense(), network.ground)
+        parts.append((p.weight, network, network.neighbour_lists(), G))
     for v in range(n):
         if v % 64 == 0:
             progress.report("each user being curious", v, n)
@@ -216,45 +201,42 @@ def _single_deletions(phases: Sequence[Phase]) -> Exposed:
         better = values > best
         best[better], by[better] = values[better], v
     user = int(np.argmax(best))
-    attained = sum(
-        p.weight * from_scratch(p.noise.network(), [int(by[user])])[user] for p in phases
-    )
+    # the low-rank result is an upper bound; only a new elimination shows that it is attained
+    curious = int(by[user])
+    attained = sum(p.weight * from_scratch(p.noise.network(), [curious])[user] for p in phases)
     exact = bool(best[user] <= attained * (1 + TOLERANCE))
-    return Exposed(best, user, (int(by[user]),), exact)
+    return WorstLeverages(best, user, (curious,), exact)
 
 
-def _branched(phases: Sequence[Phase], q: int, alike: bool) -> Exposed:
-    """Branch and bound, phase by phase; over several phases the sum of the maxima bounds the
-    maximum of the sum.
-    """
-    from . import branch  # numba: a second to import
+def _branch_and_bound(phases: Sequence[Phase], q: int, transitive: bool) -> WorstLeverages:
+    """Each phase by itself: the sum of the phases' maxima bounds the maximum of their sum."""
+    from . import branch  # numba takes a second to import
 
-    def searched(phase: Phase) -> branch.Worst:
+    results = []
+    for phase in phases:
         progress.report("searching coalitions (the first time also compiles, about 15 s)")
         topology = phase.noise.topology
         limit = 1000 + SEARCH_LIMIT // (topology.users**2 * int(topology.degrees.max()))
-        shown = partial(progress.report, "searching coalitions", total=limit)
-        return branch.worst_coalition(
-            phase.noise.network(), q, [0] if alike else None, limit, progress=shown
-        )
-
-    found = [searched(p) for p in phases]
-    per_user = sum(p.weight * f.per_user for p, f in zip(phases, found, strict=True))
-    assert isinstance(per_user, np.ndarray)
-    tried = [
-        (sum(p.weight * from_scratch(p.noise.network(), f.coalition) for p in phases), f.coalition)
-        for f in found
-    ]
-    attained, coalition = max(tried, key=lambda t: float(np.max(t[0])))
+        report = partial(progress.report, "searching coalitions", total=limit)
+        targets = [0] if transitive else None
+        network = phase.noise.network()
+        results.append(branch.worst_coalition(network, q, targets, limit, progress=report))
+    per_user = _sum_over_phases(phases, [result.per_user for result in results])
+    # a coalition that is worst in one phase need not be worst in the sum: try each phase's
+    tried = []
+    for result in results:
+        values = [from_scratch(p.noise.network(), result.coalition) for p in phases]
+        tried.append((_sum_over_phases(phases, values), result.coalition))
+    attained, coalition = max(tried, key=lambda pair: float(pair[0].max()))
     worst = float(per_user.max())
     user = int(np.argmax(attained))
-    exact = worst <= float(np.max(attained)) * (1 + TOLERANCE)
+    exact = worst <= float(attained.max()) * (1 + TOLERANCE)
     per_user[user] = worst
-    return Exposed(per_user, user, coalition, exact)
+    return WorstLeverages(per_user, user, coalition, exact)
 
 
-def _bounded(phases: Sequence[Phase], q: int) -> Exposed:
+def _local_bounds(phases: Sequence[Phase], q: int) -> WorstLeverages:
     """Too large to search: certified upper bounds, each phase by itself."""
-    per_user = sum(p.weight * local_bounds.upper_bounds(p.noise.network(), q) for p in phases)
-    assert isinstance(per_user, np.ndarray)
-    return Exposed(per_user, first_largest(per_user), (), False)
+    bounds = [local_bounds.upper_bounds(p.noise.network(), q) for p in phases]
+    per_user = _sum_over_phases(phases, bounds)
+    return WorstLeverages(per_user, _first_largest(per_user), (), False)

@@ -1,10 +1,10 @@
-"""Dense inverse of Sigma that never subtracts: star-mesh elimination (Grassmann, Taksar and Heyman)
-of an electrical network.
+"""Dense inverse of Sigma that never subtracts: star-mesh elimination of an electrical network.
 
-Why not Cholesky: Sigma is a tiny multiple of the identity plus a huge Laplacian, and its
-factorisation cancels. At a variance ratio of 1e16 a plain inverse is six times too small, which
-would report a sixth of the truth. Here ground and edge conductances are kept apart, every operation
-adds, multiplies or divides positive numbers, and each relative error is at most a few roundings.
+The algorithm is that of Grassmann, Taksar and Heyman. Why not Cholesky: Sigma is a tiny multiple of
+the identity plus a huge Laplacian, and its factorisation cancels. At a variance ratio of 1e16 a
+plain inverse is six times too small, which would report a sixth of the truth. Here ground and edge
+conductances are kept apart, every operation adds, multiplies or divides positive numbers, and each
+relative error is at most a few roundings.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from decor.arrays import Floats
 
 from .network import UNIT_ROUNDOFF
 
-# widths, in columns, below which loops do and up to which one product goes; flat around these
-# values
+# Columns eliminated one by one, and columns per matrix product; the speed is flat around these.
 _LEAF = 16
 _STRIP = 256
 
 
 def relative_error(nodes: int) -> float:
-    """Bound on the relative error of every diagonal entry of `inverse` and `batched_diagonal`.
+    """Bound on the relative error of every diagonal entry of `inverse` and `batch_diagonal`.
 
-    For x >= 0, x' Sigma^-1 x is monotone in the conductances and homogeneous of degree -1, so a
+    For x >= 0, x' Sigma^-1 x is monotone in the conductances and homogeneous of degree -1. So a
     relative error of all conductances that are left reaches it unamplified, and the errors of the
     eliminations add up. Eliminating a node with s neighbours costs 2 s + 6 roundings (s additions
     in its sum, which enters twice), and the way back 2 s + 1 at most.
@@ -47,7 +46,7 @@ def inverse(conductance: Floats, ground: Floats) -> Floats:
     Guarantee: diagonal entries are right to `relative_error(n)` and all entries to
     `entry_error(n)`, whatever the ratio of conductances.
     """
-    # a tenth of a second to import, which `batched_diagonal` does without
+    # a tenth of a second to import, which `batch_diagonal` does without
     from scipy.linalg import lapack
 
     n = ground.size
@@ -55,14 +54,15 @@ def inverse(conductance: Floats, ground: Floats) -> Floats:
     g = np.array(ground, dtype=np.float64)
     d = np.empty(n)
     _eliminate(K, g, d, 0, n)
-    # K below the diagonal now holds the factor: Sigma = (I - N) D (I - N)' with N = K / d, so its
-    # inverse only adds products.
+    # Below the diagonal K now holds the factor: Sigma = (I - N) D (I - N)' with N = K / d. N is
+    # not negative, so inverting I - N only adds products.
     K /= -d
     np.fill_diagonal(K, 1.0)
     root, _ = lapack.dtrtri(K, lower=1, unitdiag=1, overwrite_c=1)
     root /= np.sqrt(d)[:, None]
     result: Floats
     result, _ = lapack.dlauum(root, lower=1, overwrite_c=1)
+    # LAPACK fills the lower triangle; mirrored strip by strip, which stays in the cache
     for left in range(0, n, _STRIP):
         right = min(left + _STRIP, n)
         square = np.tril(result[left:right, left:right])
@@ -72,11 +72,10 @@ def inverse(conductance: Floats, ground: Floats) -> Floats:
 
 
 def _eliminate(K: Floats, g: Floats, d: Floats, start: int, stop: int) -> None:
-    """Eliminates the nodes from start to stop, whose columns below the diagonal are up to date, and
-    sums them in d.
+    """Eliminates nodes start..stop-1, whose columns of K are up to date; their sums go into d.
 
-    By halves, so that nearly all work is a product of matrices; by strips of columns, so that it
-    stays below the diagonal.
+    By halves, so that nearly all work is matrix products; by strips of columns, so that only
+    entries below the diagonal are computed.
     """
     if stop - start <= _LEAF:
         for j in range(start, stop):
@@ -97,18 +96,16 @@ def _eliminate(K: Floats, g: Floats, d: Floats, start: int, stop: int) -> None:
     _eliminate(K, g, d, middle, stop)
 
 
-def batched_diagonal(conductance: Floats, ground: Floats) -> Floats:
-    """Diagonals of small inverses, of one or of a batch at once: `conductance` is (..., n, n),
-    `ground` (..., n).
+def batch_diagonal(conductance: Floats, ground: Floats) -> Floats:
+    """Diagonals of small inverses: `conductance` is (..., n, n), `ground` (..., n).
 
     Guarantee: the same relative error as `inverse`.
     """
     n = ground.shape[-1]
-    # One array [conductance | ground | inverse factor], so that eliminating a node is one addition
-    # to all rows below it.
-    A = np.concatenate(
-        [conductance, ground[..., None], np.broadcast_to(np.eye(n), conductance.shape)], axis=-1
-    )
+    # One array [conductance | ground | inverse factor]: eliminating a node is one addition to all
+    # rows below it.
+    identity = np.broadcast_to(np.eye(n), conductance.shape)
+    A = np.concatenate([conductance, ground[..., None], identity], axis=-1)
     d = np.empty(ground.shape)
     for j in range(n):
         row, below = A[..., j : j + 1, j + 1 :], A[..., j + 1 :, j : j + 1]

@@ -1,5 +1,6 @@
-"""The electrical network that is the noise: Sigma = diag(ground) + Laplacian(conductance);
-(Sigma^-1)_ii is a resistance.
+"""The noise as an electrical network: Sigma = diag(ground) + Laplacian(conductance).
+
+(Sigma^-1)_ii is then the resistance from node i to ground.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ UNIT_ROUNDOFF = 2.0**-53
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """Every node has a conductance to ground (its independent variance), every edge one between its
-    ends.
+    """A conductance from each node to ground, and one between the two ends of each edge.
 
-    `edges` is an (m, 2) array of node numbers, lower first, without repeats; all numbers are
-    positive (an edge of conductance zero is left out by whoever builds the network).
+    Attributes:
+        ground: Each node's conductance to ground: the variance of its independent noise; positive.
+        edges: An (m, 2) array of node numbers, the lower one first, without repeats.
+        conductance: The variance of each edge's noise; positive. Leave out edges without noise.
     """
 
     ground: Floats
@@ -32,9 +34,7 @@ class Network:
         return int(self.ground.size)
 
     def without(self, removed: Iterable[int]) -> tuple[Network, Ints]:
-        """The network left when nodes are removed with their edges, and the old numbers of the
-        nodes kept.
-        """
+        """The network without some nodes and their edges, and the old numbers of the nodes kept."""
         keep = np.ones(self.nodes, dtype=bool)
         keep[list(removed)] = False
         number = np.cumsum(keep) - 1
@@ -50,9 +50,10 @@ class Network:
         return K
 
     def neighbour_lists(self) -> list[tuple[Ints, Floats]]:
-        """Every node's neighbours and the conductances to them."""
+        """Each node's neighbours, in ascending order, and the conductances to them."""
         i, j = self.edges.T
         ends, others, values = np.r_[i, j], np.r_[j, i], np.r_[self.conductance, self.conductance]
         order = np.lexsort((others, ends))
+        # the last node's list ends with the arrays, so there is one cut fewer than nodes
         cuts = np.searchsorted(ends[order], np.arange(1, self.nodes))
         return list(zip(np.split(others[order], cuts), np.split(values[order], cuts), strict=True))

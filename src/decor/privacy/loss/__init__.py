@@ -1,3 +1,1 @@
-"""From leverages to (epsilon, delta): Gaussian and subsampled Gaussian privacy loss, composed over
-a run.
-"""
+"""Privacy loss: from leverages to (epsilon, delta), composed over a run."""

@@ -1,10 +1,9 @@
-"""The accountant: steps under given graphs and noise -> (epsilon, delta) of every user against an
-adversary.
+"""The accountant: steps under given graphs and noise -> (epsilon, delta) of each user.
 
-User level: given everything sent so far, one user's data moves one row of the messages, so a step
-is a Gaussian shift of 2 C sqrt((Sigma^-1)_ii); T of them compose exactly into mu_i^2 = sum_t 4
+User level: given all messages so far, one user's data moves one row of the next messages. So a step
+is a Gaussian shift of 2 C sqrt((Sigma^-1)_ii), and T steps compose exactly into mu_i^2 = sum_t 4
 C_t^2 (Sigma_t^-1)_ii. Example level: the same with the subsampled Gaussian, composed as privacy
-loss distributions. No sum of maxima is ever taken where a maximum of sums exists.
+loss distributions. No sum of maxima is taken where a maximum of sums exists.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ import numpy as np
 from decor import progress
 from decor.arrays import Floats
 from decor.choices import Method, Relation, Sampling
-from decor.errors import BudgetError, InputError
+from decor.errors import InputError
 from decor.graph.topology import Topology
 from decor.privacy.adversary import Adversary
-from decor.privacy.budget import Exposure, checked_delta
+from decor.privacy.budget import Exposure, check_method, validate_delta
 from decor.privacy.guarantee import Guarantee
-from decor.privacy.leverage.coalition import Exposed, Phase, exposed
-from decor.privacy.leverage.solve import Noise
+from decor.privacy.leverage.coalition import Phase, WorstLeverages, worst_leverages
+from decor.privacy.leverage.solve import ScaledCovariance
 
 from . import gaussian
 
@@ -34,9 +33,7 @@ _ROUNDING = 1 + 2.0**-48
 """Covers the few roundings between leverages and mu."""
 
 _DISTINCT = 24
-"""Example level: above this many different users, noise multipliers are rounded down together, to
-within half a percent.
-"""
+"""Example level: with more different users, noise multipliers are rounded down by up to 0.5 %."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +46,14 @@ class Segment:
     sigma_cor: float | tuple[float, ...]
 
     @property
-    def noise(self) -> Noise:
+    def noise(self) -> ScaledCovariance:
         def ratio(c: float) -> float:
+            # the square of a larger quotient could overflow
             return (c / self.sigma_cdp) ** 2 if c / self.sigma_cdp < 1e100 else 1e200
 
         c = self.sigma_cor
-        return Noise(self.topology, tuple(map(ratio, c)) if isinstance(c, tuple) else ratio(c))
+        ratios = tuple(map(ratio, c)) if isinstance(c, tuple) else ratio(c)
+        return ScaledCovariance(self.topology, ratios)
 
 
 def account(
@@ -62,171 +61,160 @@ def account(
 ) -> Guarantee:
     """The guarantee of the adaptive composition of all segments.
 
-    Guarantee: epsilon is never below the truth. `method="paper"` converts as the paper does
-    (looser, for comparison).
+    Args:
+        segments: The run, in order; at least one.
+        adversary: Against whom.
+        delta: Failure probability.
+        method: "exact", or "paper" for the paper's looser conversion.
+
+    Guarantee: epsilon is never below the truth.
     """
-    delta = checked_delta(delta)
+    delta = validate_delta(delta)
     if not isinstance(adversary, Adversary):
         raise InputError(
             f"adversary must be an Adversary, such as Adversary.curious(), not {adversary!r}"
         )
-    if method not in ("exact", "paper"):
-        raise InputError(f'method must be "exact" or "paper", not {method!r}')
-    first = segments[0].exposure
-    users = segments[0].topology.users
-    adversary.check(users)
+    exposure, topology = segments[0].exposure, segments[0].topology
+    check_method(method, exposure)
+    adversary.check(topology.users)
     for s in segments:
         s.exposure.check(s.topology)
-        if s.topology.labels != segments[0].topology.labels:
+        # the same graph read from two files may number its users differently
+        if s.topology.labels != topology.labels:
             raise InputError(
-                "the phases of a run name their users differently; give all graphs "
-                "the same users in the same order"
+                "the phases of a run name their users differently; give all graphs the same users "
+                "in the same order"
             )
-        if s.topology.users != users or (s.exposure.unit, s.exposure.relation) != (
-            first.unit,
-            first.relation,
-        ):
+        same = (s.exposure.unit, s.exposure.relation) == (exposure.unit, exposure.relation)
+        if s.topology.users != topology.users or not same:
             raise InputError(
-                "all phases of a run must have the same users, the same unit of "
-                "privacy and the same relation"
+                "all phases of a run must have the same users, the same unit of privacy and the "
+                "same relation"
             )
-    if method == "paper" and first.unit == "example":
-        raise BudgetError(
-            'method "paper" is for unit "user"; the paper has no accountant for '
-            "examples that composes"
-        )
-    if not all(math.isfinite(_spent(s)) for s in segments):
-        # no independent noise (or next to none): the sum of all messages gives everybody away
-        found = _Found(math.inf, 0, (), True, lambda: np.full(users, np.inf))
-    elif first.unit == "user" or all(min(s.exposure.rates(s.topology)) == 1 for s in segments):
-        found = _gaussian(segments, adversary, delta, method)
+    if not all(math.isfinite(_local_mu_squared(s)) for s in segments):
+        # (almost) no independent noise: the sum of all messages reveals the data
+        no_privacy = np.full(topology.users, np.inf)
+        result = _Result(math.inf, 0, (), True, no_privacy.copy)
+    elif exposure.unit == "user" or all(min(s.exposure.rates(s.topology)) == 1 for s in segments):
+        result = _account_gaussian(segments, adversary, delta, method)
     else:
-        found = _subsampled(segments, adversary, delta)
+        result = _account_subsampled(segments, adversary, delta)
     return Guarantee(
-        epsilon=found.epsilon,
+        epsilon=result.epsilon,
         delta=delta,
         adversary=adversary,
-        unit=first.unit,
-        relation=first.relation or "replace",
+        unit=exposure.unit,
+        relation=exposure.relation or "replace",
         steps=sum(s.exposure.steps for s in segments),
-        worst_user=found.user,
-        worst_coalition=found.coalition,
-        exact=found.exact and method == "exact",
+        worst_user=result.user,
+        worst_coalition=result.coalition,
+        exact=result.exact and method == "exact",
         method=method,
-        topology=segments[0].topology,
-        everybody=found.everybody,
+        topology=topology,
+        everybody=result.per_user,
     )
 
 
-class _Found(NamedTuple):
+class _Result(NamedTuple):
+    """`per_user` computes each user's epsilon when it is needed: it may take minutes."""
+
     epsilon: float
     user: int
     coalition: tuple[int, ...]
     exact: bool
-    everybody: Callable[[], Floats]
+    per_user: Callable[[], Floats]
 
 
-def _gaussian(
+def _account_gaussian(
     segments: Sequence[Segment], adversary: Adversary, delta: float, method: Method
-) -> _Found:
-    found, scale = _exposed(segments, [_spent(s) for s in segments], adversary)
+) -> _Result:
+    weights = [_local_mu_squared(s) for s in segments]
+    worst, scale = _worst_leverages(segments, weights, adversary)
     convert = gaussian.epsilon if method == "exact" else gaussian.paper_epsilon
 
-    def mu(exposure: Any) -> Any:
-        return np.sqrt(scale * exposure) * _ROUNDING
+    def epsilon(leverage: Any) -> Any:
+        return convert(np.sqrt(scale * leverage) * _ROUNDING, delta)
 
-    worst = float(convert(mu(found.worst), delta))
-    return _Found(
-        worst,
-        found.user,
-        found.coalition,
-        found.exact,
-        lambda: np.array(convert(mu(found.per_user), delta)),
+    return _Result(
+        float(epsilon(worst.worst)),
+        worst.user,
+        worst.coalition,
+        worst.exact,
+        lambda: np.array(epsilon(worst.per_user)),
     )
 
 
-def _spent(segment: Segment) -> float:
-    """mu^2 of a user alone with its own noise; infinite without any."""
+def _local_mu_squared(segment: Segment) -> float:
+    """mu^2 of a user with its own noise alone (local DP); infinite without any."""
     if segment.sigma_cdp == 0:
         return math.inf
+
     step = segment.exposure.shift / segment.sigma_cdp
     return step * step * segment.exposure.steps
 
 
-def _exposed(
+def _worst_leverages(
     segments: Sequence[Segment], weights: Sequence[float], adversary: Adversary
-) -> tuple[Exposed, float]:
-    """Exposures in units of the heaviest weight: so the search for coalitions sees ratios alone,
-    and its answer is reused.
+) -> tuple[WorstLeverages, float]:
+    """Worst leverages in units of the heaviest weight, and that weight.
+
+    So the search for coalitions depends on ratios alone, and its result is reused.
     """
-    scale = max(*weights, 1e-300)  # so little that it is free at any delta
+    scale = max(*weights, 1e-300)  # a mu so small that its epsilon is 0 at any delta
     if adversary.average_only:
         users = segments[0].topology.users
         total = sum(weights) / scale / users
-        return Exposed(np.full(users, total), 0, (), True), scale
+        return WorstLeverages(np.full(users, total), 0, (), True), scale
     phases = tuple(Phase(s.noise, w / scale) for s, w in zip(segments, weights, strict=True))
-    return exposed(phases, adversary.colluders), scale
+    return worst_leverages(phases, adversary.colluders), scale
 
 
-def _subsampled(segments: Sequence[Segment], adversary: Adversary, delta: float) -> _Found:
-    """Every user's composition of subsampled Gaussians; a phase's leverage is the worst over
-    coalitions for that phase.
-    """
+def _account_subsampled(segments: Sequence[Segment], adversary: Adversary, delta: float) -> _Result:
+    """Each user's composition of subsampled Gaussians, with each phase's worst leverage."""
     users = segments[0].topology.users
-    found = [_exposed([s], [1.0], adversary)[0] for s in segments]
-    steps = np.array(
-        [
-            [_multiplier(s, f.per_user), s.exposure.rates(s.topology)]
-            for s, f in zip(segments, found, strict=True)
-        ]
-    )
+    worst = [_worst_leverages([s], [1.0], adversary)[0] for s in segments]
+    # one row per segment, one column per user
+    z = np.array([_multiplier(s, w.per_user) for s, w in zip(segments, worst, strict=True)])
+    rates = np.array([s.exposure.rates(s.topology) for s in segments])
     kinds = tuple(
         (s.exposure.sampling or "poisson", s.exposure.relation or "replace", s.exposure.steps)
         for s in segments
     )
 
     def epsilon(user: int, z: Floats) -> tuple[float, bool]:
-        return _composed(
-            kinds, tuple(z[:, user].tolist()), tuple(steps[:, 1, user].tolist()), delta
-        )
+        return _compose(kinds, tuple(z[:, user].tolist()), tuple(rates[:, user].tolist()), delta)
 
-    z = steps[:, 0]
-    front = _least_protected(z, steps[:, 1])
-    values = {user: epsilon(user, z) for user in front}
-    worst = max(values, key=lambda user: values[user][0])
-    # of equals, the one whose coalition is known
-    if (steps[:, :, worst] == steps[:, :, found[0].user]).all():
-        worst = found[0].user
-        values[worst] = epsilon(worst, z)
-    certain = all(f.exact for f in found) and (
-        len(segments) == 1 or adversary.colluders in (0, None)
-    )
-    # nobody is known to attain what dominates both directions of fixed-size sampling
-    certain = certain and all(s.exposure.sampling != "fixed" for s in segments)
-    # when users differ in rate, the worst need not be the one whose coalition is known to be
-    # attained
-    known = adversary.colluders in (0, None) or worst == found[0].user or len(set(steps[0, 1])) == 1
-    coalition = found[0].coalition if worst == found[0].user else ()
+    values = {user: epsilon(user, z) for user in _least_protected(z, rates)}
+    user = max(values, key=lambda user: values[user][0])
+    # of equally exposed users, the one whose coalition is known
+    known = worst[0].user
+    if (z[:, user] == z[:, known]).all() and (rates[:, user] == rates[:, known]).all():
+        user = known
+        values[user] = epsilon(user, z)
+    without_coalition = adversary.colluders in (0, None)
+    attained = all(w.exact for w in worst) and (len(segments) == 1 or without_coalition)
+    # no mechanism is known to attain the pair that dominates both directions of fixed-size sampling
+    attained = attained and all(s.exposure.sampling != "fixed" for s in segments)
+    # when users differ in rate, the worst user need not be the one whose coalition was found
+    attained = attained and (without_coalition or user == known or len(set(rates[0])) == 1)
+    coalition = worst[0].coalition if user == known else ()
 
-    def everybody() -> Floats:
-        rounded = (
-            z
-            if len(set(map(tuple, steps.reshape(-1, users).T))) <= _DISTINCT
-            else np.exp(np.floor(np.log(z) * 200) / 200)
-        )
+    def per_user() -> Floats:
+        different = len({*zip(*z.tolist(), *rates.tolist(), strict=True)})
+        # rounded down, so that users share a composition and no epsilon comes out too small
+        rounded = z if different <= _DISTINCT else np.exp(np.floor(np.log(z) * 200) / 200)
         result = np.empty(users)
         for user in range(users):
-            progress.report("every user's epsilon", user, users)
+            progress.report("each user's epsilon", user, users)
             result[user] = epsilon(user, rounded)[0]
         return result
 
-    return _Found(
-        values[worst][0], worst, coalition, certain and known and values[worst][1], everybody
-    )
+    value, tight = values[user]
+    return _Result(value, user, coalition, attained and tight, per_user)
 
 
 def _multiplier(segment: Segment, leverage: Floats) -> Floats:
-    """z = b sigma_eff / C: noise against one clipped record's share of the average."""
+    """z = b sigma_eff / C: the noise in units of one clipped example's share of the average."""
     exposure = segment.exposure
     assert exposure.batch_size is not None
     result: Floats = (
@@ -236,28 +224,28 @@ def _multiplier(segment: Segment, leverage: Floats) -> Floats:
 
 
 def _least_protected(z: Floats, rates: Floats) -> list[int]:
-    """Users such that nobody else has both less noise and a higher rate: the worst epsilon is among
-    them.
-    """
+    """Users than whom no other has both less noise and a higher rate; the worst is among them."""
     candidates: list[int] = []
+    # in this order a user is never dominated by a later one
     order = np.lexsort((*-rates, *z))
     for user in order.tolist():
-        if not any(
+        dominated = any(
             (z[:, c] <= z[:, user]).all() and (rates[:, c] >= rates[:, user]).all()
             for c in candidates
-        ):
+        )
+        if not dominated:
             candidates.append(user)
     return candidates
 
 
 @lru_cache(maxsize=4096)
-def _composed(
+def _compose(
     kinds: tuple[tuple[Sampling, Relation, int], ...],
     z: tuple[float, ...],
     rates: tuple[float, ...],
     delta: float,
 ) -> tuple[float, bool]:
-    from . import subsampled
+    from . import subsampled  # scipy.fft, which user level does without
 
     phases = [
         subsampled.SubsampledStep(noise, rate, sampling, relation, steps)

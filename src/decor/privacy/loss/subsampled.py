@@ -1,9 +1,8 @@
-"""Epsilon of the subsampled Gaussian, composed over a run: privacy loss distributions on a grid,
-never below the truth.
+"""Epsilon of the subsampled Gaussian over a run: privacy loss distributions, never below the truth.
 
-One step is a pair of laws on a line, in units of the noise: P = (1-q) N(0) + q N(up) against Q =
-(1-q) N(0) + q N(-down). With mu = 1/z, these pairs dominate every two neighbouring datasets, hence
-(Zhu, Dong and Wang 2022) every adaptive composition:
+One step is a pair of distributions on a line, in units of the noise: P = (1-q) N(0) + q N(up)
+against Q = (1-q) N(0) + q N(-down). With mu = 1/z, these pairs dominate every two neighbouring
+datasets, hence (Zhu, Dong and Wang 2022) every adaptive composition:
 
 - Poisson, add-remove: (mu, 0) when the record is removed, (0, mu) when it is added. A record keeps
   its direction through the run, so each direction is composed on its own and the worse one counts.
@@ -12,12 +11,12 @@ One step is a pair of laws on a line, in units of the noise: P = (1-q) N(0) + q 
   Kahane's inequality it grows with all three: u = -v is worst.
 - Fixed size, replace: the rest of the batch may lie where it hurts most, so the shift is 2 mu, and
   the profile is the larger of both directions: removal where the loss is positive, addition where
-  it is negative, an atom at zero between. One direction composed alone is too little.
+  it is negative, an atom at zero between. One direction composed alone would be too small.
 
-Why not dp-accounting's composition: its rounding errors are absolute. A plain Gaussian at T = 1e4,
-delta = 1e-12 comes out at 7.213 where the truth is 7.238, and at T = 1e6 its grid can invent 70 %
-of mass. Here bin masses keep their relative accuracy, the loss is tilted exponentially so that
-epsilon lies amid what is transformed, and every rounding has a computed bound.
+Why not dp-accounting's composition: its rounding errors are absolute. It gives 7.213 for a plain
+Gaussian at T = 1e4, delta = 1e-12, where the truth is 7.238; at T = 1e6 its grid can add 70 % of
+mass. Here bin masses keep their relative accuracy, the loss is tilted exponentially so that epsilon
+lies in the middle of the transformed range, and every rounding has a computed bound.
 """
 
 from __future__ import annotations
@@ -29,27 +28,31 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 
+from decor import checks
 from decor.arrays import Floats
 from decor.choices import Relation, Sampling
 from decor.errors import BudgetError, CannotBound
+from decor.privacy.budget import validate_delta
 
-from .loss_distribution import ROUNDING, Law, Pair, Repeated
+from .loss_distribution import ROUNDING, DominatingPair, LossDistribution, RepeatedPair
 
-_SHARE = 1e-6  # of delta, given away to the losses that are cut off
-_OUTSIDE = 24.0  # minus the log of the tilted mass that the window leaves out
-_COARSE_ERROR = 2e-3, 1e-6  # of epsilon that the first grid aims at: relative, absolute
+_SHARE = 1e-6  # of delta, for the losses that are cut off
+_OUTSIDE = 24.0  # minus the log of the tilted mass outside the window
+_COARSE_ERROR = 2e-3, 1e-6  # target error of epsilon on the first grid: relative, absolute
 _COARSE_POINTS, _MOST_POINTS = 2**17, 2**21
 _LEAST_DELTA = 1e-250  # below, tails underflow
 
 
 @dataclass(frozen=True)
 class SubsampledStep:
-    """`steps` noisy sums of clipped vectors, each over a fresh sample; the noise is
-    noise_multiplier (b sigma / C) clips.
+    """`steps` noisy sums of clipped vectors, each over a fresh sample.
 
-    rate is the expected share of the records in a sample; sampling is "poisson" or "fixed" (a batch
-    of fixed size, without replacement); relation, what a neighbour may do to one record, is
-    "add-remove" or "replace".
+    Attributes:
+        noise_multiplier: z = b sigma / C, the noise in units of the clip.
+        rate: Expected share of the examples in a sample.
+        sampling: "poisson", or "fixed" (a batch of fixed size, without replacement).
+        relation: How neighbours differ in one example: "add-remove" or "replace".
+        steps: Number of sums.
     """
 
     noise_multiplier: float
@@ -59,32 +62,24 @@ class SubsampledStep:
     steps: int
 
     def __post_init__(self) -> None:
-        if not 0 < self.noise_multiplier < math.inf:
+        z, rate = self.noise_multiplier, self.rate
+        if not 0 < z < math.inf:
+            raise BudgetError(f"the noise multiplier must be a positive number, not {z!r}")
+        if not 1e-100 <= rate <= 1:
             raise BudgetError(
-                f"the noise multiplier must be a positive number, not {self.noise_multiplier!r}"
-            )
-        if not 1e-100 <= self.rate <= 1:
-            raise BudgetError(
-                f"the sampling rate must be from 1e-100 to 1, not {self.rate!r}: "
-                "give batch size / records"
+                f"the sampling rate must be from 1e-100 to 1, not {rate!r}: give batch / examples"
             )
         if self.steps < 1:
             raise BudgetError(
                 f"a phase has at least one step, not {self.steps!r}: leave it out instead"
             )
-        if self.sampling not in ("poisson", "fixed") or self.relation not in (
-            "add-remove",
-            "replace",
-        ):
-            raise BudgetError(
-                'sampling is "poisson" or "fixed", relation "add-remove" or '
-                f'"replace", not {self!r}'
-            )
+        checks.one_of("sampling", self.sampling, ("poisson", "fixed"), error=BudgetError)
+        checks.one_of("relation", self.relation, ("add-remove", "replace"), error=BudgetError)
         if (self.sampling, self.relation) == ("fixed", "add-remove"):
             raise BudgetError(
-                "batches of fixed size are not accounted for neighbours that add or remove a "
-                "record, since the rate itself would "
-                'change. Use relation="replace", or sampling="poisson".'
+                "batches of fixed size are not accounted for neighbours that add or remove an "
+                "example, since the rate itself would change; use "
+                'relation="replace" or sampling="poisson"'
             )
 
 
@@ -93,57 +88,76 @@ def epsilon(
 ) -> tuple[float, bool]:
     """Epsilon of the adaptive composition of all phases at delta, and whether it is tight.
 
-    Guarantee: never below the epsilon of the dominating pairs (see the module), on any grid. Tight:
-    above it by 0.1 % or 1e-4 at most. fine=False, for searches, is several times faster and often
-    within 1 %. Raises CannotBound rather than guess.
+    Args:
+        phases: The phases of the run.
+        delta: Failure probability.
+        fine: False for searches: several times faster, and often within 1 %.
+
+    Returns:
+        Epsilon, and whether it is above that of the dominating pairs by 0.1 % or 1e-4 at most.
+
+    Raises:
+        CannotBound: If no finite bound was found, or delta is below 1e-250.
+
+    Guarantee: never below the epsilon of the dominating pairs (see the module), on any grid.
     """
-    check(delta)
+    check_delta(delta)
     if len({phase.relation for phase in phases}) > 1:
         raise BudgetError(
-            'phases mix the relations "add-remove" and "replace": account all of '
-            "them for the same one"
+            'phases mix the relations "add-remove" and "replace": account for all of them with the '
+            "same one"
         )
     return _epsilon(phases, delta, fine)
 
 
-def check(delta: float) -> None:
-    if not 0 < delta < 1:
-        raise BudgetError(f"delta must be in (0, 1), not {delta!r}")
-    if delta < _LEAST_DELTA:
+def check_delta(delta: float) -> None:
+    """Raises unless delta is a probability that this accountant can handle."""
+    if validate_delta(delta) < _LEAST_DELTA:
         raise CannotBound(
             f"delta = {delta!r} is beyond double precision here: ask for {_LEAST_DELTA:g} or more"
         )
 
 
-def _log_moments(laws: Sequence[Law], orders: Floats) -> Floats:
+def _log_moments(losses: Sequence[LossDistribution], orders: Floats) -> Floats:
     """log E e^(order loss) of the composition."""
-    total: Floats = np.sum([law.phase.steps * law.log_moments(orders) for law in laws], axis=0)
+    moments = [loss.phase.steps * loss.log_moments(orders) for loss in losses]
+    total: Floats = np.sum(moments, axis=0)
     return total
 
 
-def _chernoff(laws: Sequence[Law], delta: float, orders: Floats) -> tuple[float, float]:
-    """The least bound on epsilon from the moments of these orders, and an order that serves it.
+def _misplacement(losses: Sequence[LossDistribution]) -> float:
+    """Bound on the rounding errors of the composed loss."""
+    return sum(loss.phase.steps * loss.misplacement() for loss in losses)
+
+
+def _chernoff(
+    losses: Sequence[LossDistribution], delta: float, orders: Floats
+) -> tuple[float, float]:
+    """The least bound on epsilon from the moments of these orders, and an order that attains it.
 
     Delta is at most the moment times the largest (1 - e^(epsilon - loss)) e^(-order loss), plus
-    what is beyond the grids.
+    the mass beyond the grids.
     """
     goal = math.log(delta) + math.log1p(-2 * _SHARE)
-    bounds = (_log_moments(laws, orders) - goal - np.log1p(orders)) / orders - np.log1p(1 / orders)
-    # where losses are bounded the best order is infinite; the least that loses one nat is as good,
-    # and tame
+    moments = _log_moments(losses, orders)
+    bounds = (moments - goal - np.log1p(orders)) / orders - np.log1p(1 / orders)
+    # where losses are bounded the best order is infinite; the least order that loses one nat is as
+    # good, and does not overflow
     order = float(orders[np.argmax(orders * (bounds - bounds.min()) <= 1)])
-    return float(bounds.min()) + sum(law.phase.steps * law.misplacement() for law in laws), order
+    return float(bounds.min()) + _misplacement(losses), order
 
 
-def _directions(phases: Sequence[SubsampledStep]) -> list[list[Repeated]]:
-    """The compositions of which the worst counts."""
+def _directions(phases: Sequence[SubsampledStep]) -> list[list[RepeatedPair]]:
+    """The compositions to take the worst of."""
 
     def phase(
         step: SubsampledStep, negative: tuple[int, int], positive: tuple[int, int]
-    ) -> Repeated:
+    ) -> RepeatedPair:
         mu = 1 / step.noise_multiplier
-        below, above = (Pair(step.rate, up * mu, down * mu) for up, down in (negative, positive))
-        return Repeated(below, above, step.steps)
+        below, above = (
+            DominatingPair(step.rate, up * mu, down * mu) for up, down in (negative, positive)
+        )
+        return RepeatedPair(below, above, step.steps)
 
     if all(step.relation == "add-remove" for step in phases):
         return [[phase(step, way, way) for step in phases] for way in ((1, 0), (0, 1))]
@@ -153,111 +167,107 @@ def _directions(phases: Sequence[SubsampledStep]) -> list[list[Repeated]]:
 
 @dataclass(frozen=True)
 class _Window:
-    """Where to look at the composed loss: tilted by e^(tilt loss), it is centred near epsilon."""
+    """The window on the composed loss: tilted by e^(tilt loss), it is centred near epsilon."""
 
     tilt: float
     upwards: float  # orders whose moments bound the tails of the tilted loss
     downwards: float
-    chernoff: float  # a first bound on epsilon, never below it
+    chernoff: float  # a first upper bound on epsilon
     reaches: list[tuple[float, float]]  # the losses of each phase that matter
     span: float
     steps: int
 
     @classmethod
-    def around(cls, phases: Sequence[Repeated], delta: float) -> _Window:
+    def around(cls, phases: Sequence[RepeatedPair], delta: float) -> _Window:
         steps = sum(phase.steps for phase in phases)
-        laws = [phase.law(phase.sketch(_SHARE * delta / steps)) for phase in phases]
-        # a loss that hardly varies would ask for orders that overflow
-        scale = math.sqrt(
-            sum(law.phase.steps * (law.variance() + (1e-9 * law.farthest()) ** 2) for law in laws)
+        sketches = [phase.sketch(_SHARE * delta / steps) for phase in phases]
+        losses = [phase.distribution(grid) for phase, grid in zip(phases, sketches, strict=True)]
+        # a loss that hardly varies would ask for orders that overflow: hence the second term
+        variances = (
+            loss.phase.steps * (loss.variance() + (1e-9 * loss.farthest()) ** 2) for loss in losses
         )
-        orders = np.geomspace(1e-4, 1e4, 100) / scale
-        chernoff, tilt = _chernoff(laws, delta, orders)
-        chernoff, tilt = _chernoff(laws, delta, tilt * np.geomspace(0.8, 1.6, 50))
-        here = _log_moments(laws, np.array([tilt]))
-        above = (_log_moments(laws, tilt + orders) - here + _OUTSIDE) / orders
-        below = (_log_moments(laws, tilt - orders) - here + _OUTSIDE) / orders
-        up, down, width = (
-            orders[np.argmin(above)],
-            orders[np.argmin(below)],
-            above.min() + below.min(),
-        )
-        # losses so low that nothing brings the sum back to the window may as well be a little
-        # higher
-        floor = -below.min() - width - sum(law.phase.steps * law.grid[-1] for law in laws)
-        reaches = [(max(float(law.grid[0]), float(floor)), float(law.grid[-1])) for law in laws]
+        orders = np.geomspace(1e-4, 1e4, 100) / math.sqrt(sum(variances))
+        chernoff, tilt = _chernoff(losses, delta, orders)
+        chernoff, tilt = _chernoff(losses, delta, tilt * np.geomspace(0.8, 1.6, 50))
+        here = _log_moments(losses, np.array([tilt]))
+        # Chernoff bounds on how far the tilted loss reaches but for a mass of e^-_OUTSIDE
+        above = (_log_moments(losses, tilt + orders) - here + _OUTSIDE) / orders
+        below = (_log_moments(losses, tilt - orders) - here + _OUTSIDE) / orders
+        upwards, downwards = float(orders[np.argmin(above)]), float(orders[np.argmin(below)])
+        width = above.min() + below.min()
+        # losses so low that the sum cannot return to the window may be raised a little
+        floor = -below.min() - width - sum(loss.phase.steps * loss.grid[-1] for loss in losses)
+        reaches = [
+            (max(float(loss.grid[0]), float(floor)), float(loss.grid[-1])) for loss in losses
+        ]
         span = max(float(width), *(high - low for low, high in reaches))
-        return cls(tilt, float(up), float(down), chernoff, reaches, span, steps)
+        return cls(tilt, upwards, downwards, chernoff, reaches, span, steps)
 
     def coarse(self) -> float:
         """The spacing h of a first grid.
 
         Moving a loss to the ends of its bin keeps the mean of e^-loss and adds a variance of at
-        most h^2/4. Over the steps that raises log E e^(tilt loss) by tilt (tilt + 1) h^2/8 each,
-        and epsilon by a tilt-th of it.
+        most h^2/4. Each step raises log E e^(tilt loss) by tilt (tilt + 1) h^2/8, and epsilon by
+        that over tilt.
         """
         error = max(_COARSE_ERROR[0] * self.chernoff, _COARSE_ERROR[1])
         return max(math.sqrt(8 * error / self.steps / (1 + self.tilt)), self.span / _COARSE_POINTS)
 
 
 def _epsilon(phases: Sequence[SubsampledStep], delta: float, fine: bool) -> tuple[float, bool]:
-    value, tight = 0.0, True
+    worst, tight = 0.0, True
     for direction in _directions(phases) if phases else []:
         window = _Window.around(direction, delta)
-        if window.chernoff <= value:
+        if window.chernoff <= worst:  # cannot be the worse direction
             continue
         spacing = window.coarse()
-        found, settled = _composed(direction, delta, window, spacing)[0], False
-        if fine and found > value:
-            found, settled = _refined(direction, delta, window, spacing, found)
-        found = min(found, window.chernoff)
-        if found > value:
-            value, tight = found, settled
-    if not math.isfinite(value):
+        value, settled = _compose(direction, delta, window, spacing)[0], False
+        if fine and value > worst:
+            value, settled = _refine(direction, delta, window, spacing, value)
+        value = min(value, window.chernoff)
+        if value > worst:
+            worst, tight = value, settled
+    if not math.isfinite(worst):
         raise CannotBound(
-            f"no finite epsilon found at delta = {delta!r} for {list(phases)!r}: "
-            "allow a larger delta"
+            f"no finite epsilon at delta = {delta!r} for {list(phases)!r}: allow a larger delta"
         )
-    return value, tight
+    return worst, tight
 
 
-def _refined(
-    phases: Sequence[Repeated], delta: float, window: _Window, spacing: float, found: float
+def _refine(
+    phases: Sequence[RepeatedPair], delta: float, window: _Window, spacing: float, value: float
 ) -> tuple[float, bool]:
-    """Epsilon on finer grids until it settles, roundings outweigh the grid or memory ends; and
-    whether it is tight.
+    """Epsilon on finer grids, and whether it is tight.
+
+    Ends once epsilon settles, roundings outweigh the grid, or memory does not suffice.
     """
     doubt = math.inf
-    while spacing * _MOST_POINTS >= 4 * window.span and doubt > max(3e-4 * found, 3e-5):
+    while spacing * _MOST_POINTS >= 4 * window.span and doubt > max(3e-4 * value, 3e-5):
         spacing /= 4
-        finer, rounding = _composed(phases, delta, window, spacing)
-        # or less: the error falls at least as fast as the spacing
-        grid = max(found - finer, 0.0) / 3
-        found, doubt = min(found, finer), rounding + grid
+        finer, rounding = _compose(phases, delta, window, spacing)
+        # the error falls at least as fast as the spacing: at most a third of the change is left
+        grid = max(value - finer, 0.0) / 3
+        value, doubt = min(value, finer), rounding + grid
         if rounding > grid:
             break
-    return found, doubt <= max(1e-3 * found, 1e-4)
+    return value, doubt <= max(1e-3 * value, 1e-4)
 
 
-def _composed(
-    phases: Sequence[Repeated], delta: float, window: _Window, spacing: float
+def _compose(
+    phases: Sequence[RepeatedPair], delta: float, window: _Window, spacing: float
 ) -> tuple[float, float]:
-    """Epsilon of the composition on a grid of that spacing, and how much of it is owed to bounds on
-    roundings.
+    """Epsilon of the composition on a grid, and how much of it comes from bounds on roundings.
 
-    Guarantee: never below the truth. Losses that wrap around add to the mass in the window; those
-    above it are given e^-24 of delta, which by Chernoff is more than they have; every rounding is
+    Guarantee: never below the truth. Losses that wrap around add to the mass in the window. Losses
+    above it are given e^-24 of delta, which by Chernoff is more than they have. Every rounding is
     bounded, and the bound added.
     """
-    laws = []
+    losses = []
     for phase, (low, high) in zip(phases, window.reaches, strict=True):
-        points = np.arange(
-            math.floor(low / spacing) - 1, math.ceil(high / spacing) + 2, dtype=np.float64
-        )
-        laws.append(phase.law(spacing * points))
-    here, above, below = _log_moments(
-        laws, window.tilt + np.array([0.0, window.upwards, -window.downwards])
-    )
+        start, stop = math.floor(low / spacing) - 1, math.ceil(high / spacing) + 2
+        losses.append(phase.distribution(spacing * np.arange(start, stop, dtype=np.float64)))
+    orders = window.tilt + np.array([0.0, window.upwards, -window.downwards])
+    here, above, below = _log_moments(losses, orders)
     goal = math.log(delta)
     highest = max(
         (above - here + _OUTSIDE) / window.upwards,
@@ -265,52 +275,54 @@ def _composed(
     )
     first = math.floor(-(below - here + _OUTSIDE) / window.downwards / spacing)
     size = next_fast_len(math.ceil(highest / spacing) - first + 1, real=True)
-    tilted, error = _convolved(laws, window.tilt, spacing, first, size)
-    rounding = ROUNDING * (
-        size + sum(law.phase.steps * (4 + window.tilt * law.farthest()) for law in laws)
-    )
+    tilted, error = _convolve(losses, window.tilt, spacing, first, size)
+    # of the tilt and of taking it back, each a product over the steps
+    per_step = sum(loss.phase.steps * (4 + window.tilt * loss.farthest()) for loss in losses)
+    rounding = ROUNDING * (size + per_step)
     exponents = here - goal + rounding - window.tilt * spacing * (first + np.arange(size))
     untilt = np.exp(np.minimum(exponents, 700.0))
-    budget = 1 - math.exp(-_OUTSIDE) - sum(law.phase.steps * law.beyond for law in laws) / delta
+    # in units of delta: what is left after the losses outside the window and beyond the grids
+    beyond = sum(loss.phase.steps * loss.beyond for loss in losses)
+    budget = 1 - math.exp(-_OUTSIDE) - beyond / delta
     if budget <= 0:
         return math.inf, math.inf
-    misplacement = sum(law.phase.steps * law.misplacement() for law in laws)
-    found = _solve((tilted + error) * untilt, spacing, first, budget) + misplacement
+    value = _solve((tilted + error) * untilt, spacing, first, budget) + _misplacement(losses)
     bare = _solve(tilted * untilt, spacing, first, budget)
-    return found, found - bare if bare > spacing * first else found
+    return value, value - bare if bare > spacing * first else value
 
 
-def _convolved(
-    laws: Sequence[Law], tilt: float, spacing: float, first: int, size: int
+def _convolve(
+    losses: Sequence[LossDistribution], tilt: float, spacing: float, first: int, size: int
 ) -> tuple[Floats, float]:
-    """The tilted law of the sum of all losses on `size` points from `first` on, and a bound on the
-    rounding error of each.
+    """The tilted distribution of the sum of all losses, and a bound on each point's rounding error.
 
-    A transform errs by a few roundings per level, times the mass, which is 1: call that gamma. Its
-    powers err by no more than they grow when every magnitude is raised by gamma, and a point by no
-    more than the mean of that growth over the frequencies.
+    The grid has `size` points from `first` on. A transform errs by a few roundings per level, times
+    the mass, which is 1: call that gamma. Its powers err by no more than they grow when every
+    magnitude is raised by gamma, and a point by no more than the mean of that growth over the
+    frequencies.
     """
     gamma = 0.5 * ROUNDING * math.log2(size)
     product = np.ones(size // 2 + 1, dtype=np.complex128)
     log_bound = np.zeros(product.size)
     start = 0
-    for law in laws:
-        weight = law.probability * np.exp(
-            np.minimum(tilt * law.grid - law.log_moments(np.array([tilt])), 700.0)
-        )
+    for loss in losses:
+        exponents = tilt * loss.grid - loss.log_moments(np.array([tilt]))
+        weight = loss.probability * np.exp(np.minimum(exponents, 700.0))
+        # a cyclic convolution: losses beyond the window wrap around, which only adds mass
         folded = np.pad(weight, (0, -weight.size % size)).reshape(-1, size).sum(axis=0)
         transform = rfft(folded)
-        product *= transform**law.phase.steps
-        log_bound += law.phase.steps * np.log(np.abs(transform) * (1 + ROUNDING) + gamma)
-        start += law.phase.steps * round(law.grid[0] / spacing)
+        product *= transform**loss.phase.steps
+        log_bound += loss.phase.steps * np.log(np.abs(transform) * (1 + ROUNDING) + gamma)
+        start += loss.phase.steps * round(loss.grid[0] / spacing)
     magnitude = np.abs(product)
     error = 2 * float(np.sum(np.exp(log_bound) - magnitude + gamma * magnitude)) / size
     return np.maximum(np.roll(irfft(product, size), (start - first) % size), 0.0), error
 
 
 def _solve(mass: Floats, spacing: float, first: int, budget: float) -> float:
-    """The least epsilon from zero and the first loss on with sum of mass (1 - e^(epsilon - loss))_+
-    at most the budget.
+    """The least epsilon >= 0 with sum of mass (1 - e^(epsilon - loss))_+ at most the budget.
+
+    The losses are `spacing` apart, from `first` times it on; epsilon is not below the first loss.
     """
     gain = -np.expm1(-spacing * np.arange(mass.size))
 

@@ -1,3 +1,1 @@
-"""On an NVIDIA card: the kernels of noise and gossip, the channel that calls them, and steps
-replayed as one graph.
-"""
+"""On an NVIDIA GPU: kernels of noise and gossip, their channel, and steps replayed as one graph."""

@@ -1,11 +1,11 @@
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
-"""Triton kernels for noise and gossip on the card.
+"""Triton kernels for noise and gossip on a GPU.
 
-The Gaussians are those of `decor.noise.gaussians`, to their last bits or so.
+The Gaussians are those of `decor.noise.gaussians`, to about their last bit.
 
-All of them work on some columns of everybody's models: noise goes into a workspace that stays in
-the card's cache, the rounds of gossip from there back to where the models were. So models are read
-once and written once, and need no second copy.
+The kernels work on some columns of all models: noise goes into a workspace that stays in the GPU's
+cache, and the gossip rounds go from there back into the models. So models are read once and written
+once, and need no second copy.
 """
 
 import triton
@@ -13,38 +13,15 @@ import triton.language as tl
 
 
 @triton.jit(do_not_specialize=["stream", "columns"])
-def noised(
-    x,
-    out,
-    alpha,
-    own,
-    cor,
-    seeds,
-    step,
-    members,
-    start,
-    edges,
-    plus,
-    minus,
-    values,
-    places,
-    columns,
-    left,
-    wide,
-    stream,
-    settings,
-    some,
-    x_user,
-    x_setting,
-    out_user,
-    out_setting,
+def add_noise(
+    x, out, alpha, own, cor, seeds, step, members, start, edges, plus, minus, values, places,
+    columns, left, wide, stream, settings, some, x_user, x_setting, out_user, out_setting,
     LANES: tl.constexpr,
-):
-    """out = x + alpha (own * Z of the user + cor * sum of +-Z of its edges), for four users and
-    some settings of one seed.
+):  # fmt: skip
+    """out = x + alpha (own * Z of the user + cor * sum of +-Z of its edges), for four users.
 
-    An edge within the four is drawn once for both its ends: `plus` and `minus` say at which of them
-    it is added and subtracted.
+    One program does `some` settings of one seed. An edge within the four is drawn once for both its
+    ends: `plus` and `minus` say at which user it is added and subtracted.
     """
     parts = tl.cdiv(settings, some)
     four, seed = tl.program_id(0).to(tl.int64), (tl.program_id(2) // parts).to(tl.int64)
@@ -54,11 +31,13 @@ def noised(
     lane = (lanes % 32).to(tl.uint32)
     groups = ((columns + 127) // 128).to(tl.int64)
     key, now = tl.load(seeds + seed), tl.load(step)
+    # sums of edge noise of the four users a to d, four Gaussians of each lane
     zero = lanes.to(tl.float32) * 0
     a0, a1, a2, a3 = zero, zero, zero, zero
     b0, b1, b2, b3 = zero, zero, zero, zero
     c0, c1, c2, c3 = zero, zero, zero, zero
     d0, d1, d2, d3 = zero, zero, zero, zero
+    # every edge of the group is drawn once, and added to or subtracted from its ends
     for p in range(tl.load(start + four), tl.load(start + four + 1)):
         z0, z1, z2, z3 = _gaussians(key, tl.load(edges + p) * groups + group, lane, stream, now)
         to, off, value = tl.load(plus + p), tl.load(minus + p), tl.load(values + p)
@@ -70,6 +49,7 @@ def noised(
         c0, c1, c2, c3 = c0 + w * z0, c1 + w * z1, c2 + w * z2, c3 + w * z3
         w = tl.where(to == 3, value, 0.0) - tl.where(off == 3, value, 0.0)
         d0, d1, d2, d3 = d0 + w * z0, d1 + w * z1, d2 + w * z2, d3 + w * z3
+    # a lane's four Gaussians are 32 columns apart, so that neighbouring lanes write neighbours
     place = group * 128 + lane
     for t in tl.static_range(4):
         user = tl.load(members + 4 * four + t)
@@ -84,9 +64,11 @@ def noised(
             e0, e1, e2, e3 = c0, c1, c2, c3
         else:
             e0, e1, e2, e3 = d0, d1, d2, d3
+        # the user's own Gaussians, numbered after all edges
         z0, z1, z2, z3 = _gaussians(
             key, tl.load(places + user, inside, 0) * groups + group, lane, stream, now
         )
+        # settings share the Gaussians, and scale them by their own plan
         for setting in range(first, tl.minimum(first + some, settings)):
             row = seed * settings + setting
             rate = tl.load(alpha + row)
@@ -101,35 +83,21 @@ def noised(
 
 
 @triton.jit
-def mixed(
-    x,
-    old,
-    out,
-    members,
-    start,
-    neighbours,
-    weights,
-    a,
-    b,
-    wide,
-    x_user,
-    x_setting,
-    old_user,
-    old_setting,
-    out_user,
-    out_setting,
-    BACK: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """One round: out = x + a sum of w (neighbour's x - x) + b (old - x), for one of the members, a
-    seed and a setting.
+def mix_round(
+    x, old, out, members, start, neighbours, weights, a, b, wide,
+    x_user, x_setting, old_user, old_setting, out_user, out_setting,
+    BACK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One round: out = x + a sum of w (neighbour's x - x) + b (old - x), for one member.
 
-    As differences: what all agree about stays exactly, and rounded weights do not move it.
+    Written as differences: values that all users share stay exactly the same, and rounded weights
+    do not move them.
     """
     user, row = tl.load(members + tl.program_id(0)), tl.program_id(2).to(tl.int64)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = place < wide
     kind = x.dtype.element_ty
+    # rows are far apart, columns next to each other: loads of a program are contiguous
     own = tl.load(x + user * x_user + row * x_setting + place, inside)
     total = own
     if BACK:
@@ -144,7 +112,7 @@ def mixed(
 
 @triton.jit
 def _gaussians(key, group, lane, stream, step):
-    """The four Gaussians that one lane of a group makes; places are counted in groups of 128."""
+    """The four Gaussians of one lane; a group is 32 lanes, that is 128 columns."""
     start = group * 32
     low = (start & 0xFFFFFFFF).to(tl.uint32) + lane
     high = (start >> 32).to(tl.uint32)
@@ -158,8 +126,10 @@ def _gaussians(key, group, lane, stream, step):
 
 @triton.jit
 def _polar(radius_bits, angle_bits):
-    """Box and Muller's map, with the polynomials of `decor.noise.gaussians`."""
+    """The Box-Muller transform, with the polynomials of `decor.noise.gaussians`."""
+    # in (0, 1), never 0: its logarithm is finite
     u = ((radius_bits >> 1).to(tl.int32).to(tl.float32) + 0.5) * 4.656612873077393e-10
+    # log u = exponent log 2 + log(1 + f), with 1 + f between sqrt(1/2) and sqrt(2)
     bits = u.to(tl.int32, bitcast=True)
     exponent = (bits - 0x3F3504F3) >> 23
     f = (bits - (exponent << 23)).to(tl.float32, bitcast=True) - 1.0
@@ -174,6 +144,7 @@ def _polar(radius_bits, angle_bits):
     radius = tl.sqrt(
         -2.0 * (f * f * f * p - 0.5 * f * f + f + exponent.to(tl.float32) * 0.69314718)
     )
+    # two bits choose the quarter of the circle, the others the angle within it
     quarter = (angle_bits >> 30).to(tl.int32)
     angle = (((angle_bits << 2) >> 1).to(tl.int32).to(tl.float32) - 1073741824.0) * 7.3145898e-10
     square = angle * angle

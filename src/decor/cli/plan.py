@@ -1,0 +1,106 @@
+"""`decor plan`: the noise that a privacy budget needs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import numpy as np
+
+import decor
+from decor.errors import InputError
+from decor.graph.gossip import Gossip
+from decor.learning.recipe import Recipe
+from decor.privacy.answer import PlanAnswer
+from decor.text import rounded_up, table
+
+from . import options as opt
+from . import plan_output, values
+
+_EXAMPLE = """example:
+  decor plan --topology ring --users 16 --epsilon 3 --delta 1e-5 --steps 1000 --clip 1 \\
+      --adversary curious"""
+
+_RATIOS = (1.0, 10.0, 100.0, 1000.0, 10000.0)
+"""sigma_cor^2 / sigma_cdp^2 of the noise pairs that are compared with the plan."""
+
+
+def add_to(commands: Any) -> None:
+    parser = opt.add_command(
+        commands, "plan", run, "compute the noise that a privacy budget needs", _EXAMPLE
+    )
+    opt.add_epsilon(parser)
+    opt.add_adversary(parser)
+    opt.add_graph(parser)
+    opt.add_exposure(parser)
+    pair = parser.add_argument_group(
+        "noise (default: least predicted error; fix at most one of ratio, sigma-cdp, sigma-cor)"
+    )
+    ratio = "sigma_cor^2 / sigma_cdp^2: variance of shared noise relative to independent noise"
+    pair.add_argument("--ratio", type=values.number, metavar="X", help=ratio)
+    opt.add_fixed_noise(pair)
+    edges = (
+        "shared noise: uniform, or optimal for a level designed for each edge (default: uniform)"
+    )
+    pair.add_argument("--edges", default="uniform", metavar="NAME", help=edges)
+    gossip = parser.add_argument_group(
+        "gossip (affects the default noise and the predicted errors, but not epsilon)"
+    )
+    for name in ("gossip_rounds", "accelerate"):
+        opt.add_field(gossip, opt.field_of(Recipe, name))
+    opt.add_method(parser)
+    parser.add_argument("--save", metavar="FILE", help="save the plan to this file, as JSON")
+    opt.add_output(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    options.delta = opt.delta_of(options)
+    gossip = _gossip(options)
+    answer = PlanAnswer.calibrate(
+        opt.topology_of(options),
+        opt.exposure_of(options),
+        opt.adversary_of(options),
+        decor.Budget(options.epsilon, options.delta),
+        ratio=options.ratio,
+        sigma_cdp=options.sigma_cdp,
+        sigma_cor=options.sigma_cor,
+        edges=options.edges,
+        method=options.method,
+        gossip_rounds=gossip.rounds,
+        accelerate=gossip.accelerate,
+        any_delta=options.any_delta,
+    )
+    if options.save:
+        answer.plan.save(options.save)
+    plan_output.show(answer, options, lambda: _noise_pairs(answer, gossip))
+
+
+def _gossip(options: argparse.Namespace) -> Gossip:
+    rounds = 1 if options.gossip_rounds is None else options.gossip_rounds
+    gossip = Gossip(rounds, options.accelerate or False)
+    if gossip.accelerate and gossip.rounds < 2:
+        raise InputError(
+            f"--accelerate changes nothing with --gossip-rounds {gossip.rounds}; ask for 2 rounds "
+            "or more"
+        )
+    return gossip
+
+
+def _noise_pairs(answer: PlanAnswer, gossip: Gossip) -> str:
+    """A table of the plan, the baselines and other noise pairs, with their predicted errors."""
+    many = answer.plan.topology.users > plan_output.MANY_USERS
+    rows = []
+    for row in answer.noise_pair_rows(gossip, () if many else _RATIOS):
+        sigma = row.plan.sigma_cor
+        if isinstance(sigma, float):
+            correlated = rounded_up(sigma)
+        else:
+            # the uniform noise of the same total variance
+            correlated = f"~{rounded_up(float(np.sqrt(np.mean(np.square(sigma)))))}"
+        noise = rounded_up(row.plan.sigma_cdp), correlated
+        rows.append([row.name, *noise, rounded_up(row.relative_error)])
+    header = ["noise pair", "sigma_cdp", "sigma_cor", "predicted error"]
+    return (
+        "Other noise pairs within the same budget (predicted error relative to central DP, from "
+        f"the noise alone):\n{table(header, rows)}"
+    )

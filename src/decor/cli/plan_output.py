@@ -1,0 +1,107 @@
+"""What `decor plan`, `decor account` and `decor federation check` print about a plan."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+
+from decor.privacy.answer import AdversaryRow, PlanAnswer, note_on_parts
+from decor.text import rounded_up, table
+
+from .terminal import write_json
+
+MANY_USERS = 2000
+"""Above this number of users the tables of users and of noise pairs are left out: too slow."""
+_LISTED = 20
+"""Users in the table of users."""
+_COALITION = 8
+"""Members of a coalition that a table names."""
+
+
+def show(
+    answer: PlanAnswer,
+    options: argparse.Namespace,
+    last_table: Callable[[], str] | None = None,
+) -> None:
+    """Prints and draws a plan as the options ask: `--json` and `--plot`.
+
+    Args:
+        answer: The plan and its guarantee.
+        options: The parsed options.
+        last_table: Makes a table to print below the others; called only if tables are printed.
+    """
+    rows = [] if options.json and not options.plot else answer.adversary_rows()
+    if options.json:
+        write_json(answer.to_json())
+    else:
+        print(_heading(answer))
+        print(_users(answer), end="")
+        print(adversary_table(rows, answer.guarantee.delta, "user "))
+        if last_table is not None:
+            print(last_table())
+    if options.plot is not None:
+        from decor.results import plots
+
+        plots.plan_figure(answer, rows, options.plot)
+        if not options.json:
+            print(f"\nwrote {options.plot}")
+
+
+def noise_lines(sigma_cdp: float, correlated: str, place: str = "on each edge") -> list[str]:
+    return [
+        f"  sigma_cdp  {rounded_up(sigma_cdp):>10}  independent noise of every user",
+        f"  sigma_cor  {correlated:>10}  noise shared {place}, cancelled by the neighbour",
+    ]
+
+
+def adversary_table(rows: Iterable[AdversaryRow], delta: float, prefix: str = "") -> str:
+    """A table of what each adversary learns; `prefix` precedes the most exposed user's name."""
+    cells = []
+    for row in rows:
+        more = ", ..." if len(row.coalition) > _COALITION else ""
+        to = f", to {', '.join(row.coalition[:_COALITION])}{more}" if row.coalition else ""
+        cells.append([str(row.adversary), row.epsilon_text(), prefix + row.most_exposed + to])
+    lines = table(["adversary", "epsilon", "most exposed"], cells)
+    return f"Who learns what (epsilon at delta {delta:g}):\n{lines}\n"
+
+
+def _heading(answer: PlanAnswer) -> str:
+    plan, guarantee = answer.plan, answer.guarantee
+    sigma = plan.sigma_cor
+    if isinstance(sigma, float):
+        noise = noise_lines(plan.sigma_cdp, rounded_up(sigma))
+    else:
+        low, high = (rounded_up(pick(sigma, default=0.0)) for pick in (min, max))
+        noise = noise_lines(plan.sigma_cdp, f"{low} to {high}", "by edge (--json lists them)")
+    units = plan.exposure.units(plan.topology)
+    what = "users" if plan.exposure.unit == "user" else "records"
+    lines = [
+        f"{plan.topology.description}; {plan.exposure.steps:,} steps, clip {plan.exposure.clip:g}",
+        *noise,
+        "",
+        str(guarantee),
+        f"delta x {units:,} {what} = {guarantee.delta * units:.2g}: the expected number of {what} "
+        "for which the guarantee may fail.",
+        *(f"Warning: {note}" for note in answer.warnings),
+    ]
+    if not plan.topology.is_connected:
+        lines.append(note_on_parts(plan.topology))
+    return "\n".join(lines) + "\n"
+
+
+def _users(answer: PlanAnswer) -> str:
+    """The most exposed users, where users have names or differ in their number of examples."""
+    topology, exposure = answer.plan.topology, answer.plan.exposure
+    records = exposure.records_of(topology) if exposure.unit == "example" else ()
+    if topology.users > MANY_USERS or (topology.labels is None and len(set(records)) < 2):
+        return ""
+    cells = []
+    # stable: users with equal epsilon stay in the order of the graph
+    for row in sorted(answer.user_rows(), key=lambda row: -row.epsilon)[:_LISTED]:
+        count = [] if row.records is None else [f"{row.records:,}"]
+        cells.append([row.name, *count, rounded_up(row.epsilon)])
+    header = ["user", *(["records"] if records else []), "epsilon"]
+    left = topology.users - len(cells)
+    more = f"\n  and {left} less exposed (--json lists all users)" if left else ""
+    against = answer.guarantee.adversary
+    return f"Each user, against {against}:\n{table(header, cells)}{more}\n\n"

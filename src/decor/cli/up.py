@@ -1,0 +1,156 @@
+"""`decor up`: a whole federation on this machine, each user in its own process."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import decor
+from decor import progress
+from decor.errors import InputError
+from decor.text import table
+
+from . import options as opt
+from .node import require_libraries
+from .terminal import guarantee_json, write_json
+
+if TYPE_CHECKING:
+    from decor.federation.federation import Federation
+
+_EXAMPLE = """examples:
+  decor federation new --task breast-cancer --users 8 --epsilon 10 --output trial
+  decor up trial/federation.toml
+  # kills ulm after its 20th message, and restarts it:
+  decor up trial/federation.toml --output again --crash ulm@20"""
+
+
+def add_to(commands: Any) -> None:
+    help = "run a whole federation on this machine, to try it out"
+    parser = opt.add_command(commands, "up", run, help, _EXAMPLE)
+    file = "federation file written by decor federation new --task, with keys and data beside it"
+    parser.add_argument("file", metavar="FILE", help=file)
+    output = "folder for ledgers, logs and runs (default: run, beside the file)"
+    parser.add_argument("--output", metavar="DIR", help=output)
+    crash = "kill the user NAME after STEP messages, and restart it; can be repeated"
+    parser.add_argument("--crash", action="append", default=[], metavar="NAME@STEP", help=crash)
+    opt.add_json(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    require_libraries()
+    from decor.federation.federation import Federation
+
+    file = Path(options.file)
+    federation = Federation.read(file)
+    crashes = _crashes(options.crash, federation)
+    steps, members = federation.exposure.steps, federation.members
+    output = Path(options.output or file.parent / "run")
+
+    # after the options are checked: this loads torch
+    from decor.federation.local_federation import LocalFederation
+    from decor.federation.terms import Terms
+
+    def on_status(nodes: list[dict[str, Any]]) -> None:
+        slowest = min((each["step"] for each in nodes), default=0)
+        progress.report(f"{len(nodes)} of {len(members)} users running", slowest, steps)
+
+    # before any process starts: a missing key or file is one error here, and not one per user
+    identities, tasks = _keys_and_tasks(federation, file.parent)
+    terms = Terms.of(federation)
+    local = LocalFederation(terms, identities, tasks, output, crashes, _print_error, on_status)
+    runs = local.run()
+    progress.report("")
+    metrics = _average_metrics(federation, tasks, runs)
+    # a user that missed steps has spent less: the guarantee for all is that of the longest run
+    guarantee = max(runs, key=lambda run: run.steps_taken).guarantee
+    if options.json:
+        users = [
+            {
+                "name": member.name,
+                "messages": run.steps_taken,
+                "missed": run.manifest["steps_missed"],
+                "metrics": run.metrics,
+            }
+            for member, run in zip(members, runs, strict=True)
+        ]
+        write_json(
+            {
+                "users": users,
+                "metrics": metrics,
+                **guarantee_json(guarantee),
+                "statement": str(guarantee),
+                "output": str(output),
+            }
+        )
+        return
+    graph = federation.topology.description
+    print(f"{federation.name}: {len(members)} users, {steps} steps on {graph}")
+    rows = [_row(member.name, run) for member, run in zip(members, runs, strict=True)]
+    print(table(["user", "messages", "steps missed", "test accuracy"], rows))
+    if "accuracy" in metrics:
+        accuracy = f"{metrics['accuracy']:.1%}"
+        print(f"\nThe average of all models is right on {accuracy} of the public test records.")
+    print(f"{guarantee}\n\nwrote {output}: a folder, a ledger and a log for each user")
+
+
+def _crashes(texts: list[str], federation: Federation) -> dict[int, int]:
+    """User number -> number of messages after which it is killed."""
+    names = [member.name for member in federation.members]
+    crashes = {}
+    for text in texts:
+        name, at, step = text.rpartition("@")
+        # a user that has sent its last message has nothing left to restart for
+        last = federation.exposure.steps
+        if not at or name not in names or not step.isdecimal() or not 0 < int(step) < last:
+            raise InputError(
+                f"--crash {text!r} is not NAME@STEP with a user's name and a step before the "
+                f"last, such as {names[0]}@20"
+            )
+        crashes[names.index(name)] = int(step)
+    return crashes
+
+
+def _keys_and_tasks(federation: Federation, folder: Path) -> tuple[list[Any], list[decor.Task]]:
+    """The keys and data of all users, from where `decor federation new --task` wrote them."""
+    from decor.learning import own_data
+    from decor.net.identity import Identity
+
+    identities = [Identity.load(folder / "keys" / f"{m.name}.key") for m in federation.members]
+    test = own_data.read(folder / "test.npz") if (folder / "test.npz").exists() else None
+    shards = [own_data.read(folder / "data" / f"{m.name}.npz") for m in federation.members]
+    return identities, [federation.task(shard, test, user=k) for k, shard in enumerate(shards)]
+
+
+def _average_metrics(
+    federation: Federation, tasks: list[decor.Task], runs: list[decor.Run]
+) -> dict[str, float]:
+    """Metrics of the average of all models.
+
+    They are extra: if they cannot be measured, the training has still succeeded.
+    """
+    from decor.federation.peers import combine
+
+    # tasks differ in their shards alone: model and test data are the federation's
+    task = replace(tasks[0], shards=[task.shards[0] for task in tasks])
+    manifest = runs[0].manifest | {"task": {"name": federation.name, "users": len(runs)}}
+    try:
+        return dict(combine(task, federation.plan, runs, manifest).metrics)
+    except (decor.DecorError, RuntimeError, MemoryError) as problem:
+        _print_error(
+            f"all users have finished, but their average model could not be measured: {problem}"
+        )
+        return {}
+
+
+def _print_error(sentence: str) -> None:
+    progress.report("")
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def _row(name: str, run: decor.Run) -> list[str]:
+    accuracy = run.metrics.get("accuracy")
+    shown = "" if accuracy is None else f"{accuracy:.1%}"
+    return [name, str(run.steps_taken), str(run.manifest["steps_missed"]), shown]

@@ -1,0 +1,227 @@
+"""A neighbour as this user sees it: its connection, its messages, and their common secrets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from decor.noise.agreement import EdgeSecret
+
+from . import transport
+from .messages import Alive, Done
+from .session import Session
+
+Values = bytes | memoryview
+"""The parameters of a model as they travel: little-endian, without a header."""
+CLOSING_SECONDS = 1.0
+"""How long a connection that ends may take to send its last bytes."""
+HELD = 3
+"""Models of one neighbour that are kept until they are used."""
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A user that shares an edge with this one.
+
+    `dials`: whether this side dials. `is_lower`: whether this side has the lower number.
+    """
+
+    number: int
+    name: str
+    public: bytes
+    address: str
+    dials: bool
+    is_lower: bool
+
+
+class Connection:
+    """One TLS connection: its session, and bytes of the session that are not written yet."""
+
+    def __init__(self, session: Session, writer: asyncio.StreamWriter) -> None:
+        self.session, self._writer = session, writer
+        self._unsent: deque[Values] = deque()
+        self._more = asyncio.Event()
+
+    def flush(self) -> int:
+        """Queues the session's output; returns how many bytes wait to be sent."""
+        self._unsent.extend(self.session.parts())
+        self._more.set()
+        return sum(map(len, self._unsent))
+
+    def close(self, reason: str, patience: float = CLOSING_SECONDS) -> None:
+        """Queues a Bye; aborts after `patience` seconds, whether or not it could be sent."""
+        self.session.close(reason)
+        self.flush()
+        # the other side may never read: its socket must not stay open for that
+        asyncio.get_running_loop().call_later(patience, transport.abort, self._writer)
+
+    async def write_all(self) -> None:
+        """Writes what is queued, until the session is over; then closes the connection."""
+        with suppress(OSError):
+            while True:
+                while self._unsent:
+                    whole = memoryview(self._unsent.popleft())
+                    # one piece at a time, so that little is encrypted but not yet sent
+                    for first in range(0, len(whole), transport.WRITE_BYTES):
+                        self._writer.write(whole[first : first + transport.WRITE_BYTES])
+                        await self._writer.drain()
+                if self.session.is_over:
+                    self._writer.close()
+                    return
+                self._more.clear()
+                await self._more.wait()
+
+
+class Inbox:
+    """Models of one neighbour that wait for their round: the latest `HELD` of them.
+
+    While it holds any, nothing more is read from the neighbour: TCP makes the sender wait.
+    """
+
+    def __init__(self) -> None:
+        self._models: dict[tuple[int, int], Values] = {}
+        self._empty = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def put(self, step: int, round_: int, values: Values) -> None:
+        self._empty.clear()
+        self._models[step, round_] = values
+        # bounds the memory that one neighbour can take
+        while len(self._models) > HELD:
+            del self._models[min(self._models)]
+
+    def has(self, step: int, round_: int) -> bool:
+        """Whether a round's model is here, or a later one of this step or the next.
+
+        A neighbour that is two steps ahead does not take part in this round.
+        """
+        return any((step, round_) <= at < (step + 2, 0) for at in self._models)
+
+    def take(self, step: int, round_: int) -> Values | None:
+        """Removes and returns the model of a round; None if there is none."""
+        values = self._models.pop((step, round_), None)
+        self._update()
+        return values
+
+    def drop_before(self, step: int) -> None:
+        """Removes models of earlier steps."""
+        self._models = {at: values for at, values in self._models.items() if at[0] >= step}
+        self._update()
+
+    def clear(self) -> None:
+        self._models.clear()
+        self._update()
+
+    async def wait_until_empty(self) -> None:
+        """Returns when the inbox has become empty, or its connection has ended."""
+        await self._empty.wait()
+
+    def release_reader(self) -> None:
+        """Wakes the reader of a connection that has ended; the next reader has its own event."""
+        self._empty.set()
+        self._empty = asyncio.Event()
+
+    def _update(self) -> None:
+        if not self._models:
+            self._empty.set()
+
+
+@dataclass
+class ConnectionState:
+    """Whether a neighbour is connected. Only `Connections` writes it; others read it."""
+
+    connection: Connection | None = None
+    is_open: bool = False
+    """Both ends have agreed on a secret, so that models may be sent."""
+    opened: int = 0
+    """How often it has been open."""
+    down_since: float = 0.0
+    problem: str = "has not been reached yet"
+
+
+@dataclass
+class Link:
+    """One neighbour. Only `Peer` writes these fields; `Connections` writes `conn`.
+
+    `Connections` reads two of them: a neighbour that is `done` is not dialled again, and a
+    neighbour whose `inbox` is not empty is not read from.
+    """
+
+    neighbour: Neighbour
+    conn: ConnectionState = field(default_factory=ConnectionState)
+    inbox: Inbox = field(default_factory=Inbox)
+    absent: bool = False
+    """It has been waited for; not again before it is back."""
+    silent: bool = False
+    """It was connected and sent nothing; it is not waited for before it does."""
+    done: bool = False
+    """It has its model, and needs no neighbour any more."""
+    heard_at: float = 0.0
+    """When it connected, or last sent anything."""
+    their_step: int = 0
+    """Its first step without a message, when it connected."""
+    step_start: tuple[int, Values] | None = None
+    """(step, model) that it began a step with; a user that is behind continues from there."""
+    secrets: list[tuple[int, EdgeSecret]] = field(default_factory=list)
+    """(first step, secret), in order of the steps."""
+    tags: tuple[dict[int, bytes], dict[int, bytes]] = field(default_factory=lambda: ({}, {}))
+    """Noise tags of the last two steps: this side's and the other side's."""
+
+    @property
+    def is_open(self) -> bool:
+        return self.conn.is_open
+
+    @property
+    def open_connection(self) -> Connection | None:
+        """The connection, if anything can be sent: a Bye may be among the bytes just read."""
+        connection = self.conn.connection
+        usable = connection is not None and self.is_open and not connection.session.is_over
+        return connection if usable else None
+
+    def send(self, word: Alive | Done) -> None:
+        if (connection := self.open_connection) is not None:
+            connection.session.send(word)
+            connection.flush()
+
+    def status(self) -> dict[str, Any]:
+        """As `decor status` shows it."""
+        return {
+            "name": self.neighbour.name,
+            "here": self.is_open,
+            "done": self.done,
+            "connections": self.conn.opened,
+            "problem": None if self.is_open or self.done else self.conn.problem,
+        }
+
+    def key(self, step: int) -> bytes | None:
+        """The step's key, of the newest secret that both use by then; None without a secret."""
+        usable = [held for held in self.secrets if held[0] <= step]
+        if not usable:
+            return None
+        # a secret that was replaced is erased: it must not outlive its use
+        self.secrets = [held for held in self.secrets if held[0] >= usable[-1][0]]
+        return usable[-1][1].key(step)
+
+    def add_secret(self, first_step: int, secret: EdgeSecret) -> None:
+        """Uses `secret` from `first_step` on, instead of secrets that would begin then or later."""
+        # no step is left that would use the others
+        earlier = [held for held in self.secrets if held[0] < first_step]
+        self.secrets = [*earlier, (first_step, secret)]
+
+    def noise_cancels(self, step: int, side: int, tag: bytes) -> bool:
+        """Keeps the tag of a step's noise, of this side (0) or the other (1).
+
+        Returns False if both are known and differ.
+        """
+        tags = self.tags[side]
+        tags[step] = tag
+        # neighbours that share a round are at most one step apart
+        while len(tags) > 2:
+            del tags[min(tags)]
+        other = self.tags[1 - side].get(step)
+        return other is None or other == tag

@@ -1,0 +1,39 @@
+"""The command in a process of its own."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+COMMAND = [str(Path(sys.executable).parent / "decor")]
+
+
+def run(*arguments, check=0, command=COMMAND, **kwargs):
+    """Runs the command to its end, which has the exit status `check`."""
+    done = subprocess.run(
+        [*command, *map(str, arguments)], capture_output=True, text=True, timeout=240, **kwargs
+    )
+    assert done.returncode == check, done.stderr
+    assert "Traceback" not in done.stderr
+    if check == 2:
+        assert done.stdout == "" and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    return done
+
+
+def start(*arguments):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([*COMMAND, *map(str, arguments)], **pipes)
+
+
+def wait_for(path, process, seconds=120):
+    end = time.monotonic() + seconds
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end, f"{path} did not appear"
+        time.sleep(0.02)
+
+
+TRAIN = (
+    "train --task breast-cancer --topology ring --users 16 --epsilon 10 --delta 1e-5 --steps 40 "
+    "--clip 1 --adversary eavesdropper --learning-rate 0.1"
+).split()

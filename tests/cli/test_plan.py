@@ -1,0 +1,82 @@
+"""`decor plan` answers as the library does."""
+
+import json
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+import decor
+from decor import Adversary, Budget, Exposure
+
+from .commands import run
+
+EXPOSURE, BUDGET = Exposure(1.0, 1000), Budget(3.0, 1e-5)
+
+
+def test_plan_answers_as_the_library_does():
+    line = "plan --topology torus --users 16 --epsilon 3 --adversary curious --json"
+    answer = json.loads(run(*line.split()).stdout)
+    plan = decor.calibrate(decor.torus(4, 4), EXPOSURE, Adversary.curious(), BUDGET)
+    guarantee = plan.guarantee()
+    assert (answer["sigma_cdp"], answer["sigma_cor"]) == (plan.sigma_cdp, plan.sigma_cor)
+    assert answer["epsilon"] == guarantee.epsilon and answer["exact"] is True
+    assert answer["per_user_epsilon"] == guarantee.per_user.tolist()
+    assert answer["delta"] == 1e-5 and answer["adversary"] == "curious"
+    assert answer["worst_user"] == guarantee.worst_user
+    assert answer["worst_coalition"] == list(guarantee.worst_coalition)
+
+
+def test_tables_show_noise_guarantee_adversaries_and_baselines(here):
+    out = here("plan", "--epsilon", 3).stdout
+    assert "sigma_cdp" in out and "sigma_cor" in out and "(3, 1e-05)-SecLDP over 1,000 steps" in out
+    assert all(name in out for name in ("eavesdropper", "curious", "everyone"))
+    assert "central DP" in out and "local DP" in out
+    assert max(map(len, out.splitlines())) < 200
+
+
+def test_gossip_changes_the_default_noise_pair_and_the_errors_but_no_epsilon(here, ask):
+    answer = ask("plan --epsilon 3 --gossip-rounds 8 --accelerate")
+    setting = decor.ring(16), EXPOSURE, Adversary.curious(), BUDGET
+    plan = decor.calibrate(*setting, gossip_rounds=8, accelerate=True)
+    assert (answer["sigma_cdp"], answer["sigma_cor"]) == (plan.sigma_cdp, plan.sigma_cor)
+    fixed = "plan --epsilon 3 --ratio 200 --gossip-rounds".split()
+    one, eight = (here(*fixed, rounds).stdout.split("Other noise pairs") for rounds in (1, 8))
+    assert one[0] == eight[0], "a fixed noise pair and its epsilons"
+    assert one[1] != eight[1] and "ratio 1000" in eight[1], "the predicted errors"
+
+
+def test_the_default_adversary_is_a_curious_user(here, ask):
+    for line in ("plan --epsilon 3", "account --sigma-cdp 9 --sigma-cor 9"):
+        assert ask(line)["adversary"] == "curious"
+    alone = here(*"plan --epsilon 3 --topology path --users 1".split(), check=2).stderr
+    assert "choose eavesdropper or everyone" in alone
+
+
+def test_noise_by_edge_comes_with_its_edges(ask, tmp_path):
+    path = tmp_path / "ba.gml"
+    nx.write_gml(nx.barabasi_albert_graph(12, 2, seed=1), path)
+    answer = ask("plan --epsilon 3 --edges optimal --graph", path)
+    assert len(answer["sigma_cor"]) == len(answer["edges"]) == 20 and answer["epsilon"] <= 3.0
+
+
+def test_a_fragile_graph_gets_a_warning(here, ask):
+    out = here(*"plan --epsilon 3 --adversary colluding:2".split()).stdout
+    assert "Warning: ring(16)" in out and "can isolate user 0" in out
+    assert "random_regular(16, degree=4)" in out
+    answer = ask("plan --epsilon 3 --adversary colluding:2")
+    assert len(answer["warnings"]) == 1 and answer["sigma_cor"] == 0
+
+
+def test_a_large_delta_is_refused_before_anything_is_made_unless_it_is_allowed(here, ask):
+    answer = ask("plan --epsilon 3 --delta 1/100000")
+    assert answer["delta"] == 1e-5 and answer["expected_failures"] == pytest.approx(16e-5)
+    train = "train --task digits --learning-rate 1 --output x"
+    for line in ("plan", "compare --output y", "audit", train):
+        wrong = here(*line.split(), "--epsilon", 3, "--delta", "1/40", check=2).stderr
+        assert "delta 0.025 is too large for 16 users: at most 0.001" in wrong
+        assert "1e-05" in wrong and "--any-delta" in wrong
+    assert not Path("x").exists() and not Path("y").exists()
+    large = ask("plan --epsilon 3 --delta 0.5 --any-delta")
+    assert large["delta"] == 0.5 and large["expected_failures"] == 8
+    assert ask("account --sigma-cdp 9 --sigma-cor 9 --delta 0.5")["delta"] == 0.5

@@ -1,0 +1,224 @@
+"""The command `decor` with a fault: killed at a chosen point of a step, a wrong clock, a full disk.
+
+    python fault_injection.py '{"kill": "before record", "step": 5}' node trial.toml --identity ...
+
+The real command runs: one function is wrapped, and everything else is as it is.
+`python fault_injection.py serve` loads everything once and then forks a process for each line of
+JSON on its standard input (see `trial_federation.ForkServer`), which saves the seconds that loading
+torch takes. Faults, as keys of a dictionary:
+
+    kill, step    where and when to be killed: a key of `POINTS`, and the first step for it
+    routes        address in the file -> address that is dialled instead, where a proxy listens
+    clock         seconds by which `time.time` jumps forth and back, at every call
+    calls         other values for the constants of `decor.net.connections`
+    bytes         how long a file may become
+"""
+
+import asyncio
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import time
+import traceback
+
+from decor.net.messages import HEADER, Model
+
+POINTS = {
+    "before record": ("record", 0),
+    "after record": ("record", 1),
+    "before the first send": ("sends", 0),
+    "within the first send": ("sends", 0.5),
+    "between two sends": ("sends", 1),
+    "after the last send": ("sends", 2),
+    "while mixing": ("exchange", 1),
+    "before the end": ("end", 0),
+    "after the end": ("end", 1),
+    "before the model is saved": ("save", 0),
+    "after the model is saved": ("save", 1),
+}
+"""Where to be killed: in which function, and after how many calls of it (0: before the first)."""
+
+
+def kill_self():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def inject(fault):
+    """Prepares this process for its fault."""
+    if "kill" in fault:
+        what, count = POINTS[fault["kill"]]
+        {"record": _record, "sends": _sends, "exchange": _exchange, "end": _end, "save": _save}[
+            what
+        ](count, fault.get("step"))
+    if "routes" in fault:
+        from decor.net import transport
+
+        dial = transport.dial
+        transport.dial = lambda address, tls: dial(fault["routes"].get(address, address), tls)
+    if "clock" in fault:
+        now = time.time
+        time.time = lambda: now() + random.choice((-1, 0, 1)) * fault["clock"]
+    for name, seconds in fault.get("calls", {}).items():
+        from decor.net import connections
+
+        assert hasattr(connections, name), name
+        setattr(connections, name, seconds)
+    if "bytes" in fault:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (fault["bytes"], fault["bytes"]))
+
+
+def _kill_around(owner, name, after, applies):
+    """Kills this process before or after a call that `applies`."""
+    real = getattr(owner, name)
+
+    def wrapped(*given, **named):
+        is_the_one = applies(*given)
+        if is_the_one and not after:
+            kill_self()
+        found = real(*given, **named)
+        if is_the_one:
+            kill_self()
+        return found
+
+    setattr(owner, name, wrapped)
+
+
+def _record(after, step):
+    from decor.net.ledger import Ledger
+
+    _kill_around(Ledger, "record", after, lambda self, run, at, message: at >= step)
+
+
+def _end(after, _):
+    from decor.net.ledger import Ledger
+
+    _kill_around(Ledger, "end", after, lambda *_: True)
+
+
+def _save(after, _):
+    from decor.results.run import Run
+
+    _kill_around(Run, "save", after, lambda *_: True)
+
+
+def _exchange(_, step):
+    """Between what was received in a round and its end."""
+    from decor.net.peer import Peer
+
+    real = Peer.exchange
+
+    async def wrapped(self, at, round_, values, tags=None):
+        found = await real(self, at, round_, values, tags)
+        if at >= step and found:
+            kill_self()
+        return found
+
+    Peer.exchange = wrapped
+
+
+def _sends(count, step):
+    """When so many neighbours' messages of the step have gone to the system; a half: the head of
+    the first without its body.
+    """
+    real, heads = asyncio.StreamWriter.write, []
+
+    def wrapped(self, data):
+        head = bytes(data[: HEADER.size + Model.fixed.size])
+        if (
+            len(head) == HEADER.size + Model.fixed.size
+            and HEADER.unpack_from(head)[0] == Model.kind
+        ):
+            at, round_ = Model.fixed.unpack_from(head, HEADER.size)
+            if at >= step and not round_:
+                if count == 0:
+                    kill_self()
+                heads.append(self)
+                real(self, data)
+                if count == 0.5:
+                    kill_self()
+                return
+        real(self, data)
+        if heads and heads[-1] is self and len(heads) == count:
+            kill_self()
+
+    asyncio.StreamWriter.write = wrapped
+
+
+def serve():
+    """Forks a process for every line; answers with its number, or with the exit codes of those that
+    have ended.
+    """
+    _preload()
+    children = set()
+    print(json.dumps("ready"), flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if asked == "reap":
+            codes = {}
+            for pid in list(children):
+                done, result = os.waitpid(pid, os.WNOHANG)
+                if done:
+                    children.discard(pid)
+                    codes[pid] = os.waitstatus_to_exitcode(result)
+            print(json.dumps(codes), flush=True)
+            continue
+        pid = os.fork()
+        if not pid:
+            _run_child(asked)
+        children.add(pid)
+        print(json.dumps(pid), flush=True)
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _run_child(asked):
+    code = 1
+    try:
+        for descriptor, path in ((0, os.devnull), (1, asked["out"]), (2, asked["err"])):
+            opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            os.dup2(opened, descriptor)
+            os.close(opened)
+        code = run(asked["fault"], asked["arguments"])
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _preload():
+    """Everything that a node loads, and its compiled functions."""
+    import numpy as np
+
+    import decor.cli.main
+    import decor.cli.node
+    import decor.federation.federation
+    import decor.federation.node
+    import decor.federation.operator
+    import decor.learning.own_data
+    from decor.noise.grid import Grid
+
+    graph = decor.ring(3)
+    assert graph.is_connected  # what looks loads it
+    grid = Grid.of(1.0, (1.0,) * 3, graph.edges, 3, 1.0, 8, 10)
+    grid.add_noise(np.zeros(8), os.urandom(32), [(os.urandom(32), grid.multiples[0])])
+
+
+def run(fault, arguments):
+    from decor.cli.main import main
+
+    inject(fault)
+    return main(arguments)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        serve()
+    else:
+        sys.exit(run(json.loads(sys.argv[1]), sys.argv[2:]))

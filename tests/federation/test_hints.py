@@ -1,0 +1,61 @@
+"""Hints about a federation are true."""
+
+from federation_files import TEXT
+
+import decor
+from decor.federation.federation import Federation
+from decor.federation.hints import edges_to_add, hints, steady_ratio
+
+
+def test_hints_are_true():
+    federation = Federation.parse(TEXT.replace('"curious"', '"eavesdropper"'))
+    said = hints(federation, most=9)
+    assert ('privacy.adversary = "curious" holds that to 3') in said[
+        0
+    ] and "ulm and jena together can isolate bonn" in said[1]
+    assert "With the edges bonn-kiel, ulm-jena as well" in said[1]
+    better = Federation.parse(
+        TEXT.replace('"curious"', '"eavesdropper"').replace('"ring"', '"complete"')
+    )
+    q = decor.Adversary.colluding(2)
+    assert (
+        better.guarantee(q).epsilon
+        < federation.guarantee(q).epsilon
+        == federation.guarantee(decor.Adversary.everyone()).epsilon
+    )
+    assert (
+        "Half the steps (100)" in said[-2]
+        and "Half the budget" in said[-1]
+        and len(hints(federation)) == 3
+    )
+
+
+def test_a_complete_graph_gets_no_hint_about_edges_and_a_small_ratio_none_about_absence():
+    complete = Federation.parse(
+        TEXT.replace('"ring"', '"complete"').replace("epsilon", "ratio = 100\nepsilon")
+    )
+    assert all("isolate" not in hint and "away" not in hint for hint in hints(complete, most=9))
+    large = Federation.parse(TEXT.replace("epsilon", "ratio = 1e6\nepsilon"))
+    said = next(hint for hint in hints(large, most=9) if "away" in hint)
+    assert (
+        "the independent noise of 250,000 steps" in said
+        and "privacy.ratio = 200 makes that 50 steps" in said
+    )
+    assert steady_ratio(4, 200) == 200
+
+
+def test_a_local_plan_is_told_which_edges_would_free_it():
+    fragile = Federation.parse(TEXT.replace('"ring"', '"star"'))
+    said = hints(fragile)[0]
+    assert "A user can be isolated by one user, so all noise is independent" in said
+    assert "With the edges ulm-kiel, ulm-jena as well, the same budget takes sigma_cdp" in said
+
+
+def test_edges_are_added_where_somebody_can_call():
+    assert edges_to_add(decor.ring(8), 3) == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    assert edges_to_add(decor.complete(4), 3) == [] and edges_to_add(decor.star(4), 2) == [
+        (1, 2),
+        (1, 3),
+    ]
+    assert (1, 2) not in edges_to_add(decor.star(4), 2, frozenset({1, 2}))
+    assert edges_to_add(decor.star(4), 2, frozenset({1, 2, 3})) == []

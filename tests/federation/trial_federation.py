@@ -1,0 +1,368 @@
+"""Users of a trial federation as real processes, with a recording proxy on every edge, and what
+must hold after any fault.
+
+with ForkServer() as fork_server, Trial(folder, fork_server) as trial:
+    trial.start()
+    trial.reached("bonn", 5)
+    trial.kill("ulm")
+    trial.start("ulm")
+    trial.finished()
+    trial.check()
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "net"))
+
+from proxy import Proxy, second_messages  # noqa: E402
+
+from decor.cli.trial import TOWNS  # noqa: E402
+from decor.errors import InputError  # noqa: E402
+from decor.federation.federation import Federation, Member, Model, Network, Privacy, Training  # noqa: E402
+from decor.federation.spending import cost  # noqa: E402
+from decor.net import messages, status  # noqa: E402
+from decor.net.identity import Identity  # noqa: E402
+from decor.net.ledger import Ledger  # noqa: E402
+from decor.net.transport import free_ports  # noqa: E402
+
+SCRIPT = Path(__file__).with_name("fault_injection.py")
+PATIENCE = 60.0
+"""Seconds that anything may take on a machine that is busy with other things."""
+EPSILON = 10.0
+FEATURES = 4
+
+
+def until(condition, what="it", seconds=PATIENCE):
+    """What a condition gives when it is met."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"{what} has not happened after {seconds:g} s")
+        time.sleep(0.02)
+    return found
+
+
+class ForkServer:
+    """A process that has loaded everything, and forks the command `decor` with any arguments in a
+    moment.
+    """
+
+    def __enter__(self):
+        self.codes = {}
+        self._process = subprocess.Popen(
+            [sys.executable, SCRIPT, "serve"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._answer() == "ready"
+        return self
+
+    def __exit__(self, *_):
+        self._process.stdin.close()  # it kills the processes that are left
+        self._process.wait(PATIENCE)
+        self._process.stdout.close()
+
+    def start(self, fault, arguments, out, err):
+        return self._ask({"fault": fault, "arguments": arguments, "out": str(out), "err": str(err)})
+
+    def code(self, pid):
+        """How a process has ended; None: it has not."""
+        self.codes.update({int(each): code for each, code in self._ask("reap").items()})
+        return self.codes.get(pid)
+
+    def _ask(self, what):
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self):
+        return json.loads(self._process.stdout.readline())
+
+
+class Trial:
+    """A federation in a folder.
+
+    Its users are the first towns of `TOWNS`; of two neighbours the later one dials.
+    """
+
+    def __init__(
+        self,
+        folder,
+        fork_server,
+        users=4,
+        topology="ring",
+        steps=30,
+        rounds=1,
+        timeout=2.0,
+        quorum=0.5,
+        patience=60.0,
+        pace=0.0,
+        proxied=True,
+        name="trial",
+        identities=None,
+    ):
+        self.folder, self.fork_server, self.pace = folder, fork_server, pace
+        self.names = list(TOWNS[:users])
+        self.identities = identities or {name: Identity.new() for name in self.names}
+        self.ports = dict(zip(self.names, free_ports(users), strict=True))
+        self.federation = Federation(
+            name=name,
+            privacy=Privacy(epsilon=EPSILON, delta=1e-5, adversary="eavesdropper"),
+            training=Training(
+                steps=steps,
+                clip=1.0,
+                learning_rate=0.1,
+                gossip_rounds=rounds,
+                final_gossip_rounds=1,
+            ),
+            model=Model(kind="logistic", features=FEATURES),
+            network=Network(topology=topology, timeout=timeout, quorum=quorum, patience=patience),
+            members=tuple(
+                Member(n, self.address(n), self.identities[n].public) for n in self.names
+            ),
+        )
+        self.steps = steps
+        self.file = folder / f"{name}.toml"
+        self.file.write_text(self.federation.to_toml())
+        self.model_bytes = self.federation.model_bytes
+        edges = self.federation.topology.edges.tolist() if proxied else []
+        self.edges = [(self.names[high], self.names[low]) for low, high in edges]
+        self.places = {}
+        self.pids, self.killed, self.commands = {}, dict.fromkeys(self.names, 0), {}
+        rng = np.random.default_rng(0)
+        for each in self.names:
+            if not self.path(each, "key").exists():
+                self.identities[each].save(self.path(each, "key"))
+            X = rng.normal(size=(20, FEATURES))
+            np.savez(folder / f"{each}.npz", X=X, y=(X[:, 0] > 0).astype(int))
+
+    def __enter__(self):
+        self._stack = ExitStack()
+        self.proxies = {}
+        for dialler, listener in self.edges:
+            ends = self.identities[dialler], self.identities[listener]
+            proxy = Proxy(*ends, self.address(listener), self.model_bytes, (dialler, listener))
+            self.proxies[dialler, listener] = self._stack.enter_context(proxy)
+            proxy.delay(self.pace)
+        return self
+
+    def __exit__(self, *_):
+        for name in self.names:
+            if self.alive(name):
+                self.signal(name, signal.SIGKILL)
+        until(lambda: not any(map(self.alive, self.names)), "everybody's end")
+        for command in self.commands.values():
+            command.wait(PATIENCE)
+        self._stack.close()
+
+    # what an operator does
+
+    def path(self, name, kind):
+        """Where a user keeps something; `places` says what lies elsewhere than in the trial's
+        folder.
+        """
+        return self.places.get((name, kind), self.folder) / f"{name}.{kind}"
+
+    def address(self, name):
+        return f"127.0.0.1:{self.ports[name]}"
+
+    def routes(self, name):
+        """Where a user has to dial to meet a proxy."""
+        return {
+            self.address(low): proxy.address
+            for (high, low), proxy in self.proxies.items()
+            if high == name
+        }
+
+    def arguments(self, name, *more, file=None):
+        paths = {
+            "identity": "key",
+            "data": "npz",
+            "ledger": "ledger",
+            "output": "run",
+            "log": "log",
+        }
+        given = [
+            word
+            for option, kind in paths.items()
+            for word in (f"--{option}", str(self.path(name, kind)))
+        ]
+        return ["node", str(file or self.file), *given, *more]
+
+    def start(self, *names, more=(), file=None, real=False, **fault):
+        """Starts users (all, unless some are named).
+
+        `real`: as the command itself, which works only for a user that dials no other.
+        """
+        for name in names or self.names:
+            assert not self.alive(name), name
+            arguments = self.arguments(name, *more, file=file)
+            if real:
+                assert not self.routes(name), f"{name} dials, and would not meet the proxies"
+                with (
+                    self.path(name, "out").open("ab") as out,
+                    self.path(name, "err").open("ab") as err,
+                ):
+                    command = subprocess.Popen(
+                        [sys.executable, "-m", "decor", *arguments], stdout=out, stderr=err
+                    )
+                self.commands[command.pid] = command
+                self.pids[name] = command.pid
+            else:
+                given = fault | {"routes": self.routes(name)}
+                self.pids[name] = self.fork_server.start(
+                    given, arguments, self.path(name, "out"), self.path(name, "err")
+                )
+
+    def hurry(self):
+        """What was kept slow, so that a fault comes in the middle, need not be slow any more."""
+        for proxy in self.proxies.values():
+            proxy.delay(0)
+
+    def back(self, name):
+        """Starts a user again, and lets all hurry as soon as it is among them."""
+        known = len(self.log(name))
+        self.start(name)
+        self.logged(name, "event=connected", after=known)
+        self.hurry()
+
+    def signal(self, name, number):
+        assert self.alive(name), name
+        os.kill(self.pids[name], number)
+
+    def kill(self, name):
+        self.signal(name, signal.SIGKILL)
+        assert self.ended(name) == -signal.SIGKILL
+
+    def code(self, name):
+        """How a user's process has ended; None: it has not."""
+        pid = self.pids[name]
+        return self.commands[pid].poll() if pid in self.commands else self.fork_server.code(pid)
+
+    def alive(self, name):
+        return name in self.pids and self.code(name) is None
+
+    def ended(self, name):
+        """Waits for a user's end; gives its exit code."""
+        code = until(
+            lambda: (self.code(name),) if self.code(name) is not None else None,
+            f"the end of {name}",
+        )[0]
+        if code == -signal.SIGKILL:
+            self.killed[name] += 1
+        return code
+
+    def finished(self, *names):
+        """Waits until users have come to their end in good order."""
+        for name in names or self.names:
+            code = self.ended(name)
+            assert code == 0, (
+                f"{name} ended with {code}: {self.log(name)[-2000:]} {self.errors(name)[-2000:]}"
+            )
+
+    # what can be seen
+
+    def status(self, name):
+        """What a node says of itself; {} if it does not answer."""
+        try:
+            return status.query(self.path(name, "ledger.socket"))
+        except InputError:
+            return {}
+
+    def reached(self, name, step):
+        """Waits until a user is at a step."""
+        until(lambda: self.status(name).get("step", -1) >= step, f"step {step} of {name}")
+
+    def moving(self, *names, steps=3):
+        """Waits until users have done a few more steps, or are at the end."""
+        for name in names:
+            self.reached(name, min(self.status(name).get("step", 0) + steps, self.steps))
+
+    def log(self, name):
+        file = self.path(name, "log")
+        return file.read_text() if file.exists() else ""
+
+    def errors(self, name):
+        file = self.path(name, "err")
+        return file.read_text() if file.exists() else ""
+
+    def logged(self, name, pattern, seconds=PATIENCE, after=0):
+        """Waits for a line in a user's log, not counting its first bytes; gives the line."""
+        lines = until(
+            lambda: [
+                line for line in self.log(name)[after:].splitlines() if re.search(pattern, line)
+            ],
+            f"{pattern!r} in the log of {name}",
+            seconds,
+        )
+        return lines[0]
+
+    def entries(self, name):
+        """Runs in a user's ledger, and (run, step) -> digest of the message: of a copy, so that its
+        owner is not disturbed.
+        """
+        copy = self.folder / "copies"
+        shutil.rmtree(copy, ignore_errors=True)
+        copy.mkdir()
+        for suffix in ("", "-wal"):
+            with suppress(FileNotFoundError):
+                shutil.copy(str(self.path(name, "ledger")) + suffix, str(copy / "ledger") + suffix)
+        with Ledger(copy / "ledger") as ledger:
+            rows = ledger._db.execute("SELECT run, step, digest FROM messages").fetchall()
+            entries = ledger.entries()
+        assert len({row[:2] for row in rows}) == len(rows)
+        return entries, {row[:2]: row[2] for row in rows}
+
+    def heard(self):
+        """Everything on the wire so far that is paid for: messages of a step in round 0."""
+        found = [record for proxy in self.proxies.values() for record in proxy.messages()]
+        found = [r for r in found if isinstance(r.message, messages.Model)]
+        return [r for r in found if r.message.round == 0 and r.message.step < self.steps]
+
+    def check(self, codes=None, allow=EPSILON):
+        """What must hold after every fault; `codes`: of whom another end than a good one was
+        expected.
+        """
+        heard = self.heard()
+        assert second_messages(heard) == []
+        digests = {
+            (r.sender, r.message.step): hashlib.sha256(r.message.values).digest() for r in heard
+        }
+        for name in self.names:
+            if name not in self.pids:
+                continue
+            code = self.code(name)
+            assert code in ((codes or {}).get(name, 0), None), (
+                name,
+                code,
+                self.errors(name)[-2000:],
+            )
+            for text in (self.log(name), self.errors(name)):
+                assert "Traceback" not in text and "Exception ignored" not in text, text[-4000:]
+            if code is None or not self.path(name, "ledger").exists():
+                continue
+            entries, rows = self.entries(name)
+            assert all(cost(entry).epsilon <= EPSILON for entry in entries)
+            assert sum(cost(entry).epsilon for entry in entries) <= allow
+            (run,) = [e.run for e in entries if e.federation == self.federation.digest] or [0]
+            kept = {step: digest for (of, step), digest in rows.items() if of == run}
+            left = {step: digest for (sender, step), digest in digests.items() if sender == name}
+            assert left.items() <= kept.items(), f"{name} has sent what is not in its ledger"
+            if self.proxies:
+                # a message that was kept, and whose connections were lost before it could be sent
+                lost = self.killed[name] + self.log(name).count("event=lost")
+                assert len(kept) - len(left) <= lost, (name, sorted(set(kept) - set(left)))
+        return digests

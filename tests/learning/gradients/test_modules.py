@@ -1,0 +1,90 @@
+"""The generic path: any module has the gradients of plain autograd."""
+
+import copy
+
+import pytest
+import torch
+from gradient_oracle import (
+    BUILT_IN,
+    F64,
+    OTHERS,
+    added_by,
+    assert_close,
+    batches_of,
+    clips,
+    dropping,
+    expected,
+    scattered,
+    seeded,
+    task,
+)
+from torch import nn
+
+import decor
+from decor.learning import losses
+from decor.learning.gradients import modules
+from decor.learning.gradients.dense_stack import Stack
+from decor.learning.gradients.modules import Modules
+from decor.learning.task import Task
+
+
+def test_records_that_do_not_fit_together_are_taken_in_turns(monkeypatch):
+    given = BUILT_IN["tanh"]()
+    gradients = Modules(given, F64)
+    blocks, batch = scattered(gradients, given.users), batches_of(given, "poisson")
+    wanted = added_by(gradients, blocks, batch, "example")
+    monkeypatch.setattr(modules, "_CHUNK", 1)
+    assert batch.rows.shape[1] > 1
+    assert_close(added_by(gradients, blocks, batch, "example"), wanted, 1e-13)
+
+
+@pytest.mark.parametrize("kind", ["poisson", "fixed", "all"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_any_module_has_the_gradients_of_autograd(name, kind):
+    given = OTHERS[name]()
+    assert Stack.of(given.model, given.loss, given.shards[0][0].shape[1:]) is None
+    gradients, batch = Modules(given, F64), batches_of(given, kind)
+    blocks = scattered(gradients, given.users, scale=0.1)
+    state = gradients.state(blocks)
+    for level, wanted in expected(given, state, batch, *clips()).items():
+        assert_close(added_by(gradients, blocks, batch, level), wanted)
+
+
+def test_training_leaves_a_module_and_torchs_random_state_as_they_were():
+    given = OTHERS["frozen layer and buffer"]()
+    before, random = copy.deepcopy(given.model.state_dict()), torch.get_rng_state()
+    gradients = Modules(given, torch.float32)
+    added_by(gradients, scattered(gradients, 3), batches_of(given, "poisson"), "example")
+    assert all(torch.equal(value, before[name]) for name, value in given.model.state_dict().items())
+    assert torch.equal(random, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("kind", ["poisson", "fixed", "all"])
+def test_dropout_drops_while_it_trains(kind):
+    given = task(seeded(dropping).train(), losses.cross_entropy)
+    gradients = Modules(given, F64)
+    blocks = scattered(gradients, 3)
+    for level in ("user", "example"):
+        found = [added_by(gradients, blocks, batches_of(given, kind), level) for _ in range(2)]
+        assert all(torch.isfinite(value).all() for value in found[0].values())
+        assert not torch.equal(found[0]["3.weight"], found[1]["3.weight"])
+
+
+def test_a_parameter_without_dimensions_is_trained():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inside, self.scale = nn.Linear(3, 2), nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, x):
+            return self.scale * self.inside(x)
+
+    shard = (torch.ones(4, 3), torch.tensor([0, 1, 0, 1]))
+    run = decor.train(
+        Task(Scaled(), losses.cross_entropy, [shard] * 2),
+        decor.NoisePlan(
+            decor.complete(2), decor.Exposure(1.0, 2), decor.Adversary.eavesdropper(), 0.1, 0.1
+        ),
+        learning_rate=0.1,
+    )
+    assert run.average_model["scale"].shape == () and run.average_model["scale"] != 2.0

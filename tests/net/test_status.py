@@ -1,0 +1,101 @@
+"""What a running node tells its operator: over a socket, and to Prometheus."""
+
+import asyncio
+import os
+import urllib.error
+import urllib.request
+
+import pytest
+
+from decor.errors import InputError
+from decor.net import status
+from decor.net.transport import free_ports
+
+STATUS = {
+    "federation": 'heart "one"',
+    "user": "bonn",
+    "step": 5,
+    "steps": 9,
+    "messages": 5,
+    "missed": 1,
+    "late": 2,
+    "epsilon": 2.5,
+    "paused": None,
+    "neighbours": [{"name": "ulm", "here": True}, {"name": "kiel", "here": False}],
+}
+
+
+def test_a_node_answers_over_a_socket_that_only_its_own_user_can_open(tmp_path):
+    path = tmp_path / "bonn.socket"
+
+    async def ask():
+        async with status.serve_socket(path, lambda: STATUS):
+            assert os.stat(path).st_mode & 0o777 == 0o600
+            return await asyncio.to_thread(status.query, path)
+
+    assert asyncio.run(ask()) == STATUS and not path.exists()
+    with pytest.raises(InputError, match="no node is running"):
+        status.query(path)
+
+
+@pytest.mark.parametrize(("name", "error"), [("x" * 120, "too long"), ("file", "not a socket")])
+def test_a_path_that_cannot_be_a_socket_is_refused_and_left_alone(tmp_path, name, error):
+    (tmp_path / "file").write_text("mine")
+
+    async def serve():
+        async with status.serve_socket(tmp_path / name, lambda: STATUS):
+            pass
+
+    with pytest.raises(InputError, match=error):
+        asyncio.run(serve())
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_answer_that_is_no_json_is_an_error_and_not_a_status(tmp_path):
+    async def ask():
+        async def answer(_, writer):
+            writer.write(b"hello")
+            writer.close()
+
+        server = await asyncio.start_unix_server(answer, tmp_path / "socket")
+        try:
+            await asyncio.to_thread(status.query, tmp_path / "socket")
+        finally:
+            server.close()
+
+    with pytest.raises(InputError, match="does not answer"):
+        asyncio.run(ask())
+
+
+def test_prometheus_gets_every_metric_with_escaped_labels():
+    lines = status.prometheus_text(STATUS).splitlines()
+    own = 'federation="heart \\"one\\"",user="bonn"'
+    assert f"decor_step{{{own}}} 5" in lines and "# TYPE decor_step gauge" in lines
+    assert "# TYPE decor_messages_total counter" in lines
+    assert f"decor_paused{{{own}}} 0" in lines
+    assert f'decor_neighbour_here{{{own},neighbour="kiel"}} 0' in lines
+    paused = status.prometheus_text(STATUS | {"paused": "waits for ulm"})
+    assert f"decor_paused{{{own}}} 1" in paused
+
+
+def test_metrics_are_served_at_one_page_and_a_port_in_use_is_refused():
+    (port,) = free_ports(1)
+
+    def fetch(page):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{page}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as problem:
+            with problem:
+                return problem.code, ""
+
+    async def serve():
+        async with status.serve_metrics(port, lambda: STATUS):
+            pages = [await asyncio.to_thread(fetch, page) for page in ("/metrics", "/else")]
+            with pytest.raises(InputError, match=f"port {port}.*name another"):
+                async with status.serve_metrics(port, lambda: STATUS):
+                    pass
+        return pages
+
+    found, other = asyncio.run(serve())
+    assert found == (200, status.prometheus_text(STATUS)) and other[0] == 404

@@ -7,6 +7,7 @@ import sys
 import time
 
 from browser import text
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -15,7 +16,7 @@ from selenium.webdriver.support.ui import Select
 from decor.privacy.guarantee import figure
 
 
-def until(driver, code, *values, seconds=10):
+def until(driver, code, *values, seconds=60):
     """Waits for a script to be true: nothing on the page takes a fixed time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -29,6 +30,25 @@ def until(driver, code, *values, seconds=10):
 def settled(driver):
     until(driver, "document.getElementById('answer').getAttribute('aria-busy') === 'false'")
     return driver
+
+
+def record_announcements(driver):
+    """Keeps everything the page says to a screen reader: an answer may replace a sentence before a test reads it."""
+    driver.execute_script(
+        "const said = document.getElementById('said'); window.announced = [];"
+        "new MutationObserver(() => window.announced.push(said.textContent)).observe("
+        "said, {childList: true, characterData: true, subtree: true});"
+    )
+
+
+def select(driver, css, index):
+    """Chooses an entry of a list, also while an answer draws the list again."""
+    for _ in range(20):
+        try:
+            return Select(find(driver, css)).select_by_index(index)
+        except StaleElementReferenceException:
+            continue
+    raise AssertionError(f"{css} is drawn again and again")
 
 
 def find(driver, css):

@@ -6,7 +6,21 @@ import browser
 import pytest
 from asking import asked
 from browser import style, text
-from hands import agrees, begin_drawing, click, connect, draw, find, printed, settled, typed, until, user
+from hands import (
+    agrees,
+    begin_drawing,
+    click,
+    connect,
+    draw,
+    find,
+    printed,
+    record_announcements,
+    select,
+    settled,
+    typed,
+    until,
+    user,
+)
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -73,13 +87,14 @@ def test_a_graph_is_drawn_with_the_keyboard_alone(show, planner):
     page = show()
     find(page, "#topology").send_keys("drawn")
     settled(page)
+    record_announcements(page)
     find(page, "#clear").send_keys(Keys.ENTER)
     find(page, "#table summary").send_keys(Keys.ENTER)
     for _ in range(3):
         find(page, "#add-row").send_keys(Keys.ENTER)
     for a, b in ((0, 1), (1, 2), (0, 2), (0, 2)):
-        Select(find(page, "#from")).select_by_index(a)
-        Select(find(page, "#to")).select_by_index(b)
+        select(page, "#from", a)
+        select(page, "#to", b)
         find(page, "#connect").send_keys(Keys.ENTER)
     neighbours = "[...document.querySelectorAll('#everybody tbody td:nth-child(3)')].map((cell) => cell.textContent).join(';')"
     until(page, f"{neighbours} === '1;0, 2;1'")
@@ -93,7 +108,7 @@ def test_a_graph_is_drawn_with_the_keyboard_alone(show, planner):
     until(page, "document.activeElement.dataset.user === '1'")
     page.switch_to.active_element.send_keys(Keys.ENTER)
     until(page, "document.activeElement.getAttribute('aria-pressed') === 'true'")
-    assert "is chosen" in text(page, "#said")
+    until(page, "window.announced.some((sentence) => sentence.includes('is chosen'))")
     page.switch_to.active_element.send_keys(Keys.HOME)
     until(page, "document.activeElement.dataset.user === '0'")
     page.switch_to.active_element.send_keys(Keys.SPACE)

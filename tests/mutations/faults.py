@@ -1,6 +1,6 @@
 """Faults put into a copy of the source on purpose, what each would cost, and what has to notice it.
 
-Most have happened in this field, some in the paper's own code (spec 6); the others are one slip
+Most have happened in this field, some in the paper's own code; the others are one slip
 away. `run.py` puts them in one after the other and sees who notices.
 """
 
@@ -76,7 +76,7 @@ class Fault:
     issue: str | None = None
 
     @property
-    def room(self) -> str:
+    def package(self) -> str:
         return self.edits[0].files.partition("/")[0]
 
 

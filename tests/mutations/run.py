@@ -245,7 +245,7 @@ source as it is; a crash is no catch. Made by `make mutations` (`tests/mutations
 
 
 def page(rows: dict[str, dict]) -> str:
-    """docs/mutations.md, a part for every room."""
+    """docs/mutations.md, a part for every package."""
     found = [rows[fault.name] for fault in FAULTS if fault.name in rows]
     audits, tests = (
         [bool(row[kind] and row[kind]["caught"]) for row in found] for kind in ("audit", "test")
@@ -255,15 +255,15 @@ def page(rows: dict[str, dict]) -> str:
     parts = [
         _TOP.format(caught=caught, all=len(found), audits=sum(audits), tests=sum(tests), both=both)
     ]
-    for room in dict.fromkeys(fault.room for fault in FAULTS):
+    for package in dict.fromkeys(fault.package for fault in FAULTS):
         parts.append(
-            f"\n## {room}/\n\n| fault | what it would cost | audit: what failed | test "
+            f"\n## {package}/\n\n| fault | what it would cost | audit: what failed | test "
             "|\n|---|---|---|---|\n"
         )
         parts += [
             _line(fault, rows[fault.name])
             for fault in FAULTS
-            if fault.room == room and fault.name in rows
+            if fault.package == package and fault.name in rows
         ]
     parts.append("\n## The audits\n\n| name | `decor audit` with |\n|---|---|\n")
     parts += [f"| {name} | `{options}` |\n" for name, options in AUDITS.items()]

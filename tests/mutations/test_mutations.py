@@ -32,7 +32,7 @@ def test_there_are_enough_faults_and_every_one_of_the_issues_is_among_them():
     names = [fault.name for fault in FAULTS]
     assert len(names) == len(set(names)) >= 24
     assert {fault.issue for fault in FAULTS} - {None} == set(ISSUE)
-    assert {fault.room for fault in FAULTS} >= {
+    assert {fault.package for fault in FAULTS} >= {
         "noise",
         "training",
         "learning",
@@ -129,8 +129,8 @@ def test_kernels_compiled_before_never_stand_for_faulty_ones(tmp_path):
     kept = {}
     for name in ("simulator: noise reused over steps", "accountant: T-1 steps"):
         fault = next(fault for fault in FAULTS if fault.name == name)
-        root = run.faulty(tmp_path / fault.room, fault, source)
-        kept[fault.room] = sorted(path.suffix for path in root.rglob("__pycache__/*"))
+        root = run.faulty(tmp_path / fault.package, fault, source)
+        kept[fault.package] = sorted(path.suffix for path in root.rglob("__pycache__/*"))
     assert kept == {"noise": [], "privacy": [".nbc", ".nbi"]}
     assert not any(run.copied(tmp_path / "again", source).rglob("__pycache__/*"))
 

@@ -498,7 +498,8 @@ def parse_section(kind: type[Section], table: Any, name: str) -> Section:
         )
     if not isinstance(table, Mapping):
         raise InputError(f"{name} must be a section [{name}], not {abbreviate(table)}")
-    known: dict[str, Field[Any]] = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]
+    members: tuple[Field[Any], ...] = fields(kind)  # type: ignore[arg-type]
+    known = {each.name: each for each in members}
     refuse_unknown(table, known, f"{name}.")
     for each in known.values():
         # here, because the constructor's TypeError would not say what to give

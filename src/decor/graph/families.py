@@ -159,7 +159,8 @@ def from_edges(users: int, edges: ArrayLike, labels: Iterable[str] | None = None
         edges: Pairs of user numbers, counted from 0, in any order and orientation.
         labels: One unique name per user; None calls users by their numbers.
     """
-    return Topology(users, edges, tuple(labels) if labels is not None else None)  # type: ignore[arg-type]
+    names = None if labels is None else tuple(labels)
+    return Topology(users, edges, names)  # type: ignore[arg-type]
 
 
 def from_networkx(graph: Any) -> Topology:

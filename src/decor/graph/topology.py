@@ -229,7 +229,8 @@ def _unique_labels(labels: Sequence[str], users: int) -> tuple[str, ...]:
 def _normal_edges(edges: ArrayLike, users: int, name: Callable[[int], str]) -> Ints:
     """The edges, validated and sorted, each with its lower user first; `name` is for messages."""
     try:
-        pairs = np.asarray(edges if isinstance(edges, np.ndarray) else list(edges))  # type: ignore[arg-type]
+        given = edges if isinstance(edges, np.ndarray) else list(edges)  # type: ignore[arg-type]
+        pairs = np.asarray(given)
     except (ValueError, TypeError) as problem:
         raise GraphError(
             f"edges must be pairs of user numbers, such as [(0, 1), (1, 2)]: {problem}"

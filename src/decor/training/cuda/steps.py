@@ -82,7 +82,8 @@ class StepRunner:
 @contextmanager
 def matmul_precision(tf32: bool) -> Iterator[None]:
     """Within this block float32 products are exact to rounding, or use operands of eleven bits."""
-    kinds: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]  # type: ignore[attr-defined]
+    backends: Any = torch.backends
+    kinds = [backends.cuda.matmul, backends.cudnn.conv]
     before = [each.fp32_precision for each in kinds]
     try:
         for each in kinds:

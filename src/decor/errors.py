@@ -77,6 +77,18 @@ class LedgerError(DecorError):
     """
 
 
+class PrivacyStop(LedgerError):
+    """A node has stopped for privacy: its ledger is old, a step would get a second message, or the
+    budget is spent. Starting it again would not help.
+    """
+
+
+class TransientError(DecorError):
+    """Something outside failed that may work in a moment: a name server, a port in use, a ledger
+    that another program is using. Starting again is worth a try.
+    """
+
+
 def require(library: str, extra: str, what: str) -> None:
     """Raises MissingExtra where a library is not installed that an extra brings; loads nothing.
 

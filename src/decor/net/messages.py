@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from decor.errors import LocalProtocolError, RemoteProtocolError
-from decor.noise.agreement import OFFER_BYTES, TAG_BYTES
+from decor.noise.agreement import KEY_ID_BYTES, OFFER_BYTES, SEALED_BYTES, TAG_BYTES
 
-VERSION = 2
+from .receipts import RECEIPT_BYTES, Receipt
+
+VERSION = 3
 HEADER = struct.Struct("<B3xI")
 FIELDS = 64
 """The most fields that a federation's file may have."""
@@ -32,38 +34,65 @@ class Hello:
 
     `digests` has eight bytes for each field of the federation's file, so that two users whose files
     differ can say where. `epoch` is above that of every agreement the two have had. `step` is the
-    first step for which no message of this side exists.
+    first step for which no message of this side exists. `receipt` is the newest that this side has
+    of the other: a user whose ledger does not have that message has an old one. `fetches`: this
+    side takes no part any more, and only wants the final model.
     """
 
     federation: bytes
     digests: tuple[tuple[str, bytes], ...]
     epoch: int
     step: int
+    receipt: Receipt | None = None
+    fetches: bool = False
 
     kind: ClassVar[int] = 1
-    _fixed: ClassVar[struct.Struct] = struct.Struct("<H32sQQH")
+    # the version comes first in every version
+    _fixed: ClassVar[struct.Struct] = struct.Struct("<H32sQQ??H")
 
     def payload(self) -> bytes:
-        fixed = self._fixed.pack(VERSION, self.federation, self.epoch, self.step, len(self.digests))
+        has_receipt = self.receipt is not None
+        fixed = self._fixed.pack(
+            VERSION,
+            self.federation,
+            self.epoch,
+            self.step,
+            self.fetches,
+            has_receipt,
+            len(self.digests),
+        )
+        receipt = b"" if self.receipt is None else self.receipt.pack()
         names = [name.encode() for name, _ in self.digests]
-        return fixed + b"".join(
-            bytes([len(name)]) + name + digest
-            for name, (_, digest) in zip(names, self.digests, strict=True)
+        return (
+            fixed
+            + receipt
+            + b"".join(
+                bytes([len(name)]) + name + digest
+                for name, (_, digest) in zip(names, self.digests, strict=True)
+            )
         )
 
     @classmethod
     def parse(cls, payload: memoryview) -> Hello:
-        version, federation, epoch, step, count = cls._fixed.unpack_from(payload)
-        if version != VERSION:
+        version = int.from_bytes(payload[:2], "little")
+        if len(payload) > 2 and version != VERSION:
             raise RemoteProtocolError(
                 f"speaks version {version} of the protocol, and this side version {VERSION}; "
                 "install the same version of decor at both"
             )
+        fixed = cls._fixed.unpack_from(payload)
+        _, federation, epoch, step, fetches, has_receipt, count = fixed
         if count > FIELDS:
             raise RemoteProtocolError(
                 f"names {count} fields of its federation; the limit is {FIELDS}"
             )
-        digests, at = [], cls._fixed.size
+        digests, at, receipt = [], cls._fixed.size, None
+        # a bool has exactly one encoding
+        if not set(payload[50:52]) <= {0, 1}:
+            raise ValueError
+        if has_receipt:
+            receipt = Receipt.parse(payload[at : at + RECEIPT_BYTES])
+            at += RECEIPT_BYTES
         for _ in range(count):
             name_end = at + 1 + payload[at]
             name = bytes(payload[at + 1 : name_end]).decode("ascii")
@@ -74,7 +103,7 @@ class Hello:
         # a slice beyond the end is short, not an error: the length is compared here
         if at != len(payload) or not is_unique or max(epoch, step) >= COUNTS:
             raise ValueError
-        return cls(federation, tuple(digests), epoch, step)
+        return cls(federation, tuple(digests), epoch, step, receipt, fetches)
 
 
 @dataclass(frozen=True)
@@ -94,19 +123,32 @@ class Offer:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """Proves that the sender holds the same secret, and says from which step on it uses it."""
+    """Proves that the sender holds the same secret, and says which keys of the edge it has taken.
+
+    `next_step` is the first step whose key the sender has not taken, `key_id` names the key of the
+    step before (`decor.net.edge_keys`). The proof covers both.
+    """
 
     tag: bytes
-    first_step: int
+    next_step: int
+    key_id: bytes
     kind: ClassVar[int] = 3
+    _fixed: ClassVar[struct.Struct] = struct.Struct(f"<{TAG_BYTES}sQ{KEY_ID_BYTES}s")
 
     def payload(self) -> bytes:
-        return self.tag + struct.pack("<Q", self.first_step)
+        return self._fixed.pack(self.tag, self.next_step, self.key_id)
 
     @classmethod
     def parse(cls, payload: memoryview) -> Confirmation:
-        whole = _exactly(payload, TAG_BYTES + 8)
-        return cls(whole[:TAG_BYTES], int.from_bytes(whole[TAG_BYTES:], "little"))
+        tag, next_step, key_id = cls._fixed.unpack(payload)
+        if next_step >= COUNTS:
+            raise ValueError
+        return cls(tag, next_step, key_id)
+
+    @staticmethod
+    def claim(next_step: int, key_id: bytes) -> bytes:
+        """What the proof covers beside the secret."""
+        return struct.pack("<Q", next_step) + key_id
 
 
 @dataclass(frozen=True)
@@ -183,25 +225,100 @@ class Done(Alive):
     kind: ClassVar[int] = 8
 
 
-Message = Hello | Offer | Confirmation | Model | NoiseTag | Bye | Alive | Done
+@dataclass(frozen=True)
+class SignedReceipt:
+    """A receipt: before round 0 of a step the sender's own, to a user behind also those of others."""
+
+    receipt: Receipt
+    kind: ClassVar[int] = 9
+
+    def payload(self) -> bytes:
+        return self.receipt.pack()
+
+    @classmethod
+    def parse(cls, payload: memoryview) -> SignedReceipt:
+        return cls(Receipt.parse(payload))
+
+
+@dataclass(frozen=True)
+class KeyRequest:
+    """The sender has not made its message of `step`, and asks for the key that the other used."""
+
+    step: int
+    kind: ClassVar[int] = 10
+
+    def payload(self) -> bytes:
+        return struct.pack("<Q", self.step)
+
+    @classmethod
+    def parse(cls, payload: memoryview) -> KeyRequest:
+        return cls(*struct.unpack("<Q", payload))
+
+
+@dataclass(frozen=True)
+class SealedKey:
+    """The answer: the key, encrypted under the newest secret; empty if it is gone."""
+
+    step: int
+    sealed: bytes
+    kind: ClassVar[int] = 11
+
+    def payload(self) -> bytes:
+        return struct.pack("<Q", self.step) + self.sealed
+
+    @classmethod
+    def parse(cls, payload: memoryview) -> SealedKey:
+        sealed = bytes(payload[8:])
+        if len(sealed) not in (0, SEALED_BYTES):
+            raise ValueError
+        return cls(int.from_bytes(payload[:8], "little"), sealed)
+
+
+Message = (
+    Hello
+    | Offer
+    | Confirmation
+    | Model
+    | NoiseTag
+    | Bye
+    | Alive
+    | Done
+    | SignedReceipt
+    | KeyRequest
+    | SealedKey
+)
+_KINDS: tuple[type[Message], ...] = (
+    Hello,
+    Offer,
+    Confirmation,
+    Model,
+    NoiseTag,
+    Bye,
+    Alive,
+    Done,
+    SignedReceipt,
+    KeyRequest,
+    SealedKey,
+)
 # the numbers are part of the wire format
-KINDS: dict[int, type[Message]] = {
-    m.kind: m for m in (Hello, Offer, Confirmation, Model, NoiseTag, Bye, Alive, Done)
-}
+KINDS: dict[int, type[Message]] = {m.kind: m for m in _KINDS}
 
 
 def limits(model_bytes: int) -> dict[int, int]:
     """The longest payload of each kind, for models of so many bytes."""
     return {
-        # 52 bytes of fixed layout
-        Hello.kind: 52 + FIELDS * (1 + _NAME_BYTES + _DIGEST_BYTES),
+        # 54 bytes of fixed layout
+        Hello.kind: 54 + RECEIPT_BYTES + FIELDS * (1 + _NAME_BYTES + _DIGEST_BYTES),
         Offer.kind: OFFER_BYTES,
-        Confirmation.kind: TAG_BYTES + 8,
+        Confirmation.kind: TAG_BYTES + 8 + KEY_ID_BYTES,
         Model.kind: Model.fixed.size + model_bytes,
         NoiseTag.kind: 16,
         Bye.kind: 200,
         Alive.kind: 0,
         Done.kind: 0,
+        SignedReceipt.kind: RECEIPT_BYTES,
+        KeyRequest.kind: 8,
+        SealedKey.kind: 8 + SEALED_BYTES,
     }
 
 

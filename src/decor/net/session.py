@@ -25,13 +25,17 @@ from .messages import (
     Decoder,
     Done,
     Hello,
+    KeyRequest,
     Message,
     Model,
     NoiseTag,
     Offer,
+    SealedKey,
+    SignedReceipt,
     limits,
     pieces,
 )
+from .receipts import Receipt
 
 
 class State(Enum):
@@ -44,18 +48,27 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Greeted:
-    """The neighbour is in the same federation; `step` is its first step without a message."""
+    """The neighbour is in the same federation; `step` is its first step without a message.
+
+    `receipt` is the newest that it has of this user; `fetches`: it only wants the final model.
+    """
 
     step: int
+    receipt: Receipt | None = None
+    fetches: bool = False
 
 
 @dataclass(frozen=True)
 class Agreed:
-    """From `first_step` on both ends draw this edge's noise from `secret`."""
+    """Both ends hold `secret`; the neighbour has taken no key of `their_step` or a later one.
+
+    `their_key` is the id of the key that it took for the step before.
+    """
 
     secret: EdgeSecret
     epoch: int
-    first_step: int
+    their_step: int
+    their_key: bytes
 
 
 @dataclass(frozen=True)
@@ -76,6 +89,28 @@ class Tagged:
 
 
 @dataclass(frozen=True)
+class Receipted:
+    """A receipt, of the neighbour's own message or of another user's; not verified yet."""
+
+    receipt: Receipt
+
+
+@dataclass(frozen=True)
+class KeyAsked:
+    """The neighbour asks for the key that this user took for `step`."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class KeyGiven:
+    """The neighbour's key of `step`, sealed; empty: it does not have it any more."""
+
+    step: int
+    sealed: bytes
+
+
+@dataclass(frozen=True)
 class Heard:
     """The neighbour is connected, and has nothing to send yet."""
 
@@ -92,7 +127,18 @@ class Ended:
     reason: str
 
 
-Event = Greeted | Agreed | Received | Tagged | Heard | Finished | Ended
+Event = (
+    Greeted
+    | Agreed
+    | Received
+    | Tagged
+    | Receipted
+    | KeyAsked
+    | KeyGiven
+    | Heard
+    | Finished
+    | Ended
+)
 
 
 @dataclass(frozen=True)
@@ -119,19 +165,31 @@ class Session:
         config: The two ends.
         epoch: A number that this side has never used with this neighbour.
         step: This side's first step without a message.
+        take_claim: What this side's confirmation says about its keys (`EdgeKeys.confirm`); called
+            when the confirmation is made, and not before: a step may begin in between.
+        receipt: The newest receipt that this side has of the neighbour.
+        fetches: This side only wants the final model.
     """
 
-    def __init__(self, config: SessionConfig, epoch: int, step: int) -> None:
-        self.config, self.epoch, self.step = config, epoch, step
+    def __init__(
+        self,
+        config: SessionConfig,
+        epoch: int,
+        step: int,
+        take_claim: Callable[[], tuple[int, bytes]],
+        receipt: Receipt | None = None,
+        fetches: bool = False,
+    ) -> None:
+        self.config, self.epoch = config, epoch
+        self._take_claim = take_claim
         self.state = State.GREETING
         self._decoder = Decoder(limits(config.model_bytes))
         self._agreement: Agreement | None = None
-        self._agreed: Agreed | None = None
-        self._theirs: Hello | None = None
-        # of what was received: models and tags come in order, each once
-        self._latest, self._latest_tag = (-1, -1), -1
+        self._secret: EdgeSecret | None = None
+        # of what was received: models come in order, each once
+        self._latest = -1, -1
         self._out: deque[bytes | memoryview] = deque()
-        self._queue(Hello(config.federation, config.digests, epoch, step))
+        self._queue(Hello(config.federation, config.digests, epoch, step, receipt, fetches))
 
     @property
     def is_over(self) -> bool:
@@ -182,7 +240,7 @@ class Session:
             raise LocalProtocolError(f"a tag has 8 bytes, not {len(tag)}")
         self._queue(NoiseTag(step, tag))
 
-    def send(self, word: Alive | Done) -> None:
+    def send(self, word: Alive | Done | SignedReceipt | KeyRequest | SealedKey) -> None:
         self._check_open(f"a message {type(word).__name__}")
         self._queue(word)
 
@@ -194,7 +252,7 @@ class Session:
 
     def _end(self) -> None:
         self.state = State.CLOSED
-        self._agreement = self._agreed = None  # no secret outlives its session here
+        self._agreement = self._secret = None  # no secret outlives its session here
 
     def _check_open(self, what: str) -> None:
         if self.state is not State.OPEN:
@@ -215,7 +273,6 @@ class Session:
             raise RemoteProtocolError(
                 f"has another federation file: {_difference(config.digests, hello.digests)}"
             )
-        self._theirs = hello
         # both ends compute the same epoch, which neither has used before
         self.epoch = max(self.epoch, hello.epoch)
         own = config.identity.public_key().public_bytes_raw()
@@ -225,31 +282,26 @@ class Session:
         self._agreement = Agreement(config.identity, edge, config.random)
         self._queue(Offer(self._agreement.offer))
         self.state = State.AGREEING
-        return [Greeted(hello.step)]
+        return [Greeted(hello.step, hello.receipt, hello.fetches)]
 
     def _agree(self, offer: Offer) -> list[Event]:
-        assert self._agreement is not None and self._theirs is not None
-        secret = self._agreement.accept(offer.offer)
-        # from the first step for which neither has a message: a sent message keeps its noise
-        self._agreed = Agreed(secret, self.epoch, max(self.step, self._theirs.step))
-        self._queue(Confirmation(secret.tag, self._agreed.first_step))
+        assert self._agreement is not None
+        self._secret = self._agreement.accept(offer.offer)
+        next_step, key_id = self._take_claim()
+        tag = self._secret.tag(Confirmation.claim(next_step, key_id))
+        self._queue(Confirmation(tag, next_step, key_id))
         self.state = State.CONFIRMING
         return []
 
     def _confirm(self, confirmation: Confirmation) -> list[Event]:
-        agreed = self._agreed
-        assert agreed is not None
+        secret, (step, key) = self._secret, (confirmation.next_step, confirmation.key_id)
+        assert secret is not None
         # both ends must hold the same secret before any noise is drawn from it
-        agreed.secret.confirm(confirmation.tag)
-        if confirmation.first_step != agreed.first_step:
-            raise RemoteProtocolError(
-                f"begins its noise at step {confirmation.first_step}, and "
-                f"not at {agreed.first_step}"
-            )
+        secret.confirm(confirmation.tag, Confirmation.claim(step, key))
         # only the receiver of the event holds the secret from here on
-        self._agreement = self._agreed = None
+        self._agreement = self._secret = None
         self.state = State.OPEN
-        return [agreed]
+        return [Agreed(secret, self.epoch, step, key)]
 
     def _model(self, model: Model) -> list[Event]:
         if len(model.values) != self.config.model_bytes:
@@ -268,13 +320,16 @@ class Session:
         return [Received(model.step, model.round, model.values)]
 
     def _tag(self, tag: NoiseTag) -> list[Event]:
-        if tag.step <= self._latest_tag:
-            raise RemoteProtocolError(
-                f"sent a tag of step {tag.step} after one of step {self._latest_tag}: an old or a "
-                "repeated one"
-            )
-        self._latest_tag = tag.step
         return [Tagged(tag.step, tag.tag)]
+
+    def _receipt(self, signed: SignedReceipt) -> list[Event]:
+        return [Receipted(signed.receipt)]
+
+    def _ask(self, request: KeyRequest) -> list[Event]:
+        return [KeyAsked(request.step)]
+
+    def _give(self, key: SealedKey) -> list[Event]:
+        return [KeyGiven(key.step, key.sealed)]
 
     def _alive(self, _: Alive) -> list[Event]:
         return [Heard()]
@@ -293,6 +348,9 @@ MOVES: dict[tuple[State, type[Message]], Callable[..., list[Event]]] = {
     (State.CONFIRMING, Confirmation): Session._confirm,
     (State.OPEN, Model): Session._model,
     (State.OPEN, NoiseTag): Session._tag,
+    (State.OPEN, SignedReceipt): Session._receipt,
+    (State.OPEN, KeyRequest): Session._ask,
+    (State.OPEN, SealedKey): Session._give,
     (State.OPEN, Alive): Session._alive,
     (State.OPEN, Done): Session._finish,
     (State.GREETING, Bye): Session._bye,

@@ -14,9 +14,10 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -24,8 +25,17 @@ from decor.errors import AgreementError, InputError
 
 OFFER_BYTES = 32 + 64  # public key and signature
 TAG_BYTES = 32
+KEY_BYTES = 32
+SEALED_BYTES = KEY_BYTES + 16  # and the tag of AES-GCM
+KEY_ID_BYTES = 32
 # labels keep the uses of one hash apart; the digit is the version of the protocol
 _OFFER, _EDGE, _SECRET = b"decor offer 1", b"decor edge 1", b"decor edge secret 1"
+_KEY_ID, _SEALED = b"decor key id 1", b"decor sealed key 1"
+
+
+def key_id(key: bytes) -> bytes:
+    """Names a key of a step; says nothing about it to anyone who does not have it."""
+    return _hmac(key, _KEY_ID)
 
 
 @dataclass(frozen=True)
@@ -100,46 +110,75 @@ class Agreement:
         low, high = (self._public, public) if self.is_lower else (public, self._public)
         # both offers are in the salt: a changed one gives the two ends different secrets
         transcript = hashlib.sha256(_EDGE + self.edge.encode() + low + high).digest()
-        secret = HKDF(SHA256(), 64, salt=transcript, info=_SECRET).derive(shared)
-        return EdgeSecret(secret[:32], secret[32:], transcript, self.is_lower)
+        secret = HKDF(SHA256(), 96, salt=transcript, info=_SECRET).derive(shared)
+        chain, confirmation, sealing = secret[:32], secret[32:64], secret[64:]
+        return EdgeSecret(chain, confirmation, sealing, self.edge, transcript, self.is_lower)
 
 
 class EdgeSecret:
     """What the two ends of an edge share. Never printed or written; past steps' keys are gone."""
 
     def __init__(
-        self, chain: bytes, confirmation: bytes, transcript: bytes, is_lower: bool
+        self,
+        chain: bytes,
+        confirmation: bytes,
+        sealing: bytes,
+        edge: Edge,
+        transcript: bytes,
+        is_lower: bool,
     ) -> None:
-        self._chain, self._step = bytearray(chain), 0
-        self._confirmation, self._transcript, self.is_lower = confirmation, transcript, is_lower
+        self._chain, self.step = bytearray(chain), 0
+        """The first step whose key can still be computed."""
+        self._confirmation, self._sealing = confirmation, AESGCM(sealing)
+        self._edge, self._transcript, self.is_lower = edge, transcript, is_lower
 
     def __repr__(self) -> str:
-        return f"EdgeSecret(step {self._step})"
+        return f"EdgeSecret(step {self.step})"
 
     def __reduce__(self) -> str:
         raise TypeError("an edge's secret must not be written anywhere")
 
-    @property
-    def tag(self) -> bytes:
-        """To be sent to the neighbour: proves that this end has the secret, and reveals nothing."""
-        return self._tag(self.is_lower)
+    def tag(self, claim: bytes = b"") -> bytes:
+        """To be sent to the neighbour: proves that this end has the secret, and reveals nothing.
 
-    def confirm(self, tag: bytes) -> None:
-        """Raises unless the neighbour holds the same secret."""
+        Args:
+            claim: What this end says at the same time; nobody else can change it.
+        """
+        return self._tag(self.is_lower, claim)
+
+    def confirm(self, tag: bytes, claim: bytes = b"") -> None:
+        """Raises unless the neighbour holds the same secret, and has made this claim."""
         # in constant time: the duration must not show how many bytes agree
-        if not hmac.compare_digest(tag, self._tag(not self.is_lower)):
+        if not hmac.compare_digest(tag, self._tag(not self.is_lower, claim)):
             raise AgreementError(
                 "the neighbour has another secret: the connection is intercepted, or one of the "
                 "two is faulty"
             )
 
+    def seal(self, step: int, key: bytes) -> bytes:
+        """Encrypts a step's key of an older secret for the neighbour; once per step at most."""
+        return self._sealing.encrypt(*self._sealing_parts(step, key, self.is_lower))
+
+    def unseal(self, step: int, sealed: bytes) -> bytes:
+        """A step's key from the neighbour."""
+        try:
+            return self._sealing.decrypt(*self._sealing_parts(step, sealed, not self.is_lower))
+        except InvalidTag:
+            raise AgreementError(f"the key of step {step} was not sealed by this neighbour") from None
+
+    def _sealing_parts(self, step: int, data: bytes, by_lower: bool) -> tuple[bytes, bytes, bytes]:
+        """Nonce, data and associated data of AES-GCM."""
+        # one direction and step, one nonce: the secret is of this connection alone
+        nonce = struct.pack("<?3xQ", by_lower, step)
+        return nonce, data, _SEALED + self._edge.encode() + nonce
+
     def key(self, step: int) -> bytes:
         """The key of a step; steps only go forward, and skipped ones are lost too."""
-        if step < self._step:
+        if step < self.step:
             raise AgreementError(
-                f"the key of step {step} is gone: the edge is at step {self._step}"
+                f"the key of step {step} is gone: the edge is at step {self.step}"
             )
-        while self._step < step:
+        while self.step < step:
             self._advance()
         # the key and the next link come from one chain value by different labels
         key = _hmac(self._chain, b"key" + struct.pack("<Q", step))
@@ -148,10 +187,11 @@ class EdgeSecret:
 
     def _advance(self) -> None:
         self._chain[:] = _hmac(self._chain, b"next")  # in place: the old one is overwritten
-        self._step += 1
+        self.step += 1
 
-    def _tag(self, lower: bool) -> bytes:
-        return _hmac(self._confirmation, (b"lower" if lower else b"higher") + self._transcript)
+    def _tag(self, lower: bool, claim: bytes) -> bytes:
+        side = b"lower" if lower else b"higher"
+        return _hmac(self._confirmation, side + self._transcript + claim)
 
 
 def _offer_text(edge: Edge, by_lower: bool, public: bytes) -> bytes:

@@ -1,0 +1,148 @@
+"""Keys of one edge at one end: which key the noise of a step is drawn from.
+
+Two neighbours must draw the same noise, or it stays in the model; and no key may serve two
+messages, or their difference is free of noise. Connections break at any point, and either end may
+crash. The rules (docs/protocol.md, "Keys of an edge"):
+
+- `next_step` is the first step whose key this end has not taken. With each new secret both ends
+  tell each other theirs, and the id of the key before it.
+- The new secret serves from the larger of the two on. Older secrets serve only for a key that the
+  neighbour has named by its id, because it has taken that key already.
+- Between an end's own confirmation and the neighbour's, it takes no key: it cannot know whether the
+  neighbour uses the new secret.
+- Each end keeps the last key it took until the neighbour has used it too, and gives it to the
+  neighbour on request. No other past key exists anywhere.
+
+Nothing here reads, writes or waits; `tests/net/test_edge_keys.py` explores all orders of events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from decor.noise.agreement import KEY_ID_BYTES, EdgeSecret, key_id
+
+NO_KEY = bytes(KEY_ID_BYTES)
+"""Instead of an id: no key was taken before."""
+_OLDER = 4
+"""Older secrets that are kept: more come only from a neighbour that connects again and again."""
+
+
+@dataclass
+class EdgeKeys:
+    """One end of an edge.
+
+    Attributes:
+        next_step: The first step whose key this end has not taken; after a restart the ledger's
+            next step.
+        last_id: Id of the key of the step before, from the ledger after a restart.
+    """
+
+    next_step: int = 0
+    last_id: bytes = NO_KEY
+    is_confirming: bool = False
+    """This end has sent its confirmation, and not got the neighbour's."""
+    wanted: tuple[int, bytes] | None = None
+    """(step, id): a key that the neighbour has taken and this end has not."""
+    _current: tuple[int, EdgeSecret] | None = None
+    _older: list[EdgeSecret] = field(default_factory=list)
+    _found: bytes | None = None
+    """The wanted key."""
+    _spare: tuple[int, bytes] | None = None
+    """(step, key) that was wanted on an earlier connection: used if it is named again."""
+    _past: tuple[int, bytes] | None = None
+    """The key of the step before `next_step`, while the neighbour may still need it."""
+
+    def confirm(self) -> tuple[int, bytes]:
+        """What this end's confirmation says: its next step, and the id of its last key."""
+        self.is_confirming = True
+        # from now on the neighbour may use the new secret, or not: the old one only by id
+        if self._current is not None:
+            self._older = [*self._older, self._current[1]][-_OLDER:]
+            self._current = None
+        # nor a key that the neighbour named before: it may have crashed without using it
+        if self.wanted is not None and self._found is not None:
+            self._spare = self.wanted[0], self._found
+        self.wanted = self._found = None
+        return self.next_step, self.last_id
+
+    def lose(self) -> None:
+        """The connection is over, before or after both ends have confirmed."""
+        self.is_confirming = False
+
+    def open(self, secret: EdgeSecret, their_step: int, their_id: bytes) -> int:
+        """Both ends have confirmed a new secret.
+
+        Args:
+            secret: The new secret.
+            their_step: The neighbour's next step.
+            their_id: Id of the neighbour's last key.
+
+        Returns:
+            The first step that the new secret serves.
+        """
+        self.is_confirming = False
+        first = max(self.next_step, their_step)
+        self._current = first, secret
+        # the neighbour has made the step before with a key that this end may still need
+        if their_step > self.next_step:
+            self.wanted = their_step - 1, their_id
+            if self._spare is not None:
+                self.receive(*self._spare)
+            for older in self._older:
+                if older.step <= their_step - 1:
+                    self.receive(their_step - 1, older.key(their_step - 1))
+        return first
+
+    def is_ready(self, step: int) -> bool:
+        """Whether this end can take the key that the neighbour has taken or will take."""
+        if self.is_confirming:
+            return False
+        if self.wanted is not None and self.wanted[0] == step:
+            return self._found is not None
+        return self._current is not None and self._current[0] <= step
+
+    def needs(self, step: int) -> bool:
+        """Whether the neighbour has to be asked for the key of this step."""
+        return self.wanted is not None and self.wanted[0] == step and self._found is None
+
+    def receive(self, step: int, key: bytes) -> bool:
+        """A key, from the neighbour or from an older secret; returns whether it is the wanted."""
+        if self.wanted == (step, key_id(key)):
+            self._found = key
+            return True
+        return False
+
+    def take(self, step: int, draw: Callable[[], bytes]) -> bytes:
+        """The key of a step, for this end's only message of it.
+
+        Args:
+            step: `next_step` or a later one.
+            draw: Draws a fresh key, where the neighbour's is not known.
+        """
+        assert step >= self.next_step and not self.is_confirming
+        key = None
+        if self.wanted is not None and self.wanted[0] == step:
+            key = self._found
+        elif self._current is not None and self._current[0] <= step:
+            key = self._current[1].key(step)
+        if key is None:
+            key = draw()
+        self.next_step, self.last_id, self._past = step + 1, key_id(key), (step, key)
+        if self.wanted is not None and self.wanted[0] <= step:
+            self.wanted = self._found = None
+        self._spare = None
+        # nobody can name a key of them any more
+        if self._current is not None and self._current[0] <= step + 1:
+            self._older = []
+        return key
+
+    def give(self, step: int) -> bytes | None:
+        """The key of a step for the neighbour, which has not made its message; None if gone."""
+        return self._past[1] if self._past is not None and self._past[0] == step else None
+
+    def forget(self, step: int) -> None:
+        """The neighbour has made its message of this step: it needs no key of it any more."""
+        if self._past is not None and self._past[0] <= step:
+            self._past = None

@@ -39,11 +39,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--label", metavar="COLUMN", help=label)
     test = "public examples to test the final model on, in one of the formats of --data"
     parser.add_argument("--test", metavar="FILE", help=test)
-    ledger = (
-        "record of messages sent and budget spent (default: named like the key file, but ending in "
-        ".ledger)"
-    )
-    parser.add_argument("--ledger", metavar="FILE", help=ledger)
+    ledger = "record of messages sent and budget spent, made once by decor ledger new"
+    parser.add_argument("--ledger", required=True, metavar="FILE", help=ledger)
     output = "folder for the model and the run (default: run-NAME for the user NAME)"
     parser.add_argument("--output", metavar="DIR", help=output)
     listen = "address to listen on (default: the user's address in the federation file)"
@@ -57,6 +54,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--metrics", type=values.whole, metavar="PORT", help=metrics)
     log = "write events to this file instead of standard error"
     parser.add_argument("--log", metavar="FILE", help=log)
+    serve = "stay at the end until stopped, for neighbours that fetch the final model later"
+    parser.add_argument("--serve", action="store_true", help=serve)
     opt.add_json(parser)
 
 
@@ -76,15 +75,15 @@ def run(options: argparse.Namespace) -> int:
     name = federation.members[number].name
     test = None if options.test is None else own_data.read(options.test, label=options.label)
     task = federation.task(own_data.read(options.data, label=options.label), test, user=number)
-    # beside the key by default: a user's data has one ledger for all federations
-    path = Path(options.ledger or Path(options.identity).with_suffix(".ledger"))
+    path = Path(options.ledger)
     output = Path(options.output or f"run-{name}")
     log = EventLog(name, sys.stderr if options.log is None else _open_log(Path(options.log)))
     # before the ledger is opened: a mistake here must not begin a run
     _prepare(output, federation.digest)
-    with Ledger(path) as ledger:
+    with Ledger(path, identity.public) as ledger:
         terms, allow, listen = Terms.of(federation), options.allow, options.listen
         node = Node(terms, number, identity, task, ledger, log, allow, listen)
+        node.serve = options.serve
         node.on_step = lambda step: progress.report(
             f"{name}: training {federation.name}", min(step, node.steps), node.steps
         )

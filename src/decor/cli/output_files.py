@@ -81,15 +81,15 @@ def _old_federation(file: Path) -> Federation:
 
 def _refuse_if_run(ledgers: Iterable[Path], digest: bytes | None = None) -> None:
     """Refuses if a node is running, or if a ledger holds messages (of the federation `digest`)."""
-    from decor.net.ledger import read_closed
+    from decor.net.ledger import is_in_use, read_entries
 
     for ledger in sorted(ledgers):
-        entries = read_closed(ledger)  # None while a node has it open
-        if entries is None:
+        if is_in_use(ledger):
             raise InputError(
-                f"a node is running, or was killed: its ledger {str(ledger)!r} is open, so the "
-                "federation is not overwritten; name another place with --output"
+                f"a node is running: its ledger {str(ledger)!r} is open, so the federation is not "
+                "overwritten; name another place with --output"
             )
+        entries = read_entries(ledger)
         if sent := sum(entry.steps for entry in entries if digest in (None, entry.federation)):
             raise InputError(
                 f"this federation has run: {str(ledger)!r} accounts for {sent} messages, so it is "

@@ -71,7 +71,7 @@ def _ledgers(path: Path) -> list[Path]:
 def _state(ledger: Path) -> dict[str, Any]:
     """The answer of a running node, or what the ledger says about the last run."""
     from decor.net import status
-    from decor.net.ledger import read_closed
+    from decor.net.ledger import is_in_use, read_entries
 
     try:
         return {"running": True, "finished": False} | status.query(socket_of(ledger))
@@ -82,11 +82,11 @@ def _state(ledger: Path) -> dict[str, Any]:
     idle = {"running": False, "finished": False, "user": ledger.stem}
     idle |= {"problem": None, "result": None}
     try:
-        entries = read_closed(ledger)
+        if is_in_use(ledger):
+            return idle | {"problem": "does not answer: it is starting or ending"}
+        entries = read_entries(ledger)
     except LedgerError as problem:
         return idle | {"problem": str(problem)}
-    if entries is None:
-        return idle | {"problem": "does not answer: it is starting or ending, or was killed"}
     return idle | (_last_run(ledger, entries[-1]) if entries else {"problem": "has never begun"})
 
 

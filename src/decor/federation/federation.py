@@ -156,6 +156,8 @@ class Federation:
         # older files do not have this field, and must keep their digest
         if not self.privacy.any_delta:
             del sections["privacy"]["any_delta"]
+        if self.network.liars == Network.liars:
+            del sections["network"]["liars"]
         users = [{key: getattr(m, key) for key in _USER_FIELDS} for m in self.members]
         return {"format": FORMAT, "name": self.name, **sections, "users": users}
 

@@ -406,7 +406,8 @@ class Network:
     default the most square one), or `edges` are pairs of users' names. After `timeout` seconds of
     silence a step goes on without a neighbour; with less than the share `quorum` of its neighbours
     a user waits. At the start it waits `patience` seconds for all its neighbours before a quorum of
-    them is enough.
+    them is enough. A user that is behind skips to a later step only if more than `liars` other
+    users have signed a message of it.
     """
 
     topology: str | None = _field(_choice(*FAMILIES), None)
@@ -430,6 +431,11 @@ class Network:
         300.0,
         help="seconds to wait for all neighbours at the start, before a quorum is enough",
         metavar="S",
+    )
+    liars: int = _field(
+        _whole(0),
+        1,
+        help="users that may lie: a user skips steps only if more others have signed them",
     )
 
     def __post_init__(self) -> None:

@@ -262,7 +262,10 @@ def _child_main(terms: Terms, user: UserProcess, record: bool) -> NoReturn:
         with user.log.open("a", encoding="utf-8") as stream:
             log = EventLog(user.name, stream)
             try:
-                with Ledger(user.ledger) as ledger:
+                # a federation on one machine makes its users' ledgers with their keys
+                if not user.ledger.exists():
+                    Ledger.create(user.ledger, user.identity.public, terms.name)
+                with Ledger(user.ledger, user.identity.public) as ledger:
                     node = Node(
                         terms,
                         user.number,

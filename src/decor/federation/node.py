@@ -60,6 +60,7 @@ class Node:
         save: Writes the run to disk. At the end it is called before the ledger says that the run
             has finished, so that no crash can lose the model.
         recorder: For an audit: writes down what is received, and secrets.
+        serve: Stay at the end, for neighbours that fetch the final model later.
     """
 
     terms: Terms
@@ -74,6 +75,7 @@ class Node:
     on_step: Callable[[int], object] = field(default=lambda step: None)
     save: Callable[[Run], object] = field(default=lambda run: None)
     recorder: Recorder | None = None
+    serve: bool = False
 
     def __post_init__(self) -> None:
         terms = self.terms
@@ -114,6 +116,10 @@ class Node:
         if new:
             self.log("new run in the ledger", ledger=self.ledger.path)
         self.peer: Peer | None = None
+        # where a step that was interrupted goes on: its round, and the model of the round before
+        self._round = 0
+        self._before: Vector | None = None
+        self._start_size = float(np.abs(self.model).max())
         self._spent: Guarantee | None = None
         self._quick = self._at_work = False
 
@@ -129,6 +135,9 @@ class Node:
             terms.run_length,
             terms.timeout,
             terms.quorum,
+            self.number,
+            tuple(member.public for member in terms.members),
+            terms.liars,
             self._for_keys,
         )
         listen = terms.members[self.number].address if self.listen is None else self.listen
@@ -137,7 +146,7 @@ class Node:
             config, self.ledger, self.run, self.log, self._check_values, listen, **more
         ) as peer:
             self.peer = peer
-            self._recover()
+            self._recover(peer)
             # with all messages made, any neighbour will do for the last rounds
             all_made = self.ledger.next_step(self.run) == self.steps
             needed = 0 if all_made else config.quorum_count
@@ -153,12 +162,15 @@ class Node:
                     await self._take_step(peer)
             # neighbours that connect now get the final model
             peer.begin(self.step, _bytes(self.model))
-            # in this order: a crash in between repeats the end, and loses no model
-            self.save(self.outcome())
-            self.ledger.end(self.run, "finished")
+            # in the ledger, which is known to be writable: no full disk or crash loses the model
+            self.ledger.end(self.run, "finished", _bytes(self.model))
             self.log("finished", steps=self.messages, epsilon=rounded_up(self.guarantee().epsilon))
-            await peer.finish()
-        return self.outcome()
+            self.save(self.outcome())
+            await peer.finish(self.serve)
+            # the neighbours' last tags have come meanwhile
+            outcome = self.outcome()
+            self.save(outcome)
+        return outcome
 
     @property
     def messages(self) -> int:
@@ -228,9 +240,9 @@ class Node:
             "neighbours": peer.neighbour_statuses() if peer is not None else [],
         }
 
-    def _recover(self) -> None:
-        """Continues an interrupted run with its last message, as it is in the ledger."""
-        last = self.ledger.next_step(self.run) - 1
+    def _recover(self, peer: Peer) -> None:
+        """Continues an interrupted run where it was: in the middle of a step, if that is known."""
+        last = peer.next_step - 1
         # no message yet: the run starts at its first step
         if last < 0:
             return
@@ -239,8 +251,36 @@ class Node:
             raise DecorError(
                 f"the ledger has no message of step {last}, which it must have; it is damaged"
             )
-        self.step, self.model = last, np.frombuffer(message, self.local.dtype)
-        self.log("resumed", step=last)
+        # the final gossip has no message: only what was saved before a round
+        saved = self.ledger.saved_round(self.run, last)
+        final = self.ledger.saved_round(self.run, self.steps) if last == self.steps - 1 else None
+        self.step, self.model = last, self._vector(message)
+        if saved is not None and saved.velocity is not None:
+            self.velocity = self._vector(saved.velocity)
+        if final is not None:
+            self.step, saved = self.steps, final
+        if saved is not None and saved.now is not None:
+            self._round, self.model = saved.round, self._vector(saved.now)
+            before = saved.before if saved.round > 0 else None
+            self._before = None if before is None else self._vector(before)
+        peer.resend(self._last_messages(last, message))
+        self.log("resumed", step=self.step, round=self._round)
+
+    def _last_messages(self, last: int, message: bytes) -> list[tuple[int, int, Values]]:
+        """The two messages that neighbours may not have got: this round's and the one before."""
+        now = (self.step, self._round, _bytes(self.model))
+        if self._round > 0:
+            assert self._before is not None
+            return [(self.step, self._round - 1, _bytes(self._before)), now]
+        before = self.step - 1
+        if before < 0:
+            return [now]
+        saved, rounds = self.ledger.saved_round(self.run, before), self.terms.recipe.gossip.rounds
+        # with one round its model is the message itself
+        values = message if before == last else self.ledger.message(self.run, before)
+        if rounds > 1:
+            values = saved.now if saved is not None and saved.round == rounds - 1 else None
+        return [now] if values is None else [(before, rounds - 1, values), now]
 
     def _catch_up(self, peer: Peer) -> bool:
         """Moves to the step of a quorum of neighbours, if that is later; returns whether it did."""
@@ -251,29 +291,30 @@ class Node:
         self.log("caught up", from_step=self.step, to_step=min(step, self.steps))
         # steps with a message were not missed
         self.missed += max(0, min(step, self.steps) - self.ledger.next_step(self.run))
-        dtype = self.local.dtype
-        models = [np.frombuffer(model, dtype) for model in received]
-        self.model = np.mean(models, axis=0, dtype=dtype)
+        models = [self._vector(model) for model in received]
+        self.model = np.mean(models, axis=0, dtype=self.local.dtype)
         # the momentum belongs to a model that is given up
         self.step, self.velocity = step, None
+        self._round, self._before = 0, None
         return True
 
     async def _take_step(self, peer: Peer) -> None:
         """One step, unless the neighbours go on without it; after the last, gossip alone."""
         step = self.step
-        tags: dict[int, bytes] = {}
         # made before a crash: the model that the step began with is not known any more
-        made = peer.next_step > step
+        made = peer.next_step > step or self._round > 0
         peer.begin(step, None if made else _bytes(self.model))
         if step < self.steps and not made:
-            message, tags = await self._make_message(step, peer.keys(step))
+            keys = await peer.take_keys(step, lambda: self.random(32))
+            if keys is None:
+                return
+            message, tags = await self._make_message(step, keys)
             # from here on these bytes are the step's message, for ever; nothing of them has left
             # yet
-            self.ledger.record(self.run, step, _bytes(message))
-            peer.mark_recorded(step)
+            peer.record(step, _bytes(message), tags)
             self.model = message
         gossip = self.terms.recipe.gossip if step < self.steps else self.terms.recipe.final_gossip
-        if await self._gossip(peer, gossip, tags):
+        if await self._gossip(peer, gossip):
             self.step = step + 1
             if not self._at_work:
                 self._at_work = True
@@ -281,7 +322,7 @@ class Node:
             self.on_step(self.step)
 
     async def _make_message(
-        self, step: int, keys: Mapping[int, bytes | None]
+        self, step: int, keys: Mapping[int, bytes]
     ) -> tuple[Vector, dict[int, bytes]]:
         """`_compute_message` in a thread, so that the network does not wait, unless it is quick."""
         if self._quick:
@@ -289,18 +330,17 @@ class Node:
         return await asyncio.to_thread(self._compute_message, step, keys)
 
     def _compute_message(
-        self, step: int, keys: Mapping[int, bytes | None]
+        self, step: int, keys: Mapping[int, bytes]
     ) -> tuple[Vector, dict[int, bytes]]:
-        """The noised model after a step, and the tag of its noise for each connected neighbour."""
+        """The noised model after a step, and the tag of each edge's noise, by neighbour."""
         # thread time: waiting for a core is not work
         began, recipe, rate = time.thread_time(), self.terms.recipe, float(self.rates[step])
         order = list(self.multiples)
         # an edge without a common secret has noise of the same size, from a key of this user alone
-        edges = [(keys[j] or self.random(32), self.multiples[j]) for j in order]
+        edges = [(keys[j], self.multiples[j]) for j in order]
         if self.recorder is not None:
             self.recorder.record_start(step, _bytes(self.model))
-            own_keys = [key for key, _ in edges]
-            self.recorder.record_keys(step, dict(zip(order, own_keys, strict=True)))
+            self.recorder.record_keys(step, keys)
         gradient, factor = self.local.gradient(self.model, rate)
         grid = self.terms.grid
         noised, edge_tags = grid.add_noise(gradient, self.random(32), edges, factor, over=True)
@@ -316,22 +356,25 @@ class Node:
                 "learning rate"
             )
         self._quick = time.thread_time() - began < _QUICK
-        tags = dict(zip(order, edge_tags, strict=True))
-        return message, {j: tag for j, tag in tags.items() if keys[j] is not None}
+        return message, dict(zip(order, edge_tags, strict=True))
 
-    async def _gossip(self, peer: Peer, gossip: Gossip, tags: Mapping[int, bytes]) -> bool:
-        """All rounds of a step; False if the others have gone on meanwhile."""
-        now, before = self.model, self.model
+    async def _gossip(self, peer: Peer, gossip: Gossip) -> bool:
+        """All rounds of a step that are left; False if the others have gone on meanwhile."""
+        first, now = self._round, self.model
+        before = now if self._before is None else self._before
+        self._round, self._before = 0, None
         for round_, (a, b, _) in enumerate(gossip.steps(self.terms.plan.topology)):
-            own_tags = tags if round_ == 0 else None
-            received = await peer.exchange(self.step, round_, _bytes(now), own_tags)
+            if round_ < first:
+                continue
+            self._save_round(round_, now, before)
+            received = await peer.exchange(self.step, round_, _bytes(now))
             if received is None:
                 return False
             # as differences: an absent neighbour has no weight, and equal models stay as they are
             mixed = now.copy()
             while received:  # each model's memory is freed as soon as it is mixed in
                 j, values = received.popitem()
-                other = np.frombuffer(values, self.local.dtype)
+                other = self._vector(values)
                 pull_towards(mixed, now, other, a * self.weights[j])
             # the model of the round before, in accelerated gossip only (Gossip.steps)
             if b:
@@ -340,11 +383,29 @@ class Node:
         self.model = now
         return True
 
-    def _check_values(self, values: Values) -> str | None:
-        """What is wrong with a neighbour's model, if anything."""
-        if is_bounded(np.frombuffer(values, self.local.dtype)):
+    def _save_round(self, round_: int, now: Vector, before: Vector) -> None:
+        """Saves what a restart in this round needs, if the ledger does not hold it already."""
+        is_message = round_ == 0 and self.step < self.steps
+        if is_message and self.velocity is None:
+            return
+        self.ledger.save_round(
+            self.run,
+            self.step,
+            round_,
+            None if is_message else _bytes(now),
+            _bytes(before) if round_ > 0 else None,
+            None if self.velocity is None else _bytes(self.velocity),
+        )
+
+    def _vector(self, values: Values) -> Vector:
+        return np.frombuffer(values, self.local.dtype)
+
+    def _check_values(self, step: int, values: Values) -> str | None:
+        """What is wrong with a neighbour's model of a step, if anything."""
+        largest = self.terms.largest_parameter(min(step, self.steps - 1), self._start_size)
+        if is_bounded(self._vector(values), largest):
             return None
-        return "sent a model that is not finite, or beyond 1e18"
+        return f"sent a model that is not finite, or beyond {largest:g}, which no user can reach"
 
 
 def _bytes(model: Vector) -> memoryview:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from decor.choices import Dtype
 from decor.errors import InputError
 from decor.learning.recipe import Recipe
@@ -16,6 +18,7 @@ from decor.privacy.plan import NoisePlan
 from decor.training.release_grid import grid_of
 
 from .federation import Federation, Member
+from .vector_kernels import LARGEST, Vector
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Terms:
     timeout: float
     quorum: float
     patience: float
+    liars: int = 1
 
     def __post_init__(self) -> None:
         if self.recipe.gossip.rounds < 1:
@@ -60,6 +64,7 @@ class Terms:
             federation.network.timeout,
             federation.network.quorum,
             federation.network.patience,
+            federation.network.liars,
         )
 
     @cached_property
@@ -75,6 +80,36 @@ class Terms:
     def guarantee_after(self, steps: int) -> Guarantee:
         """What so many messages of a user cost, if their number was fixed in advance."""
         return self.plan.guarantee_on_grid(self.grid.distance, self.delta, steps=steps)
+
+    def largest_parameter(self, step: int, start: float) -> float:
+        """The largest parameter that a user who follows the protocol can have after a step.
+
+        Plain gossip and catching up are averages, which make nothing larger, so only local steps
+        count. Accelerated rounds are no averages: then it is the largest that any model may have.
+
+        Args:
+            step: The step.
+            start: The largest parameter, in absolute value, of the model that all begin with.
+        """
+        recipe = self.recipe
+        gossips = (recipe.gossip, recipe.final_gossip)
+        if any(gossip.accelerate and gossip.rounds > 1 for gossip in gossips):
+            return LARGEST
+        # float32 rounds each of the sums and products of a step
+        return float(min(LARGEST, 1.001 * (start + self._reach[step])))
+
+    @cached_property
+    def _reach(self) -> Vector:
+        """How far a parameter can move up to each step."""
+        exposure, recipe = self.plan.exposure, self.recipe
+        clip = exposure.clip
+        if exposure.sampling == "poisson":
+            # a batch may have any size
+            clip *= max(exposure.records_of(self.plan.topology)) / (exposure.batch_size or 1)
+        users = range(len(self.members))
+        noise = max(self.grid.largest_noise(self.multiples(i).values()) for i in users)
+        rates = recipe.schedule.rates(self.learning_rate, exposure.steps)
+        return np.cumsum(np.abs(rates)) * (clip + noise) / (1 - recipe.momentum)
 
     @property
     def run_length(self) -> RunLength:

@@ -22,9 +22,9 @@ def descend(model: Vector, direction: Vector, rate: float, keep: float) -> Vecto
     return out if _move(model, direction, rate, keep, out) else None
 
 
-def is_bounded(model: Vector) -> bool:
-    """Whether all parameters are within LARGEST of zero; NaN is not."""
-    return bool(_is_bounded(model, LARGEST))
+def is_bounded(model: Vector, largest: float = LARGEST) -> bool:
+    """Whether all parameters are within `largest` of zero; NaN is not."""
+    return bool(_is_bounded(model, largest))
 
 
 def pull_towards(mixed: Vector, now: Vector, other: Vector, weight: float) -> None:

@@ -18,7 +18,7 @@ from decor.errors import RemoteProtocolError
 from . import transport
 from .identity import Identity
 from .messages import Alive
-from .neighbour import CLOSING_SECONDS, Connection, Link, Neighbour
+from .neighbour import CLOSING_SECONDS, LONGEST_QUARANTINE, Connection, Link, Neighbour
 from .session import Agreed, Ended, Event, Session
 
 Log = Callable[..., None]
@@ -51,6 +51,7 @@ class Connections:
         new_session: Makes the session of a new connection.
         on_event: Receives a session's events; a RemoteProtocolError raised there ends the
             connection.
+        on_lost: Called when a connection to a neighbour has ended, open or not.
     """
 
     def __init__(
@@ -62,10 +63,11 @@ class Connections:
         log: Log,
         new_session: Callable[[Neighbour], Session],
         on_event: Callable[[Link, Event], None],
+        on_lost: Callable[[Link], None],
     ) -> None:
         self._identity, self._links, self._listen = identity, links, listen
         self._timeout, self._log = timeout, log
-        self._new_session, self._on_event = new_session, on_event
+        self._new_session, self._on_event, self._on_lost = new_session, on_event, on_lost
         # a certificate leads to a public key, and that to a neighbour
         self._numbers = {link.neighbour.public: number for number, link in links.items()}
         self._listener: socket.socket | None = None
@@ -103,17 +105,20 @@ class Connections:
         if self._listener is not None:
             self._listener.close()
 
-    async def wait_for_change(self, seconds: float | None) -> None:
-        """Waits for an event, at most so many seconds; raises errors of this side's own tasks."""
+    def raise_failure(self) -> None:
+        """Raises the error of one of this side's own tasks, if there was one."""
         if self._failure is not None:
             raise self._failure
+
+    async def wait_for_change(self, seconds: float | None) -> None:
+        """Waits for an event, at most so many seconds; raises errors of this side's own tasks."""
+        self.raise_failure()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
         # after the wait, so that no event between two calls is missed
         self._changed.clear()
-        if self._failure is not None:
-            raise self._failure
+        self.raise_failure()
 
     def drop(self, link: Link, reason: str) -> None:
         """Ends the connection to a neighbour, or takes note that it has ended."""
@@ -123,6 +128,7 @@ class Connections:
         link.inbox.release_reader()
         if connection is not None:
             connection.close(reason)
+            self._on_lost(link)
         # its connection has to end some time: that is nothing to report
         if link.done:
             pass
@@ -203,6 +209,8 @@ class Connections:
         wait, neighbour = FIRST_WAIT, link.neighbour
         while not link.done:
             opened = link.conn.opened
+            if (left := link.conn.quarantined_until - time.monotonic()) > 0:
+                await asyncio.sleep(left)
             try:
                 reader, writer = await transport.dial(neighbour.address, self._client_tls)
                 transport.identify(writer, {neighbour.public: neighbour.number})
@@ -222,6 +230,13 @@ class Connections:
         self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Reads and writes one connection from its first byte to its last."""
+        conn = link.conn
+        is_quarantined = time.monotonic() < conn.quarantined_until
+        if is_quarantined or not conn.calls.allow():
+            why = "it broke the rules" if is_quarantined else "it connects too often"
+            self._log_problem(link, f"is not answered for a while: {why}")
+            transport.abort(writer)
+            return
         # the newer one wins: it is the same neighbour, by its certificate
         if link.conn.connection is not None:
             self.drop(link, "connected anew")
@@ -250,6 +265,10 @@ class Connections:
                         await link.inbox.wait_until_empty()
         except RemoteProtocolError as problem:
             reason = str(problem).removeprefix(f"{link.neighbour.name} ")
+            # a user that takes part and breaks the rules would cost a timeout each time it is back
+            if is_current() and link.is_open:
+                conn.quarantined_until = time.monotonic() + conn.quarantine
+                conn.quarantine = min(2 * conn.quarantine, LONGEST_QUARANTINE)
         except TimeoutError:
             reason = f"did not agree on a secret within {OPENING_SECONDS:g} s"
         except OSError as problem:

@@ -142,6 +142,17 @@ class EdgeKeys:
         """The key of a step for the neighbour, which has not made its message; None if gone."""
         return self._past[1] if self._past is not None and self._past[0] == step else None
 
+    def seal(self, step: int) -> bytes:
+        """The same, encrypted under the newest secret; empty if gone. Once per secret."""
+        key = self.give(step)
+        return b"" if key is None or self._current is None else self._current[1].seal(step, key)
+
+    def unseal(self, step: int, sealed: bytes) -> bytes | None:
+        """The key that the neighbour has sealed; None if it is not the wanted one."""
+        assert self._current is not None
+        key = self._current[1].unseal(step, sealed)
+        return key if self.wanted == (step, key_id(key)) else None
+
     def forget(self, step: int) -> None:
         """The neighbour has made its message of this step: it needs no key of it any more."""
         if self._past is not None and self._past[0] <= step:

@@ -60,8 +60,8 @@ CREATE TABLE IF NOT EXISTS receipts (
     digest BLOB NOT NULL, signature BLOB NOT NULL, PRIMARY KEY (run, user)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS rounds (
-    run INTEGER PRIMARY KEY REFERENCES runs, step INTEGER NOT NULL, round INTEGER NOT NULL,
-    now BLOB NOT NULL, before BLOB, velocity BLOB
+    run INTEGER NOT NULL REFERENCES runs, step INTEGER NOT NULL, round INTEGER NOT NULL,
+    now BLOB, before BLOB, velocity BLOB, PRIMARY KEY (run, step)
 ) STRICT;
 CREATE TABLE IF NOT EXISTS models (
     run INTEGER PRIMARY KEY REFERENCES runs, bytes BLOB NOT NULL
@@ -96,11 +96,19 @@ class Entry:
 
 @dataclass(frozen=True)
 class RoundState:
-    """What a node needs to continue in the middle of a step, as it was before a round was sent."""
+    """What a node needs to continue in the middle of a step, as it was before a round was sent.
+
+    Attributes:
+        step: The step.
+        round: The round that is sent next.
+        now: This user's model of that round; None: the step's message.
+        before: Its model of the round before; None in round 0.
+        velocity: Its momentum; None without.
+    """
 
     step: int
     round: int
-    now: bytes
+    now: bytes | None
     before: bytes | None
     velocity: bytes | None
 
@@ -133,6 +141,15 @@ def read_entries(path: Path) -> list[Entry]:
         columns = {row[1] for row in db.execute("PRAGMA table_info(runs)")}
         repeated = "repeated" if "repeated" in columns else "0"
         return [Entry(*row) for row in db.execute(_ENTRIES.format(repeated=repeated))]
+
+
+def is_in_use(path: Path) -> bool:
+    """Whether a node has the ledger open for writing."""
+    try:
+        _Lock(path).release()
+    except TransientError:
+        return True
+    return False
 
 
 def read_facts(path: Path) -> LedgerFacts:
@@ -275,8 +292,7 @@ class Ledger:
             with _translated(path), closing(_connect(path)) as db:
                 db.execute("PRAGMA synchronous = FULL")
                 db.execute("BEGIN IMMEDIATE")
-                for column in ("repeated INTEGER NOT NULL DEFAULT 0",):
-                    db.execute(f"ALTER TABLE runs ADD COLUMN {column}")
+                db.execute("ALTER TABLE runs ADD COLUMN repeated INTEGER NOT NULL DEFAULT 0")
                 for column in ("keys", "tags", "cancelled"):
                     kind = f"{column} BLOB NOT NULL DEFAULT x''"
                     db.execute(f"ALTER TABLE messages ADD COLUMN {kind}")
@@ -455,11 +471,11 @@ class Ledger:
         run: int,
         step: int,
         round_: int,
-        now: bytes | memoryview,
+        now: bytes | memoryview | None,
         before: bytes | memoryview | None,
         velocity: bytes | memoryview | None,
     ) -> None:
-        """Saves where a node is within a step, without waiting for the disk.
+        """Saves where a node is within a step, without waiting for the disk; see `RoundState`.
 
         It survives a crash of the process. After a crash of the machine an older one may be found,
         or none: then the step's message is where the node continues.
@@ -469,6 +485,10 @@ class Ledger:
             self._db.execute("PRAGMA synchronous = NORMAL")
             try:
                 with self._transaction():
+                    # the step before is kept: its last round may not have reached everyone
+                    self._db.execute(
+                        "DELETE FROM rounds WHERE run = ? AND step < ?", (run, step - 1)
+                    )
                     self._db.execute(
                         "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?)",
                         (run, step, round_, now, before, velocity),
@@ -476,11 +496,11 @@ class Ledger:
             finally:
                 self._db.execute("PRAGMA synchronous = FULL")
 
-    def saved_round(self, run: int) -> RoundState | None:
-        """What `save_round` saved last."""
-        query = "SELECT step, round, now, before, velocity FROM rounds WHERE run = ?"
+    def saved_round(self, run: int, step: int) -> RoundState | None:
+        """What `save_round` saved last for a step."""
+        query = "SELECT step, round, now, before, velocity FROM rounds WHERE run = ? AND step = ?"
         with self._translate_errors():
-            row = self._db.execute(query, (run,)).fetchone()
+            row = self._db.execute(query, (run, step)).fetchone()
         return None if row is None else RoundState(*row)
 
     def final_model(self, run: int) -> bytes | None:

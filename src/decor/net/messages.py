@@ -227,7 +227,7 @@ class Done(Alive):
 
 @dataclass(frozen=True)
 class SignedReceipt:
-    """A receipt: before round 0 of a step the sender's own, to a user behind also those of others."""
+    """A receipt: the sender's own before round 0 of a step; to a user behind also others'."""
 
     receipt: Receipt
     kind: ClassVar[int] = 9

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from decor.noise.agreement import EdgeSecret
-
 from . import transport
-from .messages import Alive, Done
+from .edge_keys import EdgeKeys
+from .edge_tags import EdgeTags
+from .messages import Alive, Done, KeyRequest, SealedKey, SignedReceipt
+from .rate_limit import RateLimit
 from .session import Session
 
 Values = bytes | memoryview
@@ -20,6 +22,10 @@ CLOSING_SECONDS = 1.0
 """How long a connection that ends may take to send its last bytes."""
 HELD = 3
 """Models of one neighbour that are kept until they are used."""
+_CALLS, _CALLS_PER_SECOND = 10, 0.5
+"""Connections of one neighbour that agree on a secret, at once and per second."""
+FIRST_QUARANTINE, LONGEST_QUARANTINE = 2.0, 300.0
+"""Seconds for which a neighbour that broke the rules is not talked to: each time twice as long."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +148,10 @@ class ConnectionState:
     """How often it has been open."""
     down_since: float = 0.0
     problem: str = "has not been reached yet"
+    calls: RateLimit = field(default_factory=lambda: RateLimit(_CALLS, _CALLS_PER_SECOND))
+    quarantine: float = FIRST_QUARANTINE
+    """Seconds of the next one."""
+    quarantined_until: float = 0.0
 
 
 @dataclass
@@ -165,12 +175,20 @@ class Link:
     """When it connected, or last sent anything."""
     their_step: int = 0
     """Its first step without a message, when it connected."""
+    is_behind: bool = False
+    """It has to skip steps, and needs proof that others have made them."""
+    has_greeted: bool = False
+    """It has shown the newest receipt that it has of this user, since this node started."""
     step_start: tuple[int, Values] | None = None
     """(step, model) that it began a step with; a user that is behind continues from there."""
-    secrets: list[tuple[int, EdgeSecret]] = field(default_factory=list)
-    """(first step, secret), in order of the steps."""
-    tags: tuple[dict[int, bytes], dict[int, bytes]] = field(default_factory=lambda: ({}, {}))
-    """Noise tags of the last two steps: this side's and the other side's."""
+    keys: EdgeKeys = field(default_factory=EdgeKeys)
+    tags: EdgeTags = field(default_factory=EdgeTags)
+    asked_for_key: bool = False
+    """On this connection; so are the next two."""
+    key_is_gone: bool = False
+    gave_key: bool = False
+    words: RateLimit = field(default_factory=lambda: RateLimit(math.inf, 0))
+    """How many short messages it may send."""
 
     @property
     def is_open(self) -> bool:
@@ -183,7 +201,7 @@ class Link:
         usable = connection is not None and self.is_open and not connection.session.is_over
         return connection if usable else None
 
-    def send(self, word: Alive | Done) -> None:
+    def send(self, word: Alive | Done | SignedReceipt | KeyRequest | SealedKey) -> None:
         if (connection := self.open_connection) is not None:
             connection.session.send(word)
             connection.flush()
@@ -197,31 +215,3 @@ class Link:
             "connections": self.conn.opened,
             "problem": None if self.is_open or self.done else self.conn.problem,
         }
-
-    def key(self, step: int) -> bytes | None:
-        """The step's key, of the newest secret that both use by then; None without a secret."""
-        usable = [held for held in self.secrets if held[0] <= step]
-        if not usable:
-            return None
-        # a secret that was replaced is erased: it must not outlive its use
-        self.secrets = [held for held in self.secrets if held[0] >= usable[-1][0]]
-        return usable[-1][1].key(step)
-
-    def add_secret(self, first_step: int, secret: EdgeSecret) -> None:
-        """Uses `secret` from `first_step` on, instead of secrets that would begin then or later."""
-        # no step is left that would use the others
-        earlier = [held for held in self.secrets if held[0] < first_step]
-        self.secrets = [*earlier, (first_step, secret)]
-
-    def noise_cancels(self, step: int, side: int, tag: bytes) -> bool:
-        """Keeps the tag of a step's noise, of this side (0) or the other (1).
-
-        Returns False if both are known and differ.
-        """
-        tags = self.tags[side]
-        tags[step] = tag
-        # neighbours that share a round are at most one step apart
-        while len(tags) > 2:
-            del tags[min(tags)]
-        other = self.tags[1 - side].get(step)
-        return other is None or other == tag

@@ -1,10 +1,10 @@
-"""Peer: one user among its neighbours: secrets, models of a round, and the barrier of a round.
+"""Peer: one user among its neighbours: keys, receipts, models of a round, and its barrier.
 
 A neighbour is never trusted to be there. What it sends is checked before it is kept, and few of
 its messages are kept at a time. A round goes on without a neighbour that has been silent for too
 long, as long as a quorum of neighbours is connected. A neighbour does not ask for what it missed:
-when it connects again it is sent the model that the step began with, and continues from there.
-`connections` opens and closes connections.
+when it connects again it is sent the model that the step began with, and proof that others have
+come so far (receipts), and continues from there. `connections` opens and closes connections.
 """
 
 from __future__ import annotations
@@ -14,23 +14,31 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from decor.errors import RemoteProtocolError
+from decor.errors import PrivacyStop, RemoteProtocolError
+from decor.noise.agreement import key_id
 
-from .connections import Connections, Log
+from .connections import OPENING_SECONDS, Connections, Log
+from .edge_keys import NO_KEY, EdgeKeys
 from .identity import Identity
-from .ledger import Ledger
-from .messages import Done
+from .ledger import KEY_ID_BYTES, TAG_BYTES, Ledger, split
+from .messages import Done, KeyRequest, SealedKey, SignedReceipt
 from .neighbour import HELD, Link, Neighbour, Values
+from .rate_limit import RateLimit
+from .receipt_book import ReceiptBook
+from .receipts import Receipt
 from .session import (
     Agreed,
     Event,
     Finished,
     Greeted,
     Heard,
+    KeyAsked,
+    KeyGiven,
+    Receipted,
     Received,
     Session,
     SessionConfig,
@@ -38,6 +46,8 @@ from .session import (
 )
 
 SETTLING_SECONDS = 2.0
+WORDS, WORDS_PER_SECOND = 64, 16
+"""Short messages of one neighbour, such as Alive, at once and per second."""
 PATIENCE = 3
 """Timeouts for which a neighbour may send Alive and nothing else."""
 
@@ -66,6 +76,12 @@ class PeerConfig:
     length: RunLength
     timeout: float
     quorum: float
+    number: int
+    """This user's, in the order of the federation's file."""
+    members: tuple[bytes, ...]
+    """Public keys of all users, in the same order."""
+    liars: int = 1
+    """Users that may lie about how far they are."""
     random: Callable[[int], bytes] = os.urandom
     """Source of the keys that this user offers to its neighbours."""
 
@@ -85,10 +101,10 @@ class Peer:
 
     Args:
         config: The federation and this user's neighbours.
-        ledger: Numbers the agreements with each neighbour.
+        ledger: Holds this user's messages, what it knows of others', and numbers agreements.
         run: The run's number in the ledger.
         log: Receives events.
-        check_values: Returns what is wrong with a neighbour's parameters, or None.
+        check_values: Returns what is wrong with a neighbour's parameters of a step, or None.
         listen: Address to accept connections at; "" to accept none.
         on_model: Called with (sender, step, round, values) of every model, before any check.
     """
@@ -99,13 +115,16 @@ class Peer:
         ledger: Ledger,
         run: int,
         log: Log,
-        check_values: Callable[[Values], str | None],
+        check_values: Callable[[int, Values], str | None],
         listen: str,
         on_model: Callable[[int, int, int, Values], object] = _ignore,
     ) -> None:
         self.config, self.ledger, self.run, self.log = config, ledger, run, log
         self._check_values, self._on_model = check_values, on_model
         self.links = {n.number: Link(n) for n in config.neighbours}
+        for link in self.links.values():
+            # a user behind is shown each user's receipt by several neighbours
+            link.words = RateLimit(WORDS + 4 * len(config.members), WORDS_PER_SECOND)
         self.next_step = ledger.next_step(run)
         """The first step without a message of this user."""
         # after a crash the last message is sent again
@@ -116,9 +135,22 @@ class Peer:
         """Models that arrived after their round."""
         self._step_start: Values | None = None
         self._at = self.step, 0
-        # what a neighbour that connects anew may still need
+        # what a neighbour that connects anew may still need: the last round of the step before
+        # too, which may not have arrived
         self._sent: deque[tuple[int, int, Values]] = deque(maxlen=2)
         self._finishing = False
+        self._receipts = ReceiptBook(
+            config.identity,
+            config.number,
+            config.members,
+            config.federation,
+            config.length.steps,
+            config.liars,
+            ledger.receipts(run).values(),
+        )
+        # steps whose noise is known to cancel since the last message was written
+        self._unsaved_steps: set[int] = set()
+        self._restore()
         self._connections = Connections(
             config.identity,
             self.links,
@@ -127,6 +159,7 @@ class Peer:
             log,
             self._new_session,
             self._handle_event,
+            self._handle_loss,
         )
 
     async def __aenter__(self) -> Peer:
@@ -162,48 +195,106 @@ class Peer:
         while (left := until - time.monotonic()) > 0:
             connected = [link for link in self.links.values() if link.is_open]
             further = [link for link in connected if link.their_step > self.next_step]
-            if all(link.step_start is not None for link in further):
-                return
+            # what this step still needs, or where the others are and proof of it
+            if all(link.inbox or link.step_start is not None for link in further):
+                if all(link.inbox for link in further) or self.ahead(self.step) is not None:
+                    return
             await self._connections.wait_for_change(left)
 
     def begin(self, step: int, model: Values | None) -> None:
         """Begins a step with this model (None: not known), which new connections are sent."""
         self.step, self._step_start, self._at = step, model, (step, 0)
-        self._sent.clear()
         for link in self.links.values():
             link.inbox.drop_before(step)
             link.step_start = None
 
-    def keys(self, step: int) -> dict[int, bytes | None]:
-        """Each neighbour's key of a step; None without a common secret: its noise is then fresh."""
-        return {number: link.key(step) for number, link in self.links.items()}
+    def resend(self, messages: Sequence[tuple[int, int, Values]]) -> None:
+        """After a restart: the last messages, as (step, round, values), for new connections."""
+        self._sent.extend(messages)
 
-    def mark_recorded(self, step: int) -> None:
-        """A step's message is in the ledger; secrets agreed on from now on begin later."""
+    async def take_keys(self, step: int, draw: Callable[[], bytes]) -> dict[int, bytes] | None:
+        """Takes the key of each edge for this user's only message of a step.
+
+        Waits for keys of neighbours that have made theirs already, as for a model: until the
+        timeout, and then for a quorum.
+
+        Args:
+            step: The step.
+            draw: Draws a fresh key: the noise of an edge whose key is not known has its planned
+                size all the same.
+
+        Returns:
+            Keys by neighbour; None if this user is behind (see `ahead`).
+        """
+        until = time.monotonic() + self.config.timeout
+        while not self._keys_ready(step, until):
+            if self.ahead(step) is not None:
+                return None
+            await self._connections.wait_for_change(self._seconds_to_key(until))
+        # all at one moment: a new connection may change what is ready
+        self._connections.raise_failure()
+        return {number: link.keys.take(step, draw) for number, link in self.links.items()}
+
+    def record(self, step: int, message: Values, tags: Mapping[int, bytes]) -> None:
+        """Writes a step's message to the ledger, and signs it; it may be sent from now on.
+
+        Args:
+            step: The step whose keys were taken last.
+            message: The message.
+            tags: The tag of each edge's noise, by neighbour.
+        """
+        # a receipt that came meanwhile may say that this ledger is an old one
+        self._connections.raise_failure()
+        links = self.links.values()
+        for link in links:
+            link.tags.record(step, tags[link.neighbour.number])
+        digest = self.ledger.record(
+            self.run,
+            step,
+            message,
+            b"".join(link.keys.last_id for link in links),
+            b"".join(tags[number] for number in self.links),
+            self._receipts.take_unsaved(),
+            self._take_unsaved_steps(),
+        )
+        self._receipts.sign(step, digest)
         self.next_step = step + 1
 
-    async def exchange(
-        self, step: int, round_: int, values: Values, tags: Mapping[int, bytes] | None = None
-    ) -> dict[int, Values] | None:
+    def save_news(self) -> None:
+        """Writes what is known of others to the ledger, after the last message."""
+        receipts, steps = self._receipts.take_unsaved(), self._take_unsaved_steps()
+        if receipts or steps:
+            self.ledger.store_news(self.run, receipts, steps)
+
+    def steps_left_over(self) -> dict[int, list[int]]:
+        """Neighbour -> steps of this user's messages whose edge noise is not known to cancel."""
+        return {
+            number: sorted(link.tags.own.keys() - link.tags.cancelled)
+            for number, link in self.links.items()
+        }
+
+    async def exchange(self, step: int, round_: int, values: Values) -> dict[int, Values] | None:
         """Sends a round's model, and waits for the neighbours' models of the same round.
 
         Args:
             step: The step that was begun last.
             round_: From 0.
             values: This user's model.
-            tags: Noise tags of the step, by neighbour.
 
         Returns:
             Models by neighbour; None if this user is behind (see `ahead`).
         """
+        self._connections.raise_failure()
         self._at = step, round_
-        # kept for neighbours that connect during the round
-        self._sent.append((step, round_, values))
-        for number, link in self.links.items():
+        # kept for neighbours that connect during the round, or the next; after a restart it is
+        # there already
+        if (step, round_) not in [(each[0], each[1]) for each in self._sent]:
+            self._sent.append((step, round_, values))
+        for link in self.links.values():
             if link.is_open:
                 self._send(link, step, round_, values)
-                if tags and number in tags:
-                    self._send_tag(link, step, tags[number])
+                if round_ == 0 and step in link.tags.own:
+                    self._send_tag(link, step)
         # a user that always finds all models here must still let its tasks read and write
         await asyncio.sleep(0)
         until = time.monotonic() + self.config.timeout
@@ -222,8 +313,12 @@ class Peer:
     def ahead(self, step: int) -> tuple[int, list[Values]] | None:
         """The step that a quorum of neighbours has reached, and the models they begin it with.
 
-        None if that step is not later than `step`. One neighbour's claim is not believed.
+        None if that step is not later than `step`, or not proven: more users than may lie must have
+        signed a message of it.
         """
+        # the rounds' own models, if they are all here, are better than a later mean
+        if all(link.inbox.has(*self._at) for link in self.links.values()):
+            return None
         starts = [link.step_start for link in self.links.values() if link.step_start is not None]
         # the furthest first
         starts.sort(key=lambda start: -start[0])
@@ -231,12 +326,17 @@ class Peer:
         if len(starts) < quorum or starts[quorum - 1][0] <= step:
             return None
         reached = starts[quorum - 1][0]
+        if not self._receipts.is_proven(reached):
+            return None
         return reached, [model for step, model in starts if step >= reached]
 
-    async def finish(self) -> None:
+    async def finish(self, serve: bool = False) -> None:
         """Sends Done, and stays until all neighbours have, or for the timeout.
 
         A neighbour that was away can still get its last models meanwhile.
+
+        Args:
+            serve: Stay until cancelled, for neighbours that fetch the final model later.
         """
         self._finishing = True
         for link in self.links.values():
@@ -247,6 +347,9 @@ class Peer:
             waiting := [link for link in self.links.values() if not link.done]
         ):
             await self._connections.wait_for_change(left)
+        self.save_news()
+        while serve:
+            await self._connections.wait_for_change(None)
         if waiting:
             names = ", ".join(link.neighbour.name for link in waiting)
             self.log("leaves before others are done", neighbours=names)
@@ -257,6 +360,45 @@ class Peer:
         return [link.status() for link in self.links.values()]
 
     # the barrier
+
+    def _keys_ready(self, step: int, until: float) -> bool:
+        """Whether the keys of a step can be taken: all that will come are here."""
+        now, waiting, connected = time.monotonic(), False, 0
+        all_greeted = all(link.has_greeted for link in self.links.values())
+        for link in self.links.values():
+            connected += link.is_open
+            if link.keys.is_ready(step):
+                continue
+            if link.keys.is_confirming:
+                # no key before it is open or lost: the neighbour may use either secret
+                if now >= until + OPENING_SECONDS:
+                    self._connections.drop(link, "did not confirm a secret in time")
+                else:
+                    waiting = True
+            elif link.is_open and link.keys.needs(step):
+                # a key that was used may be used again only if nobody has a message of this step:
+                # between two messages under one key only own noise is left
+                if all_greeted and not link.asked_for_key:
+                    link.asked_for_key = True
+                    link.send(KeyRequest(step))
+                waiting |= not link.key_is_gone and now < until
+            elif not link.is_open and not (link.absent or link.done):
+                waiting |= now < self._deadline(link, until)
+        if waiting:
+            return False
+        if connected < self.config.quorum_count:
+            self._pause(f"only {connected} of {len(self.links)} neighbours are here")
+            return False
+        self.paused = None
+        return True
+
+    def _seconds_to_key(self, until: float) -> float | None:
+        """Seconds until waiting for keys changes anything by itself."""
+        now = time.monotonic()
+        ends = [until, until + OPENING_SECONDS]
+        ends += [self._deadline(link, until) for link in self.links.values() if not link.is_open]
+        later = [end for end in ends if end > now]
+        return min(later) - now + 0.001 if later else None
 
     def _ready(self, step: int, round_: int, until: float) -> bool:
         """Whether a round can end: all models are here, or a quorum after the timeout.
@@ -329,6 +471,23 @@ class Peer:
 
     # events, and what is sent
 
+    def _restore(self) -> None:
+        """What the ledger says of keys, tags and receipts, after a restart."""
+        numbers = list(self.links)
+        for step, ids, tags, cancelled in self.ledger.noise_rows(self.run):
+            for number, tag in zip(numbers, split(tags, TAG_BYTES), strict=False):
+                self.links[number].tags.own[step] = tag
+            for number, flag in zip(numbers, cancelled, strict=False):
+                if flag:
+                    self.links[number].tags.cancelled.add(step)
+            if step == self.next_step - 1:
+                last = split(ids, KEY_ID_BYTES) or [NO_KEY] * len(numbers)
+                for number, used in zip(numbers, last, strict=True):
+                    self.links[number].keys = EdgeKeys(self.next_step, used)
+        for step in range(max(0, self.next_step - 2), self.next_step):
+            if (digest := self.ledger.digest(self.run, step)) is not None:
+                self._receipts.sign(step, digest)
+
     def _new_session(self, neighbour: Neighbour) -> Session:
         config = SessionConfig(
             self.config.identity.key,
@@ -340,21 +499,32 @@ class Peer:
             self.config.model_bytes,
             self.config.random,
         )
-        return Session(config, self.ledger.next_epoch(self.run, neighbour.number), self.next_step)
+        epoch = self.ledger.next_epoch(self.run, neighbour.number)
+        claim = self.links[neighbour.number].keys.confirm
+        receipt = self._receipts.newest(neighbour.number)
+        return Session(config, epoch, self.next_step, claim, receipt)
+
+    def _handle_loss(self, link: Link) -> None:
+        link.keys.lose()
 
     def _handle_event(self, link: Link, event: Event) -> None:
+        name = link.neighbour.name
         match event:
-            case Greeted(step):
+            case Greeted(step, receipt, fetches):
                 if step > (steps := self.config.length.steps):
                     raise RemoteProtocolError(f"claims to be at step {step} of a run of {steps}")
+                if receipt is not None:
+                    self._check_own_receipt(link, receipt)
                 # see wait_for_progress
-                link.their_step = step
-            case Agreed(secret, epoch, first_step):
-                link.add_secret(first_step, secret)
+                link.their_step, link.has_greeted = step, True
+                if fetches and not self._finishing:
+                    self._connections.drop(link, "the run has not finished; fetch the model later")
+            case Agreed(secret, epoch, their_step, their_key):
+                first_step = link.keys.open(secret, their_step, their_key)
                 link.absent, link.done, link.step_start = False, False, None
+                link.asked_for_key = link.key_is_gone = link.gave_key = False
                 link.inbox.clear()  # it will send where it is, and its last models again
                 link.heard_at = time.monotonic()
-                name = link.neighbour.name
                 self.log("connected", neighbour=name, epoch=epoch, secret_from_step=first_step)
                 self._send_catch_up(link)
                 if self._finishing:
@@ -362,11 +532,77 @@ class Peer:
             case Received(step, round_, values):
                 self._handle_model(link, step, round_, values)
             case Tagged(step, tag):
-                self._compare_tags(link, step, 1, tag)
+                self._handle_tag(link, step, tag)
+            case Receipted(receipt):
+                self._handle_receipt(link, receipt)
+            case KeyAsked(step):
+                self._count_word(link)
+                self._give_key(link, step)
+            case KeyGiven(step, sealed):
+                self._handle_key(link, step, sealed)
             case Heard():
+                self._count_word(link)
                 link.heard_at = time.monotonic()
             case Finished():
+                self._count_word(link)
                 link.done = True
+
+    def _count_word(self, link: Link) -> None:
+        """A message that costs its sender nothing, and must not keep this user from its work."""
+        if not link.words.allow():
+            raise RemoteProtocolError("sends too many short messages")
+
+    def _check_own_receipt(self, link: Link, receipt: Receipt) -> None:
+        """Ends the run for good if this user has signed a message that its ledger lacks."""
+        if not self._receipts.is_own(receipt):
+            raise RemoteProtocolError(f"shows a receipt of user {receipt.user} as this user's")
+        if self.ledger.digest(self.run, receipt.step) == receipt.digest:
+            return
+        why = (
+            f"{link.neighbour.name} holds a receipt of this user for a message of step "
+            f"{receipt.step} that the ledger {str(self.ledger.path)!r} does not have: it is an "
+            "older copy or a new one, or another node uses the same key. The run has ended for "
+            f"good; steps up to {receipt.step} are counted once more, and nothing more is sent"
+        )
+        self.ledger.end_as_outdated(self.run, receipt.step, why)
+        raise PrivacyStop(why)
+
+    def _handle_receipt(self, link: Link, receipt: Receipt) -> None:
+        sender = link.neighbour.number
+        if receipt.user == sender:
+            is_new = self._receipts.hear_own(sender, receipt, self.log)
+            # it has used the key, so it never needs it again
+            link.keys.forget(receipt.step)
+        elif self._receipts.is_own(receipt):
+            self._check_own_receipt(link, receipt)
+            return
+        else:
+            is_new = self._receipts.hear_passed(receipt)
+        if not is_new:
+            self._count_word(link)
+            return
+        # a user behind needs proof from more users than this one's neighbours
+        for other in self.links.values():
+            if other.is_behind and other is not link:
+                other.send(SignedReceipt(receipt))
+
+    def _give_key(self, link: Link, step: int) -> None:
+        if link.gave_key:
+            raise RemoteProtocolError("asked twice for a key")
+        link.gave_key = True
+        newest = self._receipts.newest(link.neighbour.number)
+        # never for a message that it has made already: two messages under one key
+        is_used = newest is not None and newest.step >= step
+        link.send(SealedKey(step, b"" if is_used else link.keys.seal(step)))
+
+    def _handle_key(self, link: Link, step: int, sealed: bytes) -> None:
+        key = link.keys.unseal(step, sealed) if sealed and link.asked_for_key else None
+        if key is None or step < self.next_step or self.ledger.has_key(key_id(key)):
+            link.key_is_gone = True
+            name = link.neighbour.name
+            self.log("key is gone", neighbour=name, step=step, why="noise is drawn afresh")
+            return
+        link.keys.receive(step, key)
 
     def _handle_model(self, link: Link, step: int, round_: int, values: Values) -> None:
         length = self.config.length
@@ -377,10 +613,20 @@ class Peer:
             raise RemoteProtocolError(
                 f"sent a model of step {step}, round {round_}, which this run does not have"
             )
-        if (problem := self._check_values(values)) is not None:
+        is_message = step < length.steps and round_ == 0
+        if is_message and self._receipts.of(link.neighbour.number, step) is None:
+            newest = self._receipts.newest(link.neighbour.number)
+            if newest is None or newest.step < step:
+                raise RemoteProtocolError(f"sent a message of step {step} without a receipt")
+            # older than what it has sent before, so nobody can tell whether it is the same
+            self.late += 1
+            return
+        if (problem := self._check_values(step, values)) is not None:
             raise RemoteProtocolError(problem)
         # a valid model shows that it takes part again
         link.silent = False
+        if step >= self.step - 1:
+            link.is_behind = False
         if self._finishing:
             pass  # nothing is needed any more
         elif round_ == length.rounds_of(step):  # not a round of the step, but its result
@@ -394,26 +640,64 @@ class Peer:
             link.inbox.put(step, round_, values)
 
     def _send_catch_up(self, link: Link) -> None:
-        """Sends what a new connection needs: this step's first model, and its last messages."""
+        """Sends what a new connection needs.
+
+        That is the step's first model, this user's last messages, and tags that the two have not
+        compared; to a user that is behind also proof of where the others are.
+        """
+        link.is_behind = link.their_step < self.next_step - 1
+        if link.is_behind:
+            for receipt in self._receipts.all_newest():
+                if receipt.user != link.neighbour.number:
+                    link.send(SignedReceipt(receipt))
+        messages = [each for each in self._sent if self._may_need(link, each[0])]
         if self._step_start is not None and self.step > 0:
             before = self.step - 1
-            self._send(link, before, self.config.length.rounds_of(before), self._step_start)
-        for step, round_, values in self._sent:
+            messages.append((before, self.config.length.rounds_of(before), self._step_start))
+        # in the order of a run: an older one would be refused
+        for step, round_, values in sorted(messages, key=lambda each: each[:2]):
             self._send(link, step, round_, values)
+        for step in link.tags.connect():
+            self._send_tag(link, step)
+
+    def _may_need(self, link: Link, step: int) -> bool:
+        """Whether a neighbour may still need a message of a step that is over here."""
+        return step >= self.step or link.their_step <= step + 1 <= link.their_step + 1
 
     def _send(self, link: Link, step: int, round_: int, values: Values) -> None:
         if not link.done and (connection := link.open_connection) is not None:
+            if round_ == 0 and step < self.config.length.steps:
+                receipt = self._receipts.of(self.config.number, step)
+                # without its receipt a neighbour refuses it
+                if receipt is None:
+                    return
+                connection.session.send(SignedReceipt(receipt))
             connection.session.send_model(step, round_, values)
             # a neighbour that does not read must not fill this user's memory
             if connection.flush() > (HELD + 2) * (self.config.model_bytes + 4096):
                 self._connections.drop(link, "does not read what it is sent")
 
-    def _send_tag(self, link: Link, step: int, tag: bytes) -> None:
+    def _send_tag(self, link: Link, step: int) -> None:
         if (connection := link.open_connection) is not None:
-            connection.session.send_tag(step, tag)
+            connection.session.send_tag(step, link.tags.own[step])
             connection.flush()
-            self._compare_tags(link, step, 0, tag)
+            link.tags.mark_sent(step)
 
-    def _compare_tags(self, link: Link, step: int, side: int, tag: bytes) -> None:
-        if not link.noise_cancels(step, side, tag):
+    def _handle_tag(self, link: Link, step: int, tag: bytes) -> None:
+        if step >= self.config.length.steps or link.tags.was_heard(step):
+            raise RemoteProtocolError(f"sent a tag of step {step} twice, or beyond the run")
+        if link.tags.hear(step, tag):
+            self._send_tag(link, step)
+        self._unsaved_steps.add(step)
+        if link.tags.differs(step):
             self.log("noise does not cancel", neighbour=link.neighbour.name, step=step)
+
+    def _take_unsaved_steps(self) -> dict[int, bytes]:
+        """Step -> for each neighbour whether its noise cancels, as the ledger stores it."""
+        steps, self._unsaved_steps = self._unsaved_steps, set()
+        links = self.links.values()
+        return {
+            step: bytes(step in link.tags.cancelled for link in links)
+            for step in steps
+            if step < self.next_step
+        }

@@ -164,7 +164,9 @@ class EdgeSecret:
         try:
             return self._sealing.decrypt(*self._sealing_parts(step, sealed, not self.is_lower))
         except InvalidTag:
-            raise AgreementError(f"the key of step {step} was not sealed by this neighbour") from None
+            raise AgreementError(
+                f"the key of step {step} was not sealed by this neighbour"
+            ) from None
 
     def _sealing_parts(self, step: int, data: bytes, by_lower: bool) -> tuple[bytes, bytes, bytes]:
         """Nonce, data and associated data of AES-GCM."""
@@ -175,9 +177,7 @@ class EdgeSecret:
     def key(self, step: int) -> bytes:
         """The key of a step; steps only go forward, and skipped ones are lost too."""
         if step < self.step:
-            raise AgreementError(
-                f"the key of step {step} is gone: the edge is at step {self.step}"
-            )
+            raise AgreementError(f"the key of step {step} is gone: the edge is at step {self.step}")
         while self.step < step:
             self._advance()
         # the key and the next link come from one chain value by different labels

@@ -14,7 +14,7 @@ import hmac
 import math
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal, localcontext
 from fractions import Fraction
@@ -33,6 +33,7 @@ from .stream import (
     EDGE_SIGMA,
     FINE,
     OWN,
+    OWN_LARGEST,
     OWN_SIGMA,
     PART,
     SHARED,
@@ -145,6 +146,15 @@ class Grid:
     def scale(self) -> float:
         """Turns a gradient into fractions of a grid step, 2^16 of them, before it is rounded."""
         return 2.0**_FRACTION / self.unit
+
+    def largest_noise(self, multiples: Iterable[int]) -> float:
+        """The largest noise that a parameter of a user can get: the tables end somewhere.
+
+        Args:
+            multiples: Of the user's edges.
+        """
+        edges = sum(abs(multiple) for multiple in multiples)
+        return self.unit * (OWN_LARGEST + edges * EDGE_LARGEST)
 
     def add_noise(
         self,

@@ -1,0 +1,32 @@
+"""How often something may happen: a number at once, and a rate after that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+class RateLimit:
+    """A token bucket.
+
+    Args:
+        burst: How many may come at once.
+        per_second: How many more each second.
+        clock: Seconds that never go back.
+    """
+
+    def __init__(
+        self, burst: float, per_second: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._burst, self._rate, self._clock = burst, per_second, clock
+        self._left, self._at = burst, clock()
+
+    def allow(self) -> bool:
+        """Counts one more; returns False if it is one too many."""
+        now = self._clock()
+        self._left = min(self._burst, self._left + (now - self._at) * self._rate)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True

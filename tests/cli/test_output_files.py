@@ -1,10 +1,10 @@
 """`--overwrite` replaces a federation that has never run, and nothing else."""
 
 import pytest
+from ledgers import open_ledger
 
 from decor.federation.federation import Federation
 from decor.net.identity import Identity
-from decor.net.ledger import Ledger
 
 TRIAL = "federation new --task breast-cancer --epsilon 10 --overwrite --output".split()
 
@@ -19,11 +19,11 @@ def test_a_federation_is_replaced_on_demand_unless_it_has_run(here, tmp_path, us
     new(3)
     new(4)
     assert Federation.read(file).privacy.epsilon == 4
-    with Ledger(tmp_path / "bonn.ledger") as ledger:
+    with open_ledger(tmp_path / "bonn.ledger") as ledger:
         ledger.record(ledger.begin(bytes(32), "of another federation"), 0, b"message")
         assert "bonn.ledger' is open" in new(5, check=2)
     new(5)
-    with Ledger(tmp_path / "bonn.ledger") as ledger:
+    with open_ledger(tmp_path / "bonn.ledger") as ledger:
         ledger.record(ledger.begin(Federation.read(file).digest, "of this one"), 0, b"message")
     before = file.read_bytes()
     assert "has run" in new(6, check=2) and file.read_bytes() == before
@@ -58,7 +58,7 @@ def test_a_trial_that_runs_or_has_run_is_never_overwritten(here, tmp_path, where
     here(*new)
     (folder / where).mkdir(exist_ok=True)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with Ledger(folder / where / "ulm.ledger") as ledger:
+    with open_ledger(folder / where / "ulm.ledger") as ledger:
         run = ledger.begin(Federation.read(folder / "federation.toml").digest, "plan")
         assert "is open" in here(*new, check=2).stderr
         ledger.record(run, 0, b"message")

@@ -89,7 +89,7 @@ def _kill_around(owner, name, after, applies):
 def _record(after, step):
     from decor.net.ledger import Ledger
 
-    _kill_around(Ledger, "record", after, lambda self, run, at, message: at >= step)
+    _kill_around(Ledger, "record", after, lambda self, run, at, *_: at >= step)
 
 
 def _end(after, _):
@@ -110,8 +110,8 @@ def _exchange(_, step):
 
     real = Peer.exchange
 
-    async def wrapped(self, at, round_, values, tags=None):
-        found = await real(self, at, round_, values, tags)
+    async def wrapped(self, at, round_, values):
+        found = await real(self, at, round_, values)
         if at >= step and found:
             kill_self()
         return found

@@ -4,11 +4,12 @@ import asyncio
 import copy
 import hashlib
 
+from ledgers import open_ledger
+
 import decor
 from decor.federation.node import Node
 from decor.federation.terms import Terms
 from decor.net.identity import Identity
-from decor.net.ledger import Ledger
 from decor.net.transport import free_ports
 
 
@@ -82,7 +83,7 @@ def train_together(task, plan, recipe, folder, random=None, **options):
     async def together():
         for i, identity in enumerate(identities):
             more = {} if random is None else {"random": random(i)}
-            ledger = Ledger(folder / f"{i}.ledger")
+            ledger = open_ledger(folder / f"{i}.ledger", identity.public)
             nodes.append(Node(terms, i, identity, task_of_user(task, i), ledger, Events(), **more))
         return await asyncio.gather(*(node.train() for node in nodes))
 

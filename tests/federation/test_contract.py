@@ -50,14 +50,14 @@ class Streams:
 @pytest.fixture
 def keys(monkeypatch):
     """Every key that a user has asked for, by (user, step)."""
-    found, ask = {}, Peer.keys
+    found, ask = {}, Peer.take_keys
 
-    def noted(self, step):
-        asked = ask(self, step)
+    async def noted(self, step, draw):
+        asked = await ask(self, step, draw)
         found[self.config.identity.public, step] = asked
         return asked
 
-    monkeypatch.setattr(Peer, "keys", noted)
+    monkeypatch.setattr(Peer, "take_keys", noted)
     # what neighbours agree with is the system's, so that a user's own draws are those of its steps
     monkeypatch.setattr(
         session, "Agreement", lambda identity, edge, random: Agreement(identity, edge)

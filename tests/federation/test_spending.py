@@ -4,6 +4,7 @@ import math
 import re
 
 import pytest
+from ledgers import open_ledger
 from party import make_terms
 
 import decor
@@ -29,7 +30,7 @@ def terms(epsilon=10.0, steps=20):
 
 @pytest.fixture
 def ledger(tmp_path):
-    with Ledger(tmp_path / "ledger") as made:
+    with open_ledger(tmp_path / "ledger") as made:
         yield made
 
 

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from ledgers import open_ledger
 from party import Events, make_terms, task_of_user, train_together
 from proxy import Proxy, second_messages
 
@@ -14,7 +15,6 @@ import decor
 from decor.federation.node import Node
 from decor.learning.recipe import Recipe
 from decor.net.identity import Identity
-from decor.net.ledger import Ledger
 from decor.net.messages import Model
 from decor.net.transport import free_ports
 from decor.noise.agreement import EdgeSecret
@@ -41,7 +41,7 @@ def transcript(tmp_path_factory):
     async def together():
         nodes = []
         for i, identity in enumerate(identities):
-            ledger, listen = Ledger(folder / f"{i}.ledger"), f"127.0.0.1:{ports[i]}"
+            ledger, listen = open_ledger(folder / f"{i}.ledger"), f"127.0.0.1:{ports[i]}"
             nodes.append(
                 Node(terms, i, identity, task_of_user(task, i), ledger, Events(), listen=listen)
             )
@@ -146,7 +146,7 @@ def test_the_noise_of_an_absent_neighbours_edge_is_added_all_the_same(tmp_path):
     async def together():
         nodes = []
         for i in (0, 1):
-            ledger = Ledger(tmp_path / f"{i}.ledger")
+            ledger = open_ledger(tmp_path / f"{i}.ledger")
             nodes.append(
                 Node(
                     terms,

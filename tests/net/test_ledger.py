@@ -10,6 +10,7 @@ import time
 from contextlib import closing
 
 import pytest
+from ledgers import open_ledger
 
 from decor.errors import LedgerError
 from decor.net.ledger import Ledger, read_closed
@@ -19,7 +20,7 @@ FEDERATION = bytes(range(32))
 
 @pytest.fixture
 def ledger(tmp_path):
-    with Ledger(tmp_path / "ledger") as opened:
+    with open_ledger(tmp_path / "ledger") as opened:
         yield opened
 
 

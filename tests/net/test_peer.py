@@ -4,10 +4,10 @@ import asyncio
 import time
 
 import pytest
+from ledgers import open_ledger
 
 from decor.errors import RemoteProtocolError
 from decor.net.identity import Identity
-from decor.net.ledger import Ledger
 from decor.net.neighbour import Connection, Neighbour
 from decor.net.peer import Peer, PeerConfig, RunLength
 from decor.net.session import Finished, Greeted, Heard, Received, Session, SessionConfig
@@ -21,15 +21,24 @@ def peer(folder, neighbours=3, quorum=0.5, timeout=5.0):
         for k in range(neighbours)
     )
     config = PeerConfig(
-        Identity.new(), others, bytes(32), (), SIZE, RunLength(STEPS, 2, 0), timeout, quorum
+        Identity.new(),
+        others,
+        bytes(32),
+        (),
+        SIZE,
+        RunLength(STEPS, 2, 0),
+        timeout,
+        quorum,
+        0,
+        (bytes(32), *(other.public for other in others)),
     )
-    ledger = Ledger(folder / "ledger")
+    ledger = open_ledger(folder / "ledger")
     return Peer(
         config,
         ledger,
         ledger.begin(bytes(32), "{}"),
         lambda *_, **__: None,
-        lambda values: None,
+        lambda step, values: None,
         "",
     )
 

@@ -8,6 +8,7 @@ sent again; no step is ever computed twice.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 import time
@@ -25,6 +26,7 @@ from decor.net.identity import Identity
 from decor.net.ledger import Ledger
 from decor.net.neighbour import Values
 from decor.net.peer import Peer, PeerConfig
+from decor.noise.stream import EDGE_SIGMA
 from decor.privacy.guarantee import Guarantee
 from decor.results.run import Run
 from decor.results.stop_reason import StopReason
@@ -170,6 +172,10 @@ class Node:
             # the neighbours' last tags have come meanwhile
             outcome = self.outcome()
             self.save(outcome)
+            if (left := self.noise_left()) > 1:
+                edges = {n: len(steps) for n, steps in peer.steps_left_over().items() if steps}
+                named = {self.terms.members[n].name: count for n, count in edges.items()}
+                self.log("noise left", times_planned=rounded_up(left), steps=named)
         return outcome
 
     @property
@@ -189,6 +195,23 @@ class Node:
             self._spent = self.terms.guarantee_after(messages)
         return self._spent
 
+    def noise_left(self) -> float:
+        """Noise in the average of all models over the planned noise, by this user's edges alone.
+
+        1 if the noise of all its edges cancels. An edge and step counts as left unless both ends
+        are known to have drawn the same; the step under way does not count yet.
+        """
+        if self.peer is None:
+            return 1.0
+        plan, rates = self.terms.plan, self.rates
+        planned = plan.topology.users * plan.sigma_cdp**2 * float(np.sum(rates**2))
+        left = 0.0
+        for number, steps in self.peer.steps_left_over().items():
+            edge = self.terms.grid.unit * self.multiples[number] * EDGE_SIGMA
+            over = [step for step in steps if step < self.step]
+            left += edge**2 * float(np.sum(rates[over] ** 2))
+        return math.sqrt(1.0 + left / planned)
+
     def outcome(self) -> Run:
         """The run as far as it has come."""
         terms, messages = self.terms, self.messages
@@ -206,6 +229,7 @@ class Node:
             noise={"kind": "grid", "distance": terms.grid.distance},
             federation=terms.digest.hex(),
             steps_missed=self.missed,
+            noise_left=self.noise_left(),
         )
         unfinished = StopReason(f"stopped after step {self.step} of {self.steps}", "unfinished")
         # private test data stay unmeasured: a metric would reveal something of them
@@ -233,6 +257,7 @@ class Node:
             "messages": self.messages,
             "missed": self.missed,
             "late": peer.late if peer is not None else 0,
+            "noise_left": self.noise_left(),
             "epsilon": guarantee.epsilon,
             "epsilon_if_fixed": self.cost_so_far().epsilon,
             "delta": guarantee.delta,

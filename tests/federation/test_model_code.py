@@ -146,6 +146,14 @@ def test_only_the_code_of_the_files_hash_is_run(folder):
         assert "install the version" in said and "solo" not in sys.modules
 
 
+def test_code_with_too_large_a_model_is_refused_when_it_is_measured(folder):
+    big = "torch.nn.Linear(1 << 15, 1 << 15, device='meta')"
+    (folder / "solo.py").write_text(SOURCE.replace("torch.nn.Linear(6, 3)", big))
+    federation = with_section(Federation.parse(BASES["code"]), "model", code="solo:model")
+    with pytest.raises(InputError, match="1,073,774,592 parameters, more than the 4 GB"):
+        _ = federation.parameters
+
+
 @pytest.mark.parametrize("hashed", [True, False])
 def test_planted_bytecode_is_not_run_in_place_of_hashed_source(folder, hashed):
     """Bytecode in __pycache__ is trusted by Python if it says so itself."""

@@ -100,11 +100,8 @@ class Federation:
             with locate_errors("privacy.delta: "):
                 self.budget.check_delta(self.exposure, self.topology)
         # a model given as code is measured later: here torch must not be loaded
-        if self.model.sizes is not None and self.model_bytes > _LARGEST:
-            raise InputError(
-                f"[model] has {self.parameters:,} parameters, more than the 4 GB that a message "
-                "holds; make it smaller"
-            )
+        if self.model.sizes is not None:
+            self._check_size(parameters(self.model, self.dtype))
 
     @staticmethod
     def read(path: str | Path, *, run_code: bool = True) -> Federation:
@@ -357,13 +354,19 @@ class Federation:
         """How many parameters are trained; loads torch only for a model given as code."""
         if not self.is_size_known:
             raise InputError(_SIZE_UNKNOWN)
-        return parameters(self.model, self.dtype)
+        count = parameters(self.model, self.dtype)
+        self._check_size(count)
+        return count
 
     @property
     def model_bytes(self) -> int:
         """The size of a model as it is sent."""
         # messages carry the parameters in the model's dtype, without a header of their own
-        return self.parameters * (8 if self.dtype == "float64" else 4)
+        return self.parameters * self._parameter_bytes
+
+    @property
+    def _parameter_bytes(self) -> int:
+        return 8 if self.dtype == "float64" else 4
 
     def task(
         self,
@@ -400,6 +403,13 @@ class Federation:
         if test is not None:
             test = convert_data(self.model, self.dtype, "the test data", test)
         return Task(module, loss, [own], test=test, name=self.name, test_public=True)
+
+    def _check_size(self, count: int) -> None:
+        if count * self._parameter_bytes > _LARGEST:
+            raise InputError(
+                f"[model] has {count:,} parameters, more than the 4 GB that a message holds; make "
+                "it smaller"
+            )
 
     def _check_members(self) -> None:
         if len(self.members) < 2:

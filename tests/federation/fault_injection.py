@@ -12,6 +12,8 @@ torch takes. Faults, as keys of a dictionary:
     clock         seconds by which `time.time` jumps forth and back, at every call
     calls         other values for the constants of `decor.net.connections`
     bytes         how long a file may become
+    descriptors   how many files and sockets may be open
+    unhandled     a text that an error which nothing handles repeats, when training begins
 """
 
 import asyncio
@@ -68,6 +70,22 @@ def inject(fault):
         setattr(connections, name, seconds)
     if "bytes" in fault:
         resource.setrlimit(resource.RLIMIT_FSIZE, (fault["bytes"], fault["bytes"]))
+    if "descriptors" in fault:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (fault["descriptors"], fault["descriptors"]))
+    if "unhandled" in fault:
+        _unhandled(fault["unhandled"])
+
+
+def _unhandled(text):
+    from decor.federation.node import Node
+
+    real = Node.train
+
+    async def wrapped(self):
+        asyncio.get_running_loop().call_soon(int, text)
+        return await real(self)
+
+    Node.train = wrapped
 
 
 def _kill_around(owner, name, after, applies):

@@ -202,10 +202,11 @@ class Trial:
         ]
         return ["node", str(file or self.file), *given, *more]
 
-    def start(self, *names, more=(), file=None, real=False, **fault):
+    def start(self, *names, more=(), file=None, real=False, before=(), **fault):
         """Starts users (all, unless some are named).
 
-        `real`: as the command itself, which works only for a user that dials no other.
+        `real`: as the command itself, which works only for a user that dials no other; `before` are
+        words before that command.
         """
         for name in names or self.names:
             assert not self.alive(name), name
@@ -217,7 +218,7 @@ class Trial:
                     self.path(name, "err").open("ab") as err,
                 ):
                     command = subprocess.Popen(
-                        [sys.executable, "-m", "decor", *arguments], stdout=out, stderr=err
+                        [*before, sys.executable, "-m", "decor", *arguments], stdout=out, stderr=err
                     )
                 self.commands[command.pid] = command
                 self.pids[name] = command.pid

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from decor.net import connections
+from decor.net import connections, transport
 from decor.net.connections import Connections
 from decor.net.identity import Identity
 from decor.net.neighbour import Link, Neighbour
@@ -38,14 +38,14 @@ class Writer:
         pass
 
 
-def one_neighbour(session=None):
+def one_neighbour(session=None, listen=""):
     """Connections to one neighbour, its link, the owner's events, and the lines of the log."""
-    link = Link(Neighbour(1, "n1", bytes(32), "127.0.0.1:9000", True, True))
+    link = Link(Neighbour(1, "n1", Identity.new().public, "127.0.0.1:9000", True, True))
     events, logged = [], []
     connections_ = Connections(
         Identity.new(),
         {1: link},
-        "",
+        listen,
         5.0,
         lambda event, **facts: logged.append((event, facts)),
         lambda neighbour: session,
@@ -95,11 +95,38 @@ def test_what_goes_wrong_here_is_raised_where_the_owner_waits():
     asyncio.run(waited())
 
 
-def test_many_strangers_are_one_line_in_the_log(monkeypatch):
-    one, _, _, logged = one_neighbour()
-    for _ in range(5):
-        one._log_refusal("no certificate")
-    assert logged == [("stranger refused", {"why": "no certificate", "so_far": 1})]
-    monkeypatch.setattr(connections.time, "monotonic", lambda: one._next_refusal_line)
-    one._log_refusal("no certificate")
-    assert logged[1:] == [("stranger refused", {"why": "no certificate", "so_far": 6})]
+async def logged_until(lines, count):
+    async with asyncio.timeout(60):
+        while len(lines) < count:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("why", ["slow", "many"])
+def test_a_connection_that_did_not_identify_itself_is_not_called_a_stranger(monkeypatch, why):
+    """It may be a neighbour behind a slow line, or behind many strangers."""
+    if why == "slow":
+        monkeypatch.setattr(transport, "HANDSHAKE_SECONDS", 0.2)
+    else:
+        monkeypatch.setattr(connections, "UNIDENTIFIED", 2)
+    (port,) = transport.free_ports(1)
+
+    async def work():
+        one, link, _, logged = one_neighbour(listen=f"127.0.0.1:{port}")
+        link.done = True  # nobody is dialled
+        one.open()
+        ends = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        try:
+            await logged_until(logged, 1)
+            # the oldest: its handshake has taken longest
+            async with asyncio.timeout(60):
+                assert await ends[0][0].read() == b""
+        finally:
+            await one.close()
+            for _, writer in ends:
+                writer.close()
+        return logged
+
+    ((event, facts),) = asyncio.run(work())
+    assert event == "connection closed" and facts["so_far"] == 1
+    words = {"slow": "it did not identify itself in time", "many": "more than 2 at a time"}
+    assert words[why] in facts["why"]

@@ -84,12 +84,16 @@ def test_decor_up_leaves_torch_to_the_starter(trial):
     assert "The average of all models is right on" in done.stdout
 
 
-@pytest.mark.parametrize("killed", ["the caller", "the caller and the starter"])
+@pytest.mark.parametrize(
+    "killed", ["the caller", "the caller and the starter", "the caller of a user that hangs"]
+)
 def test_when_the_caller_is_killed_no_process_is_left(killed, long_trial):
     with up(long_trial) as caller:
         everyone = wait_for_work(caller, long_trial)
         # the caller is the first of its session, and the starter its only child
         (starter,) = [pid for pid in everyone if parent(pid) == caller.pid]
+        if "hangs" in killed:
+            os.kill(max(everyone), signal.SIGSTOP)
         os.kill(caller.pid, signal.SIGKILL)
         if "starter" in killed:
             os.kill(starter, signal.SIGKILL)

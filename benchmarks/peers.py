@@ -46,7 +46,7 @@ from decor.results.run import Run
 from decor.training.engine import Setting
 
 USERS, SHORT, LONG = 16, 20, 120
-STARTS = 5
+STARTS = 3
 
 
 def task(hidden: int = 100, users: int = USERS) -> decor.Task:
@@ -234,7 +234,7 @@ def _relay(port: int, to: int, counted: list[int]) -> None:
 FORKS = """
 import os, sys
 from pathlib import Path
-import numpy as np
+import numpy as np, torch
 from decor.federation.federation import Federation, build_tasks
 from decor.federation.local_gradient import LocalGradient
 from decor.federation.terms import Terms
@@ -259,6 +259,7 @@ pids = []
 for k, name in enumerate(names):
     pid = os.fork()
     if not pid:
+        torch.set_num_threads(1)
         files = UserFiles(k, name, out)
         os._exit(_train(terms, files, identities[k], tasks[k], False))
     pids.append(pid)

@@ -10,7 +10,7 @@ import hashlib
 import json
 import tomllib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from decimal import ROUND_CEILING, Context, Decimal
 from functools import cached_property
@@ -453,6 +453,21 @@ class Federation:
                     f"training.batch_size {batch} is larger than users.records of "
                     f"{member.name!r}, {member.records}; lower it"
                 )
+
+
+def build_tasks(
+    federation: Federation,
+    shards: Sequence[tuple[Any, Any]],
+    test: tuple[Any, Any] | None,
+) -> list[Task]:
+    """What every user trains, where one machine has the data of all; loads torch.
+
+    Args:
+        federation: The file.
+        shards: (X, y) of each user, in the order of the file.
+        test: Public test examples, or None.
+    """
+    return [federation.task(shard, test, user=k) for k, shard in enumerate(shards)]
 
 
 def _up(sigma: float) -> float:

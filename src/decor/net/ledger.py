@@ -50,7 +50,10 @@ _ENTRIES = (
 
 @dataclass(frozen=True)
 class Entry:
-    """A run in the ledger. `steps` messages exist; each has cost what the plan says for a step."""
+    """A run in the ledger. `steps` messages exist; each has cost what the plan says for a step.
+
+    `repeated` steps have cost it once more: they were made again after the ledger was set back.
+    """
 
     run: int
     federation: bytes
@@ -60,6 +63,31 @@ class Entry:
     began: float
     ended: float | None
     why: str | None
+    repeated: int = 0
+
+
+def read_entries(path: Path) -> list[Entry]:
+    """All runs of a ledger, the oldest first; writes nothing.
+
+    Args:
+        path: The ledger.
+
+    Raises:
+        LedgerError: If the file is no ledger, or a running node keeps it locked.
+    """
+    closed = read_closed(path)
+    if closed is not None:
+        return closed
+    try:
+        address = f"file:{quote(str(path.absolute()))}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True, timeout=0)) as db:
+            return [Entry(*row) for row in db.execute(_ENTRIES)]
+    except sqlite3.Error as problem:
+        if "locked" in str(problem):
+            raise LedgerError(
+                f"the ledger {str(path)!r} is in use by a node; see decor status"
+            ) from None
+        raise LedgerError(f"{str(path)!r} cannot be read as a ledger: {problem}") from None
 
 
 def read_closed(path: Path) -> list[Entry] | None:

@@ -189,7 +189,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "choices": "types only",
     "machine": "training/test_threads.py: threads up to the number of cores",
     "version": "cli/test_main.py: `decor --version`",
-    "cli.ledger": "federation/test_local_federation.py and test_faults.py: ledgers of real runs",
     "cli.node": "federation/test_faults.py: nodes that are killed, restarted and refused",
     "cli.reproduce": "reproductions/test_figure_one.py and reproductions/test_running.py",
     "cli.status": "federation/test_local_federation.py and test_faults.py: all states of a node",

@@ -31,7 +31,7 @@ from proxy import Proxy, second_messages  # noqa: E402
 from decor.cli.trial import TOWNS  # noqa: E402
 from decor.errors import InputError  # noqa: E402
 from decor.federation.federation import Federation, Member, Model, Network, Privacy, Training  # noqa: E402
-from decor.federation.spending import cost  # noqa: E402
+from decor.federation.spending import figures, own_figure  # noqa: E402
 from decor.net import messages, status  # noqa: E402
 from decor.net.identity import Identity  # noqa: E402
 from decor.net.ledger import Ledger  # noqa: E402
@@ -356,8 +356,8 @@ class Trial:
             if code is None or not self.path(name, "ledger").exists():
                 continue
             entries, rows = self.entries(name)
-            assert all(cost(entry).epsilon <= EPSILON for entry in entries)
-            assert sum(cost(entry).epsilon for entry in entries) <= allow
+            assert all(own_figure(entry).so_far <= EPSILON for entry in entries)
+            assert all(total.so_far <= allow for total in figures(entries))
             (run,) = [e.run for e in entries if e.federation == self.federation.digest] or [0]
             kept = {step: digest for (of, step), digest in rows.items() if of == run}
             left = {step: digest for (sender, step), digest in digests.items() if sender == name}

@@ -6,8 +6,8 @@ import argparse
 import os
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Collection, Sequence
+from typing import Any, NoReturn
 
 import decor
 from decor.distributed import launch
@@ -44,7 +44,21 @@ _COMMANDS = (
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, with one sentence for an error instead of the usage."""
+    """argparse, with one sentence for an error instead of the usage.
+
+    Attributes:
+        default_command: Of a group of commands: (the command to run where none is named, all
+            commands of the group).
+    """
+
+    default_command: tuple[str, Collection[str]] | None = None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self.default_command is not None and args:
+            default, commands = self.default_command
+            if args[0] not in (*commands, "-h", "--help"):
+                args = [default, *args]
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")

@@ -114,7 +114,7 @@ class Node:
         self.step = 0
         # steps that the others took without this user
         self.missed = 0
-        self.run, new = open_run(self.ledger, terms, self.allowance)
+        self.run, new = open_run(self.ledger, terms, self.number, self.allowance)
         if new:
             self.log("new run in the ledger", ledger=self.ledger.path)
         self.peer: Peer | None = None

@@ -1,4 +1,4 @@
-"""`decor ledger`: the privacy budget that a user has spent, and what more runs would cost."""
+"""`decor ledger show` and `afford`: the budget that a user has spent, and what more runs cost."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from decor.errors import InputError
 from decor.privacy.budget import Budget, Exposure
 from decor.text import epsilon_text, rounded_up, table
 
+from . import ledger_files, values
 from . import options as opt
-from . import values
 from .node import require_libraries
 from .terminal import write_json
 
@@ -35,11 +35,12 @@ _EXPOSURE = ("unit", "batch_size", "records", "steps", "sampling", "relation")
 
 
 def add_to(commands: Any) -> None:
-    help = "show the privacy budget that a user has spent, and what more runs would cost"
+    help = "make a user's ledger, show the privacy budget spent, and what more runs would cost"
     parser = commands.add_parser("ledger", help=help, description=opt.sentence(help))
     kinds = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     # before there were several commands, `decor ledger FILE` was the only one
     parser.default_command = ("show", kinds.choices)
+    ledger_files.add_to(kinds)
     _add_show(kinds)
     _add_afford(kinds)
 

@@ -117,6 +117,9 @@ class Node:
         self.run, new = open_run(self.ledger, terms, self.number, self.allowance)
         if new:
             self.log("new run in the ledger", ledger=self.ledger.path)
+        final = self.ledger.final_model(self.run)
+        if final is not None:
+            self.step, self.model = self.steps + 1, self._vector(final)
         self.peer: Peer | None = None
         # where a step that was interrupted goes on: its round, and the model of the round before
         self._round = 0
@@ -148,6 +151,8 @@ class Node:
             config, self.ledger, self.run, self.log, self._check_values, listen, **more
         ) as peer:
             self.peer = peer
+            if self.step > self.steps:
+                return await self._end(peer)
             self._recover(peer)
             # with all messages made, any neighbour will do for the last rounds
             all_made = self.ledger.next_step(self.run) == self.steps
@@ -162,20 +167,24 @@ class Node:
             while self.step <= self.steps:
                 if not self._catch_up(peer):
                     await self._take_step(peer)
-            # neighbours that connect now get the final model
-            peer.begin(self.step, _bytes(self.model))
             # in the ledger, which is known to be writable: no full disk or crash loses the model
             self.ledger.end(self.run, "finished", _bytes(self.model))
             self.log("finished", steps=self.messages, epsilon=rounded_up(self.guarantee().epsilon))
-            self.save(self.outcome())
-            await peer.finish(self.serve)
-            # the neighbours' last tags have come meanwhile
-            outcome = self.outcome()
-            self.save(outcome)
-            if (left := self.noise_left()) > 1:
-                edges = {n: len(steps) for n, steps in peer.steps_left_over().items() if steps}
-                named = {self.terms.members[n].name: count for n, count in edges.items()}
-                self.log("noise left", times_planned=rounded_up(left), steps=named)
+            return await self._end(peer)
+
+    async def _end(self, peer: Peer) -> Run:
+        """Saves the final model, and gives it to neighbours that were away."""
+        # neighbours that connect now get the final model
+        peer.begin(self.step, _bytes(self.model))
+        self.save(self.outcome())
+        await peer.finish(self.serve)
+        # the neighbours' last tags have come meanwhile
+        outcome = self.outcome()
+        self.save(outcome)
+        if (left := self.noise_left()) > 1:
+            counts = {n: len(steps) for n, steps in peer.steps_left_over().items() if steps}
+            named = ", ".join(f"{self.terms.members[n].name} {c}" for n, c in counts.items())
+            self.log("noise left", times_planned=rounded_up(left), steps=named)
         return outcome
 
     @property

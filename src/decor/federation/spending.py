@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from decor.errors import InputError, LedgerError
+from decor.errors import InputError, LedgerError, PrivacyStop
 from decor.net.ledger import Entry, Ledger
 from decor.privacy.budget import ACCOUNTED
 from decor.privacy.composition import PastRun, Question, compose
@@ -181,7 +181,7 @@ def open_run(
         terms: Of the federation.
         number: This user, in the order of the federation's file.
         allowance: The most epsilon that all runs together may spend, for the question of this plan;
-            None: this plan's budget.
+            None: the ledger's limit, or this plan's budget.
         allowed_delta: The delta of that; None: the federation's.
         limits: Further promises, which may be about other questions.
 
@@ -189,24 +189,33 @@ def open_run(
         The run's number, and whether it is new.
 
     Raises:
-        InputError: The run has finished, or a limit does not allow its whole plan.
+        PrivacyStop: The run has ended, or a limit does not allow its whole plan.
     """
     entries = ledger.entries()
     # one run per federation: the digest is of the file and its noise
     own = next((entry for entry in entries if entry.federation == terms.digest), None)
     # a second run of the same file would spend the budget twice
     if own is not None and own.ended is not None:
-        raise InputError(
+        # its model is still there, for this user's folder and for neighbours
+        if ledger.final_model(own.run) is not None:
+            return own.run, False
+        if own.repeated:
+            raise PrivacyStop(f"this user's run of {terms.name} has ended for good: {own.why}")
+        raise PrivacyStop(
             f"this user has taken part in {terms.name} to the end ({own.steps} messages, epsilon "
             f"{rounded_up(own_figure(own).so_far)}): its budget is spent. Another run needs "
             "another federation file, which all users agree on"
         )
-    budget = terms.plan.budget
-    if allowance is None and budget is not None:
+    budget, facts, question = terms.plan.budget, ledger.facts, Question.of(terms.plan)
+    if facts.allow is not None:
+        # what the ledger's owner has promised, whatever a node is started with
+        delta = terms.delta if facts.allow_delta is None else facts.allow_delta
+        limits = [Limit(question, facts.allow, delta), *limits]
+    elif allowance is None and budget is not None:
         allowance = budget.epsilon
     if allowance is not None:
         delta = terms.delta if allowed_delta is None else allowed_delta
-        limits = [Limit(Question.of(terms.plan), allowance, delta), *limits]
+        limits = [Limit(question, allowance, delta), *limits]
     others = [entry for entry in entries if entry is not own]
     # the whole plan, not its cost so far: it may be spent from here on
     steps, repeated = (0, 0) if own is None else (own.steps, own.repeated)
@@ -234,7 +243,7 @@ def _check(limit: Limit, others: Sequence[Entry], new: PastRun, name: str) -> No
         way_out = (
             f"the person responsible for the data can allow it with --allow {rounded_up(together)}"
         )
-    raise InputError(
+    raise PrivacyStop(
         f"the data behind this ledger has spent epsilon {_spent(before, limit)} in other "
         f"runs{reserved}, and with {name} it comes to {rounded_up(together)}: above "
         f"{limit.epsilon:g} ({kind}). See decor ledger show; {way_out}"

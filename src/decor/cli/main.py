@@ -12,13 +12,14 @@ from typing import Any, NoReturn
 import decor
 from decor.distributed import launch
 from decor.distributed.world import World
-from decor.errors import AuditFailed, DecorError, InputError
+from decor.errors import AuditFailed, DecorError, InputError, PrivacyStop, TransientError
 
 from . import (
     account,
     audit,
     compare,
     federation,
+    fetch,
     graph,
     keygen,
     ledger,
@@ -37,7 +38,7 @@ from .terminal import INTERRUPTED, show_progress
 _COMMANDS = (
     *(plan, account, graph),
     *(train, release, compare, report, reproduce),
-    *(keygen, federation, node, up, ledger, status),
+    *(keygen, federation, ledger, node, fetch, up, status),
     *(ui, audit),
 )
 """In the order of `decor --help`: plan, train, deploy, and the rest."""
@@ -87,8 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: As typed after `decor`; by default those of this process.
 
     Returns:
-        0: it worked; 1: an audit failed; 2: bad input, explained in one sentence on standard
-        error; 130: interrupted.
+        0: it worked; 1: an audit failed, or a cause outside that may pass; 2: bad input, explained
+        in one sentence on standard error; 3: a node stopped for privacy; 4: a node finished with
+        fewer steps or with noise left; 130: interrupted.
     """
     options = parser().parse_args(arguments)
     # for commands that run themselves again in several processes
@@ -104,6 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except AuditFailed as failure:
         print(f"decor: {failure}", file=sys.stderr)
         return 1
+    except (PrivacyStop, TransientError) as problem:
+        print(f"decor: {problem}", file=sys.stderr)
+        return 3 if isinstance(problem, PrivacyStop) else 1
     except DecorError as problem:
         # bad input is the same in every process of a group, so that rank 0 alone reports it; any
         # other error may be this process's own

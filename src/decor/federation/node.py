@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from decor.errors import DecorError, InputError
+from decor.errors import DecorError, InputError, TransientError
 from decor.graph.gossip import Gossip
 from decor.learning.task import Task
 from decor.net.connections import Log
@@ -158,10 +158,10 @@ class Node:
             all_made = self.ledger.next_step(self.run) == self.steps
             needed = 0 if all_made else config.quorum_count
             if not await peer.wait_for_neighbours(terms.patience, needed):
-                raise DecorError(
+                raise TransientError(
                     "all messages of this user are made, and no neighbour came for the last rounds "
                     f"in {terms.patience:g} s: the others have finished, or cannot be reached. "
-                    "Start again to try once more, or take the model from one of them"
+                    "Start again to try once more, or use decor fetch"
                 )
             await peer.wait_for_progress()
             while self.step <= self.steps:

@@ -20,7 +20,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from decor.errors import InputError, RemoteProtocolError
+from decor.errors import InputError, RemoteProtocolError, TransientError
 
 from .accepting import READ_BYTES, Streams, open_streams
 from .identity import Identity, certificate
@@ -88,7 +88,10 @@ def listen(address: str) -> socket.socket:
     except OSError as problem:
         in_use = problem.errno == errno.EADDRINUSE
         hint = "is another node running there?" if in_use else f"try --listen 0.0.0.0:{port}"
-        raise InputError(f"cannot listen at {address}: {reason(problem)}; {hint}") from None
+        # a port that is still closing, or a name server that is not up yet, may do in a moment
+        may_pass = in_use or isinstance(problem, socket.gaierror)
+        kind = TransientError if may_pass else InputError
+        raise kind(f"cannot listen at {address}: {reason(problem)}; {hint}") from None
     listener.setblocking(False)
     return listener
 

@@ -147,6 +147,7 @@ class ModelFetch:
         metrics = local.metrics(model) if is_measured else {}
         # how many messages this user has sent is in its ledger: here the whole plan counts
         steps = terms.plan.exposure.steps
-        history = {"step": [steps], **{name: [value] for name, value in metrics.items()}}
+        history: dict[str, list[float]] = {"step": [steps]}
+        history |= {name: [value] for name, value in metrics.items()}
         state = local.state(model)
         return Run(terms.plan, history, state, steps, None, manifest.to_json(), {}, local.fixed)

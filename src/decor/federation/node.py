@@ -345,7 +345,8 @@ class Node:
             message, tags = await self._make_message(step, keys)
             # from here on these bytes are the step's message, for ever; nothing of them has left
             # yet
-            peer.record(step, _bytes(message), tags)
+            velocity = None if self.velocity is None else _bytes(self.velocity)
+            peer.record(step, _bytes(message), tags, velocity)
             self.model = message
         gossip = self.terms.recipe.gossip if step < self.steps else self.terms.recipe.final_gossip
         if await self._gossip(peer, gossip):
@@ -419,14 +420,13 @@ class Node:
 
     def _save_round(self, round_: int, now: Vector, before: Vector) -> None:
         """Saves what a restart in this round needs, if the ledger does not hold it already."""
-        is_message = round_ == 0 and self.step < self.steps
-        if is_message and self.velocity is None:
+        if round_ == 0 and self.step < self.steps:  # the message, with its momentum
             return
         self.ledger.save_round(
             self.run,
             self.step,
             round_,
-            None if is_message else _bytes(now),
+            _bytes(now),
             _bytes(before) if round_ > 0 else None,
             None if self.velocity is None else _bytes(self.velocity),
         )

@@ -84,22 +84,28 @@ class Connection:
 class Inbox:
     """Models of one neighbour that wait for their round: the latest `HELD` of them.
 
-    While it holds any, nothing more is read from the neighbour: TCP makes the sender wait.
+    While it holds two, nothing more is read from the neighbour: TCP makes the sender wait. One is
+    usual, and a key that this user needs for its step may come after it.
     """
 
     def __init__(self) -> None:
         self._models: dict[tuple[int, int], Values] = {}
-        self._empty = asyncio.Event()
+        self._has_room = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._models)
 
     def put(self, step: int, round_: int, values: Values) -> None:
-        self._empty.clear()
         self._models[step, round_] = values
         # bounds the memory that one neighbour can take
         while len(self._models) > HELD:
             del self._models[min(self._models)]
+        self._update()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the reader has to wait."""
+        return len(self._models) >= HELD - 1
 
     def has(self, step: int, round_: int) -> bool:
         """Whether a round's model is here, or a later one of this step or the next.
@@ -123,18 +129,21 @@ class Inbox:
         self._models.clear()
         self._update()
 
-    async def wait_until_empty(self) -> None:
-        """Returns when the inbox has become empty, or its connection has ended."""
-        await self._empty.wait()
+    async def wait_for_room(self) -> None:
+        """Returns when more can be held, or the connection has ended."""
+        await self._has_room.wait()
 
     def release_reader(self) -> None:
         """Wakes the reader of a connection that has ended; the next reader has its own event."""
-        self._empty.set()
-        self._empty = asyncio.Event()
+        self._has_room.set()
+        self._has_room = asyncio.Event()
+        self._update()
 
     def _update(self) -> None:
-        if not self._models:
-            self._empty.set()
+        if self.is_full:
+            self._has_room.clear()
+        else:
+            self._has_room.set()
 
 
 @dataclass
@@ -159,7 +168,7 @@ class Link:
     """One neighbour. Only `Peer` writes these fields; `Connections` writes `conn`.
 
     `Connections` reads two of them: a neighbour that is `done` is not dialled again, and a
-    neighbour whose `inbox` is not empty is not read from.
+    neighbour whose `inbox` is full is not read from.
     """
 
     neighbour: Neighbour

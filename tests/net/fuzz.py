@@ -39,13 +39,17 @@ from decor.net.messages import (
     Decoder,
     Done,
     Hello,
+    KeyRequest,
     Model,
     NoiseTag,
     Offer,
+    SealedKey,
+    SignedReceipt,
     encode,
     limits,
 )
-from decor.net.session import MOVES, Received, Session, SessionConfig, State, Tagged
+from decor.net.receipts import Receipt
+from decor.net.session import MOVES, Agreed, Received, Session, SessionConfig, State
 from decor.noise import agreement
 
 NAME, FEDERATION = "bonn", hashlib.sha256(b"federation").digest()
@@ -149,10 +153,8 @@ def every_refusal() -> frozenset[str]:
             "neighbour sends",
             "could not agree on a secret: the neighbour has another secret: the connection is "
             "intercepted, or one of the two is faulty",
-            "begins its noise at step #, and not at #",
             "sent a model of # bytes instead of #",
             "sent a model of step #, round # after one of step #, round #: an old or a repeated one",
-            "sent a tag of step # after one of step #: an old or a repeated one",
         }
     )
 
@@ -214,7 +216,11 @@ class Scene:
     epochs: tuple[int, int]
     is_lower: bool
 
-    def side(self, k: int) -> Session:
+    def claim(self, k: int) -> tuple[int, bytes]:
+        """What a side says of its keys in its confirmation."""
+        return self.steps[k] + k, hashlib.sha256(b"key of %d" % k).digest()
+
+    def side(self, k: int, take_claim: Callable[[], tuple[int, bytes]] | None = None) -> Session:
         """0 is attacked, 1 is its neighbour."""
         ends = SessionConfig(
             IDENTITIES[k],
@@ -225,7 +231,9 @@ class Scene:
             FIELDS,
             self.size,
         )
-        return Session(ends, self.epochs[k], self.steps[k])
+        claim = (lambda: self.claim(k)) if take_claim is None else take_claim
+        receipt = made_receipt(1 - k, self.steps[1 - k]) if self.steps[1 - k] else None
+        return Session(ends, self.epochs[k], self.steps[k], claim, receipt)
 
     @cache  # noqa: B019 - scenes live as long as the process
     def transcript(self) -> list[bytes]:
@@ -242,10 +250,13 @@ class Scene:
                 neighbour.receive(attacked.outgoing())
         first = max(self.steps)
         for step in range(first, first + 3) if self.size < 1 << 20 else ():
+            neighbour.send(SignedReceipt(made_receipt(1, step)))
             neighbour.send_model(step, 0, bytes([step % 256]) * self.size)
             neighbour.send_tag(step, hashlib.sha256(b"%d" % step).digest()[:8])
             neighbour.send_model(step, 1, bytes(self.size))
             neighbour.send(Alive())
+            neighbour.send(KeyRequest(step))
+            neighbour.send(SealedKey(step, bytes(48) if step % 2 else b""))
         neighbour.send(Done())
         neighbour.close("done")
         return list(frames(heard + neighbour.outgoing()))
@@ -260,6 +271,12 @@ SCENES = [
 ]
 
 
+def made_receipt(user: int, step: int) -> Receipt:
+    """A receipt that its user has signed."""
+    digest = hashlib.sha256(b"message %d" % step).digest()
+    return Receipt.sign(IDENTITIES[user], FEDERATION, user, step, digest)
+
+
 def frames(said: bytes) -> Iterator[bytes]:
     """Frame by frame; what is no whole one comes as it is."""
     while said:
@@ -271,19 +288,20 @@ def frames(said: bytes) -> Iterator[bytes]:
 def forged(rng: random.Random, scene: Scene) -> bytes:
     """One frame that an attacker with the neighbour's keys could have made, more or less."""
     number = lambda: rng.choice(NUMBERS)  # noqa: E731
-    kind = rng.randrange(13)
+    receipt = Receipt(number() % 2**32, number(), rng.randbytes(32), rng.randbytes(64))
+    kind = rng.randrange(16)
     if kind == 0:
         digests = [
             (rng.choice(("steps", "clip", "x" * 60, "name")) + str(k), rng.randbytes(8))
             for k in range(rng.choice((0, 2, 64)))
         ]
-        return encode(
-            Hello(rng.choice((FEDERATION, bytes(32))), tuple(digests), number(), number())
-        )
+        federation, shown = rng.choice((FEDERATION, bytes(32))), rng.choice((None, receipt))
+        fetches = rng.random() < 0.5
+        return encode(Hello(federation, tuple(digests), number(), number(), shown, fetches))
     if kind == 1:
         payload = bytearray(Hello(FEDERATION, FIELDS, 1, 0).payload())
-        # the version, how many fields, a name's length, a name
-        at = rng.choice((0, 50, 52, 53, rng.randrange(len(payload))))
+        # the version, two booleans, how many fields, a name's length, a name
+        at = rng.choice((0, 50, 51, 52, 54, 55, rng.randrange(len(payload))))
         payload[at] = rng.choice((0, 1, 2, 65, 128, 255))
         return HEADER.pack(Hello.kind, len(payload)) + payload
     if kind == 2:
@@ -300,7 +318,11 @@ def forged(rng: random.Random, scene: Scene) -> bytes:
         return encode(Offer(rng.randbytes(96)))
     if kind == 4:
         tag = scene.transcript()[2][HEADER.size :][:32]
-        return encode(Confirmation(rng.choice((tag, rng.randbytes(32))), number()))
+        tag = rng.choice((tag, rng.randbytes(32)))
+        step, used = scene.claim(1)
+        return encode(
+            Confirmation(tag, rng.choice((step, number())), rng.choice((used, rng.randbytes(32))))
+        )
     if kind == 5:
         size = min(scene.size, 5000)
         return encode(
@@ -325,8 +347,14 @@ def forged(rng: random.Random, scene: Scene) -> bytes:
         )
     if kind == 9:
         return encode(rng.choice((Alive(), Done())))
-    length = rng.choice((0, 1, 8, 15, 16, 40, 52, 56, 96, rng.randrange(300)))
-    known = rng.choice(list(KINDS)) if kind < 12 else rng.randrange(256)
+    if kind == 10:
+        return encode(SignedReceipt(rng.choice((receipt, made_receipt(1, number())))))
+    if kind == 11:
+        return encode(KeyRequest(number()))
+    if kind == 12:
+        return encode(SealedKey(number(), rng.randbytes(rng.choice((0, 48, 47)))))
+    length = rng.choice((0, 1, 7, 8, 15, 16, 40, 54, 56, 72, 96, 108, rng.randrange(300)))
+    known = rng.choice(list(KINDS)) if kind < 15 else rng.randrange(256)
     return HEADER.pack(known, length) + rng.randbytes(length)
 
 
@@ -425,8 +453,14 @@ class Case:
 def tried(case: Case, seen: Seen) -> None:
     """Runs one input; raises a Finding if something is not as it must be."""
     scene = SCENES[case.scene]
-    attacked = scene.side(0)
-    longest, latest, latest_tag, said = limits(scene.size), (-1, -1), -1, bytearray()
+    claims = []
+
+    def claim() -> tuple[int, bytes]:
+        claims.append(attacked.state)
+        return scene.claim(0)
+
+    attacked = scene.side(0, claim)
+    longest, latest, said = limits(scene.size), (-1, -1), bytearray()
     for act in case.acts:
         before = attacked.is_over
         events = []
@@ -465,10 +499,14 @@ def tried(case: Case, seen: Seen) -> None:
                 if (event.step, event.round) <= latest or len(event.values) != scene.size:
                     raise Finding("a model out of order, or of another size")
                 latest = event.step, event.round
-            elif isinstance(event, Tagged):
-                if event.step <= latest_tag:
-                    raise Finding("a tag out of order")
-                latest_tag = event.step
+            # whoever has not the neighbour's ephemeral key cannot prove anything else
+            elif isinstance(event, Agreed) and scene.claim(1) != (
+                event.their_step,
+                event.their_key,
+            ):
+                raise Finding("a session is open without the neighbour's proof")
+        if claims not in ([], [State.AGREEING]):
+            raise Finding("a claim was made at another time than with the confirmation")
         if attacked.epoch >= 2**62:
             raise Finding(f"epoch {attacked.epoch} leaves no room for the next")
         said += attacked.outgoing()

@@ -41,7 +41,7 @@ class Writer:
 def one_neighbour(session=None, listen=""):
     """Connections to one neighbour, its link, the owner's events, and the lines of the log."""
     link = Link(Neighbour(1, "n1", Identity.new().public, "127.0.0.1:9000", True, True))
-    events, logged = [], []
+    events, logged, lost = [], [], []
     connections_ = Connections(
         Identity.new(),
         {1: link},
@@ -50,6 +50,7 @@ def one_neighbour(session=None, listen=""):
         lambda event, **facts: logged.append((event, facts)),
         lambda neighbour: session,
         lambda link, event: events.append(event),
+        lambda link: lost.append(link),
     )
     return connections_, link, events, logged
 

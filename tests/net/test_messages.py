@@ -15,23 +15,33 @@ from decor.net.messages import (
     Decoder,
     Done,
     Hello,
+    KeyRequest,
     Model,
     NoiseTag,
     Offer,
+    SealedKey,
+    SignedReceipt,
     encode,
     limits,
 )
+from decor.net.receipts import RECEIPT_BYTES, Receipt
 
 SIZE = 40
+RECEIPT = Receipt(3, 2**40, bytes(range(32)), bytes(range(64)))
 EVERY = [
     Hello(bytes(range(32)), (("name", b"12345678"), ("steps", b"abcdefgh")), 3, 7),
     Offer(bytes(range(96))),
-    Confirmation(bytes(range(32)), 2**63),
+    Hello(bytes(32), (("name", b"12345678"),), 3, 7, RECEIPT, fetches=True),
+    Confirmation(bytes(range(32)), COUNTS - 1, bytes(range(32, 64))),
     Model(2**40, 5, bytes(range(SIZE))),
     NoiseTag(9, b"12345678"),
     Bye("done"),
     Alive(),
     Done(),
+    SignedReceipt(RECEIPT),
+    KeyRequest(2**40),
+    SealedKey(7, bytes(range(48))),
+    SealedKey(7, b""),
 ]
 
 
@@ -53,8 +63,14 @@ def test_a_frame_is_kind_zeros_length_and_payload():
         "02000000000000000102"
     )
     hello = encode(Hello(bytes(32), (("name", b"12345678"),), 3, 7))
-    assert hello[8:10] == b"\2\0" and hello[42:60].hex() == "030000000000000007000000000000000100"
-    assert hello[60:] == b"\4name12345678"
+    # the version, and then epoch, step, whether it fetches, whether a receipt follows, fields
+    assert hello[8:10] == b"\3\0" and hello[42:58].hex() == ("03000000000000000700000000000000")
+    assert hello[58:62] == b"\0\0\1\0" and hello[62:] == b"\4name12345678"
+    shown = encode(Hello(bytes(32), (), 3, 7, RECEIPT, fetches=True))
+    assert shown[58:62] == b"\1\1\0\0" and shown[62:] == RECEIPT.pack()
+    receipt = encode(SignedReceipt(RECEIPT))
+    assert receipt[:20].hex() == "090000006c000000030000000000000000010000"
+    assert receipt[20:] == bytes(range(32)) + bytes(range(64)) and RECEIPT_BYTES == 108
 
 
 def test_a_large_model_is_decoded_without_a_copy_and_what_follows_it_is_kept():
@@ -73,14 +89,23 @@ HELLO = Hello(bytes(32), (("name", b"12345678"),), 1, 0).payload()
 MALFORMED = {
     "short": frame(Hello, HELLO[:-1]),
     "long": frame(Hello, HELLO + b"x"),
-    "name beyond the end": frame(Hello, HELLO[:52] + b"\xff" + HELLO[53:]),
-    "name not ASCII": frame(Hello, HELLO[:53] + b"\xff" + HELLO[54:]),
+    "name beyond the end": frame(Hello, HELLO[:54] + b"\xff" + HELLO[55:]),
+    "name not ASCII": frame(Hello, HELLO[:55] + b"\xff" + HELLO[56:]),
+    "fetches, in another way": frame(Hello, HELLO[:50] + b"\2" + HELLO[51:]),
+    "a receipt, in another way": frame(Hello, HELLO[:51] + b"\2" + HELLO[52:]),
+    "a receipt that is missing": frame(Hello, HELLO[:51] + b"\1" + HELLO[52:]),
     "name twice": encode(Hello(bytes(32), (("name", bytes(8)),) * 2, 1, 0)),
     "epoch": encode(Hello(bytes(32), (), COUNTS, 0)),
     "step": encode(Hello(bytes(32), (), 1, COUNTS)),
     "model with other zeros": frame(Model, bytes(12) + b"\0\0\0\1" + bytes(SIZE)),
     "short offer": frame(Offer, bytes(95)),
     "short tag": frame(NoiseTag, bytes(15)),
+    "short confirmation": frame(Confirmation, bytes(71)),
+    "next step": encode(Confirmation(bytes(32), COUNTS, bytes(32))),
+    "short receipt": frame(SignedReceipt, RECEIPT.pack()[:-1]),
+    "short request": frame(KeyRequest, bytes(7)),
+    "short key": frame(SealedKey, bytes(8 + 47)),
+    "key without a step": frame(SealedKey, bytes(7)),
 }
 
 
@@ -91,8 +116,11 @@ def test_a_malformed_message_is_refused(name):
 
 
 def test_another_version_and_too_many_fields_are_refused_with_both_numbers():
-    with pytest.raises(RemoteProtocolError, match="speaks version 9 .* version 2"):
+    with pytest.raises(RemoteProtocolError, match="speaks version 9 .* version 3"):
         decode(frame(Hello, b"\x09" + HELLO[1:]))
+    # as version 0.1 wrote it
+    with pytest.raises(RemoteProtocolError, match="speaks version 2 .* install the same version"):
+        decode(frame(Hello, b"\x02\0" + bytes(32 + 16) + b"\1\0\4name12345678"))
     many = tuple((f"field{k}", bytes(8)) for k in range(FIELDS + 1))
     with pytest.raises(RemoteProtocolError, match=f"{FIELDS + 1} fields.* {FIELDS}"):
         decode(encode(Hello(bytes(32), many, 1, 0)))

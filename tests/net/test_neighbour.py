@@ -1,20 +1,11 @@
-"""A neighbour's inbox, its secrets, and the tags of its noise, without a network."""
+"""A neighbour's inbox and its status, without a network."""
 
 import asyncio
 
 import pytest
 
+from decor.net.neighbour import _CALLS as CALLS
 from decor.net.neighbour import HELD, Inbox, Link, Neighbour
-
-
-class Secret:
-    """A secret whose keys say which secret and which step they are of."""
-
-    def __init__(self, name):
-        self.name = name
-
-    def key(self, step):
-        return f"{self.name} {step}".encode()
 
 
 def make_link():
@@ -57,30 +48,6 @@ def test_a_reader_waits_until_the_inbox_is_empty_or_its_connection_has_ended(emp
     asyncio.run(read())
 
 
-def test_a_step_has_the_key_of_the_newest_secret_and_older_secrets_are_erased():
-    link = make_link()
-    assert link.key(0) is None
-    link.add_secret(0, Secret("first"))
-    link.add_secret(5, Secret("second"))
-    assert link.key(4) == b"first 4" and len(link.secrets) == 2
-    assert link.key(5) == b"second 5" and [first for first, _ in link.secrets] == [5]
-
-
-def test_a_new_secret_replaces_those_that_would_begin_later():
-    link = make_link()
-    for first, name in ((0, "first"), (9, "never used"), (7, "second")):
-        link.add_secret(first, Secret(name))
-    assert link.key(6) == b"first 6" and link.key(9) == b"second 9"
-
-
-def test_noise_cancels_unless_both_tags_of_a_step_are_known_and_differ():
-    link = make_link()
-    assert link.noise_cancels(3, 0, b"same") and link.noise_cancels(3, 1, b"same")
-    assert link.noise_cancels(4, 1, b"theirs") and not link.noise_cancels(4, 0, b"ours")
-    assert link.noise_cancels(9, 0, b"ours")
-    assert all(len(tags) <= 2 for tags in link.tags)
-
-
 def test_a_status_names_the_problem_of_a_neighbour_that_is_away():
     link = make_link()
     assert link.status() == {
@@ -92,3 +59,13 @@ def test_a_status_names_the_problem_of_a_neighbour_that_is_away():
     }
     link.done = True
     assert link.status()["problem"] is None
+
+
+def test_a_link_has_limits_and_keys_of_its_own():
+    one, two = make_link(), make_link()
+    for _ in range(CALLS):
+        assert one.conn.calls.allow()
+    assert not one.conn.calls.allow() and two.conn.calls.allow()
+    one.keys.take(0, lambda: bytes(32))
+    one.tags.record(0, b"12345678")
+    assert two.keys.next_step == 0 and two.tags.own == {}

@@ -83,7 +83,8 @@ class Program(threading.Thread):
             FIELDS,
             SIZE,
         )
-        self.session, self.writer = Session(ends, self.epoch, self.step), writer
+        self.session = Session(ends, self.epoch, self.step, lambda: (self.step, bytes(32)))
+        self.writer = writer
         try:
             writer.write(self.session.outgoing())
             while data := await reader.read(1 << 16):

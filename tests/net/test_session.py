@@ -18,12 +18,16 @@ from decor.net.messages import (
     Decoder,
     Done,
     Hello,
+    KeyRequest,
     Model,
     NoiseTag,
     Offer,
+    SealedKey,
+    SignedReceipt,
     encode,
     limits,
 )
+from decor.net.receipts import Receipt
 from decor.net.session import (
     MOVES,
     Agreed,
@@ -31,6 +35,9 @@ from decor.net.session import (
     Finished,
     Greeted,
     Heard,
+    KeyAsked,
+    KeyGiven,
+    Receipted,
     Received,
     Session,
     SessionConfig,
@@ -40,6 +47,11 @@ from decor.net.session import (
 
 SIZE = 40
 FIELDS = (("steps", b"12345678"), ("users.a.address", b"abcdefgh"))
+RECEIPT = Receipt(3, 2**40, bytes(range(32)), bytes(range(64)))
+
+
+def nothing_taken():
+    return 0, bytes(32)
 
 
 def pair(
@@ -48,6 +60,8 @@ def pair(
     epochs=(1, 1),
     digests=(FIELDS, FIELDS),
     federations=(bytes(32), bytes(32)),
+    claims=(nothing_taken, nothing_taken),
+    greetings=({}, {}),
 ):
     keys = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     public = [key.public_key().public_bytes_raw() for key in keys]
@@ -64,6 +78,8 @@ def pair(
             ),
             epochs[k],
             steps[k],
+            claims[k],
+            **greetings[k],
         )
         for k in (0, 1)
     ]
@@ -87,28 +103,78 @@ def opened(**how):
     return one, two, events
 
 
-def test_two_neighbours_come_to_the_same_secret_and_first_step():
-    _, _, (one, two) = opened(steps=(3, 7), epochs=(2, 5))
+def test_two_neighbours_come_to_the_same_secret_and_know_each_others_last_keys():
+    claims = (lambda: (4, b"a" * 32)), (lambda: (7, b"b" * 32))
+    _, _, (one, two) = opened(steps=(3, 7), epochs=(2, 5), claims=claims)
     assert [type(e) for e in one] == [type(e) for e in two] == [Greeted, Agreed]
     assert one[0] == Greeted(7) and two[0] == Greeted(3)
-    assert one[1].first_step == two[1].first_step == 7 and one[1].epoch == two[1].epoch == 5
+    assert (one[1].their_step, one[1].their_key) == (7, b"b" * 32)
+    assert (two[1].their_step, two[1].their_key) == (4, b"a" * 32)
+    assert one[1].epoch == two[1].epoch == 5
     assert (
         one[1].secret.key(7) == two[1].secret.key(7)
         and one[1].secret.is_lower != two[1].secret.is_lower
     )
 
 
-def test_models_and_tags_arrive_as_they_were_sent():
+def test_a_greeting_shows_the_newest_receipt_and_who_only_fetches():
+    _, _, (one, two) = opened(greetings=({"receipt": RECEIPT}, {"fetches": True}))
+    assert two[0] == Greeted(0, RECEIPT, False) and one[0] == Greeted(0, None, True)
+
+
+def test_the_claim_is_made_with_the_confirmation_and_not_before():
+    """A step that begins between the greeting and the confirmation takes a key: a claim of before
+    would let both ends use another key for it.
+    """
+    at = [0]
+
+    def claim():
+        calls.append(at[0])
+        return at[0], bytes(32)
+
+    calls = []
+    one, two = pair(claims=(claim, nothing_taken))
+    one.receive(two.outgoing())  # its hello
+    assert calls == []
+    at[0] = 1
+    two.receive(one.outgoing())
+    one.receive(two.outgoing())  # its offer
+    assert calls == [1]
+    (agreed,) = [e for e in two.receive(one.outgoing()) if isinstance(e, Agreed)]
+    assert agreed.their_step == 1 and calls == [1]
+
+
+@pytest.mark.parametrize("at", [HEADER.size, HEADER.size + 32, HEADER.size + 40])
+def test_nobody_in_between_can_change_the_proof_or_what_it_claims(at):
+    one, two = pair()
+    for sender, receiver in ((one, two), (two, one), (two, one), (one, two)):
+        receiver.receive(sender.outgoing())
+    confirmation = bytearray(two.outgoing())
+    assert one.state is State.CONFIRMING and confirmation[0] == Confirmation.kind
+    confirmation[at] ^= 1
+    with pytest.raises(RemoteProtocolError, match="could not agree on a secret: .*another secret"):
+        one.receive(bytes(confirmation))
+
+
+def test_everything_arrives_as_it_was_sent():
     one, two, _ = opened()
+    one.send(SignedReceipt(RECEIPT))
     one.send_model(4, 0, bytes(range(SIZE)))
     one.send_tag(4, b"12345678")
     one.send(Alive())
+    one.send(KeyRequest(3))
+    one.send(SealedKey(2, bytes(range(48))))
+    one.send(SealedKey(1, b""))
     one.send_model(4, 1, bytes(SIZE))
     one.send(Done())
     assert two.receive(one.outgoing()) == [
+        Receipted(RECEIPT),
         Received(4, 0, bytes(range(SIZE))),
         Tagged(4, b"12345678"),
         Heard(),
+        KeyAsked(3),
+        KeyGiven(2, bytes(range(48))),
+        KeyGiven(1, b""),
         Received(4, 1, bytes(SIZE)),
         Finished(),
     ]
@@ -161,12 +227,15 @@ def test_different_files_are_refused_with_the_fields_that_differ():
 SPOKEN = {
     Hello: Hello(bytes(32), FIELDS, 1, 0),
     Offer: Offer(bytes(96)),
-    Confirmation: Confirmation(bytes(32), 0),
+    Confirmation: Confirmation(bytes(32), 0, bytes(32)),
     Model: Model(0, 0, bytes(SIZE)),
     NoiseTag: NoiseTag(0, bytes(8)),
     Bye: Bye("x"),
     Alive: Alive(),
     Done: Done(),
+    SignedReceipt: SignedReceipt(RECEIPT),
+    KeyRequest: KeyRequest(0),
+    SealedKey: SealedKey(0, bytes(48)),
 }
 
 
@@ -229,9 +298,9 @@ def test_what_is_too_long_is_refused_by_its_header_alone():
         assert len(two._decoder) <= HEADER.size
 
 
-def test_another_secret_or_first_step_is_noticed():
+def test_another_secret_is_noticed():
     one = in_state(State.CONFIRMING)
-    wrong = Confirmation(bytes(32), 0)
+    wrong = Confirmation(bytes(32), 0, bytes(32))
     with pytest.raises(
         RemoteProtocolError,
         match="aachen could not agree on a secret: .* another secret",
@@ -240,7 +309,13 @@ def test_another_secret_or_first_step_is_noticed():
 
 
 @pytest.mark.parametrize(
-    "wrong", [lambda s: s.send_model(0, 0, bytes(SIZE)), lambda s: s.send_tag(0, bytes(8))]
+    "wrong",
+    [
+        lambda s: s.send_model(0, 0, bytes(SIZE)),
+        lambda s: s.send_tag(0, bytes(8)),
+        lambda s: s.send(SignedReceipt(RECEIPT)),
+        lambda s: s.send(SealedKey(0, bytes(48))),
+    ],
 )
 def test_this_side_may_not_speak_out_of_turn_either(wrong):
     one, _ = pair()
@@ -279,6 +354,10 @@ def test_no_change_of_one_byte_of_an_exchange_gives_an_open_session_with_another
         pass
     if len(secrets) == 2:
         assert secrets[0].key(9) == secrets[1].key(9)
+
+
+def test_every_kind_is_tried_out_of_turn():
+    assert set(SPOKEN) == set(KINDS.values())
 
 
 def test_the_table_has_a_move_for_every_message_in_some_state_and_none_when_closed():

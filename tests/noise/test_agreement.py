@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from decor.errors import AgreementError, InputError
 from decor.noise import agreement
-from decor.noise.agreement import OFFER_BYTES, TAG_BYTES, Agreement, Edge, EdgeSecret
+from decor.noise.agreement import (
+    KEY_ID_BYTES,
+    OFFER_BYTES,
+    SEALED_BYTES,
+    TAG_BYTES,
+    Agreement,
+    Edge,
+    EdgeSecret,
+    key_id,
+)
 
 FEDERATION = bytes(range(32))
 
@@ -34,8 +43,8 @@ def agreed(epoch=0):
 
 def test_both_ends_have_the_same_key_in_every_step_and_another_in_each():
     one, two = agreed()
-    one.confirm(two.tag)
-    two.confirm(one.tag)
+    one.confirm(two.tag())
+    two.confirm(one.tag())
     keys = [one.key(step) for step in range(20)]
     assert (
         keys == [two.key(step) for step in range(20)]
@@ -43,7 +52,7 @@ def test_both_ends_have_the_same_key_in_every_step_and_another_in_each():
         and all(len(key) == 32 for key in keys)
     )
     # or a tag could be sent back to its sender
-    assert one.tag != two.tag and len(one.tag) == TAG_BYTES
+    assert one.tag() != two.tag() and len(one.tag()) == TAG_BYTES
 
 
 def test_two_agreements_of_the_same_two_share_nothing():
@@ -89,7 +98,7 @@ def test_the_secret_needs_the_exchange_and_not_only_what_was_said():
     assert (
         real._transcript == guessed._transcript
         and real.key(0) != guessed.key(0)
-        and real.tag != guessed.tag
+        and real.tag() != guessed.tag()
     )
 
 
@@ -169,9 +178,9 @@ def test_different_secrets_are_noticed_before_they_are_used():
     one, _ = agreed()
     _, two = agreed()
     with pytest.raises(AgreementError, match="another secret"):
-        one.confirm(two.tag)
+        one.confirm(two.tag())
     with pytest.raises(AgreementError, match="another secret"):
-        one.confirm(one.tag)
+        one.confirm(one.tag())
 
 
 def test_an_agreement_is_used_once():
@@ -207,12 +216,70 @@ def test_what_cannot_be_an_edge_is_refused(wrong):
         wrong(public(a), public(b))
 
 
+def test_a_proof_counts_for_one_claim():
+    one, two = agreed()
+    two.confirm(one.tag(b"next step 5"), b"next step 5")
+    for claim in (b"next step 6", b"", b"next step 5 "):
+        with pytest.raises(AgreementError, match="another secret"):
+            two.confirm(one.tag(b"next step 5"), claim)
+
+
+def test_a_sealed_key_is_opened_by_the_other_end_alone_and_for_its_step():
+    one, two = agreed()
+    key = bytes(range(32))
+    sealed = one.seal(7, key)
+    assert two.unseal(7, sealed) == key and len(sealed) == SEALED_BYTES and key not in sealed
+    changed = bytearray(sealed)
+    changed[3] ^= 1
+    another, _ = agreed()
+    for secret, step, data in (
+        (two, 8, sealed),  # of another step
+        (one, 7, sealed),  # sent back to its own sender
+        (another, 7, sealed),  # under another connection's secret
+        (two, 7, bytes(changed)),
+        (two, 7, bytes(SEALED_BYTES)),
+    ):
+        with pytest.raises(AgreementError, match=f"step {step} was not sealed by this neighbour"):
+            secret.unseal(step, data)
+
+
+def test_no_nonce_serves_two_directions_or_steps():
+    """Two ciphertexts under one nonce would reveal the difference of two keys."""
+    one, two = agreed()
+    nonces = {end._sealing_parts(step, b"", end.is_lower)[0] for end in agreed() for step in (0, 9)}
+    assert len(nonces) == 4
+    assert one.seal(3, bytes(32)) != two.seal(3, bytes(32)) != two.seal(4, bytes(32))
+
+
+def test_the_key_that_seals_is_none_of_the_noise_keys():
+    """Keys of the next steps must not follow from what decrypts a sealed one, nor the reverse."""
+    one, two = agreed()
+    sealed = one.seal(0, bytes(32))
+    for guess in (bytes(one._chain), one._confirmation, one.key(0)):
+        wrong = EdgeSecret(guess, guess, guess, two._edge, two._transcript, two.is_lower)
+        with pytest.raises(AgreementError):
+            wrong.unseal(0, sealed)
+    assert two.unseal(0, sealed) == bytes(32)
+
+
+def test_an_id_names_its_key_and_is_not_a_part_of_it():
+    one, two = agreed()
+    keys = [one.key(step) for step in range(20)]
+    ids = [key_id(key) for key in keys]
+    assert [key_id(two.key(step)) for step in range(20)] == ids
+    assert len(set(ids) | set(keys)) == 40 and {len(each) for each in ids} == {KEY_ID_BYTES}
+
+
 def test_the_derivation_does_not_change_between_releases():
     """Known answers: peers of different releases must agree, and a seized key must not be an
     earlier one.
     """
-    secret = EdgeSecret(bytes(32), bytes(range(32)), b"said", True)
-    assert secret.tag.hex() == TAG
+    edge = Edge(b"a" * 32, b"b" * 32, FEDERATION, 1)
+    secret = EdgeSecret(bytes(32), bytes(range(32)), bytes(range(1, 33)), edge, b"said", True)
+    assert secret.tag().hex() == TAG
+    assert secret.tag(b"claim").hex() == TAG_OF_CLAIM
+    assert secret.seal(5, b"k" * 32).hex() == SEALED
+    assert key_id(b"k" * 32).hex() == KEY_ID
     assert secret.key(0).hex() == KEY_0
     assert secret.key(5).hex() == KEY_5
 
@@ -220,3 +287,9 @@ def test_the_derivation_does_not_change_between_releases():
 TAG = "3a38431ca3b13b01e65aaaba39d7f290d3924ff3388787231efa0f9554d13d7c"
 KEY_0 = "dc42e9dc57449b797a8479726c06fb2aac5b559ba431cc42ec4b8c01798d5664"
 KEY_5 = "caea4901e56ba63956b5cf7a13e2d2e767067c1576516c521e26e3407d927c95"
+TAG_OF_CLAIM = "99b523119378ad78002887f87f549cccae11af2774064a4ee7bb5dad28689441"
+SEALED = (
+    "bd8144e6173d6a39ccdbd5cf91e2f6c1f3985f8413dc7b7accaa8281243360b3"
+    "2edb9d21a6defbeb53daeeb2abb7a0e0"
+)
+KEY_ID = "dbae270b550faac9a674bbacf23f8809c5d09a92c0dde5478b2403bdb24f660a"

@@ -212,8 +212,10 @@ class Ledger:
         self._lock = _Lock(self.path)
         try:
             with self._translate_errors():
-                self._db = _connect(self.path)
+                self._db = _open(self.path)
+                # before anything is changed, also the way in which the file is written
                 self._check_format()
+                _require_log(self._db, self.path)
                 # each commit is synchronised, or a power cut could undo a message that was sent
                 self._db.execute("PRAGMA synchronous = FULL")
                 self._db.execute("PRAGMA foreign_keys = ON")
@@ -257,18 +259,25 @@ class Ledger:
             raise LedgerError(
                 f"the ledger {str(path)!r} cannot be made: {problem.strerror}"
             ) from None
-        with closing(_connect(path)) as db:
-            db.execute("PRAGMA synchronous = FULL")
-            db.execute("BEGIN IMMEDIATE")
-            for statement in _TABLES.split(";\n"):
-                db.execute(statement)
-            facts = {"format": _FORMAT, "id": os.urandom(16).hex(), "data": data}
-            facts |= {} if allow is None else {"allow": repr(allow)}
-            facts |= {} if allow_delta is None else {"allow_delta": repr(allow_delta)}
-            db.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
-            now = time.time()
-            db.execute("INSERT INTO identities VALUES (?, ?, NULL, NULL)", (identity, now))
-            db.execute("COMMIT")
+        facts = {"format": _FORMAT, "id": os.urandom(16).hex(), "data": data}
+        facts |= {} if allow is None else {"allow": repr(allow)}
+        facts |= {} if allow_delta is None else {"allow_delta": repr(allow_delta)}
+        try:
+            with _translated(path), closing(_open(path)) as db:
+                _require_log(db, path)
+                db.execute("PRAGMA synchronous = FULL")
+                db.execute("BEGIN IMMEDIATE")
+                for statement in _TABLES.split(";\n"):
+                    db.execute(statement)
+                db.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
+                now = time.time()
+                db.execute("INSERT INTO identities VALUES (?, ?, NULL, NULL)", (identity, now))
+                db.execute("COMMIT")
+        except BaseException:
+            # on a full disk, say: half a ledger would be in the way of the next attempt
+            for suffix in ("", "-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            raise
 
     @staticmethod
     def convert(path: str | Path, identity: bytes, data: str = "") -> None:
@@ -289,7 +298,8 @@ class Ledger:
             raise LedgerError(f"{str(path)!r} is no ledger of version 0.1 ({found}): nothing to do")
         lock = _Lock(path)
         try:
-            with _translated(path), closing(_connect(path)) as db:
+            with _translated(path), closing(_open(path)) as db:
+                _require_log(db, path)
                 db.execute("PRAGMA synchronous = FULL")
                 db.execute("BEGIN IMMEDIATE")
                 db.execute("ALTER TABLE runs ADD COLUMN repeated INTEGER NOT NULL DEFAULT 0")
@@ -656,21 +666,19 @@ class _Lock:
             self._descriptor = None
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _open(path: Path) -> sqlite3.Connection:
     # no implicit transactions; a reader's checkpoint may hold a lock for a moment
-    db = sqlite3.connect(path, isolation_level=None, timeout=5.0)
-    try:
-        db.execute("PRAGMA page_size = 16384")  # of a new file: messages are large
-        mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-        if mode != "wal":
-            raise LedgerError(
-                f"the disk of {str(path)!r} does not support a write-ahead log; name a file on "
-                "another disk"
-            )
-    except BaseException:
-        db.close()
-        raise
-    return db
+    return sqlite3.connect(path, isolation_level=None, timeout=5.0)
+
+
+def _require_log(db: sqlite3.Connection, path: Path) -> None:
+    """Makes SQLite write to a log first, so that a crash loses nothing and readers need no lock."""
+    db.execute("PRAGMA page_size = 16384")  # of a new file: messages are large
+    if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+        raise LedgerError(
+            f"the disk of {str(path)!r} does not support a write-ahead log; name a file on "
+            "another disk"
+        )
 
 
 def _format_of(db: sqlite3.Connection, path: Path) -> str:

@@ -268,10 +268,9 @@ class SealedKey:
 
     @classmethod
     def parse(cls, payload: memoryview) -> SealedKey:
-        sealed = bytes(payload[8:])
-        if len(sealed) not in (0, SEALED_BYTES):
+        if len(payload) not in (8, 8 + SEALED_BYTES):
             raise ValueError
-        return cls(int.from_bytes(payload[:8], "little"), sealed)
+        return cls(int.from_bytes(payload[:8], "little"), bytes(payload[8:]))
 
 
 Message = (

@@ -587,7 +587,7 @@ class Peer:
             return
         # a user behind needs proof from more users than this one's neighbours
         for other in self.links.values():
-            if other.is_behind and other is not link:
+            if other.is_behind and other is not link and self._receipts.is_valid(receipt):
                 other.send(SignedReceipt(receipt))
 
     def _give_key(self, link: Link, step: int) -> None:

@@ -46,7 +46,7 @@ class ReceiptBook:
         # in the smallest federations fewer than there are other users
         self._liars = min(liars, len(members) - 2)
         self._held: dict[int, dict[int, Receipt]] = {}
-        self._verified: dict[int, bytes] = {}
+        self._verified: dict[int, Receipt] = {}
         for receipt in stored:
             self._add(receipt)
         self._unsaved: set[int] = set()
@@ -67,8 +67,13 @@ class ReceiptBook:
         return held[max(held)] if held else None
 
     def all_newest(self) -> list[Receipt]:
-        """The newest receipt of each user, this one included."""
-        return [held[max(held)] for held in self._held.values()]
+        """The newest receipt of each user, this one included, as others may be shown it.
+
+        A neighbour's own receipt was not verified when it came, and the next user would refuse it
+        from this one.
+        """
+        newest = [held[max(held)] for held in self._held.values()]
+        return [receipt for receipt in newest if self.is_valid(receipt)]
 
     def take_unsaved(self) -> list[Receipt]:
         """Newest receipts of other users that have come since this was called last."""
@@ -92,7 +97,7 @@ class ReceiptBook:
         self._check_step(receipt)
         known, newest = self.of(sender, receipt.step), self.newest(sender)
         if known is not None and known.digest != receipt.digest:
-            if self._is_valid(known) and self._is_valid(receipt):
+            if self.is_valid(known) and self.is_valid(receipt):
                 # whoever sees these two lines can check both signatures
                 for each in (known, receipt):
                     log(
@@ -125,7 +130,7 @@ class ReceiptBook:
         newest = self.newest(receipt.user)
         if newest is not None and receipt.step <= newest.step:
             return False
-        if not self._is_valid(receipt):
+        if not self.is_valid(receipt):
             raise RemoteProtocolError(
                 f"showed a receipt of user {receipt.user} that this user has not signed"
             )
@@ -145,6 +150,16 @@ class ReceiptBook:
             raise RemoteProtocolError("showed a receipt that this user has not signed")
         return True
 
+    def is_valid(self, receipt: Receipt) -> bool:
+        """Whether its user has signed it."""
+        # asked for in every wait of a user that is behind: verified once, and as a whole, for its
+        # signature could be shown again with another step
+        if self._verified.get(receipt.user) != receipt:
+            if not receipt.is_valid(self._members[receipt.user], self._federation):
+                return False
+            self._verified[receipt.user] = receipt
+        return True
+
     def is_proven(self, step: int) -> bool:
         """Whether more other users have signed a message of this step, or later, than may lie."""
         # the rounds after the last step have no message
@@ -152,7 +167,7 @@ class ReceiptBook:
         users = 0
         for user, held in self._held.items():
             newest = held[max(held)]
-            if user != self._number and newest.step >= needed and self._is_valid(newest):
+            if user != self._number and newest.step >= needed and self.is_valid(newest):
                 users += 1
         return users > self._liars
 
@@ -168,11 +183,3 @@ class ReceiptBook:
                 f"sent a receipt of user {receipt.user} and step {receipt.step}, which this run "
                 "does not have"
             )
-
-    def _is_valid(self, receipt: Receipt) -> bool:
-        # asked for in every wait of a user that is behind: verified once
-        if self._verified.get(receipt.user) != receipt.signature:
-            if not receipt.is_valid(self._members[receipt.user], self._federation):
-                return False
-            self._verified[receipt.user] = receipt.signature
-        return True

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -12,7 +13,7 @@ from contextlib import closing
 import pytest
 
 from decor.errors import LedgerError
-from decor.net.ledger import Ledger, read_closed
+from decor.net.ledger import Ledger, read_closed, read_entries
 
 FEDERATION = bytes(range(32))
 
@@ -204,3 +205,20 @@ def test_a_closed_ledger_is_read_without_a_lock_and_an_open_one_is_left_alone(
     path.write_bytes(b"no ledger" * 1000)
     with pytest.raises(LedgerError, match="cannot be read as a ledger"):
         read_closed(path)
+
+
+def test_the_runs_of_a_ledger_are_read_with_what_a_killed_node_left_in_its_log(tmp_path):
+    path, killed = tmp_path / "bonn.ledger", tmp_path / "killed.ledger"
+    with Ledger(path) as ledger:
+        ledger.record(ledger.begin(FEDERATION, "{}"), 0, b"first")
+        held = ledger.entries()
+        # never a figure without the messages in the log of a node that runs
+        with pytest.raises(LedgerError, match="in use by a node"):
+            read_entries(path)
+        for suffix in ("", "-wal"):
+            shutil.copy(f"{path}{suffix}", f"{killed}{suffix}")
+    assert read_entries(path) == read_entries(killed) == held
+    assert held[0].steps == 1 and held[0].repeated == 0
+    path.write_bytes(b"no ledger" * 1000)
+    with pytest.raises(LedgerError, match="cannot be read as a ledger"):
+        read_entries(path)

@@ -166,8 +166,12 @@ def compose(runs: Iterable[PastRun], question: Question, delta: float) -> float:
     # total variation t adds (1 + e^epsilon) t to delta: as much as is set aside, or more of it
     for share in _GAUSSIAN_SHARES:
         value = losses.epsilon(share * delta)
-        if _slack(value, distance) <= (1 - share) * delta * (1 + 1e-9):
+        slack = _slack(value, distance)
+        if slack <= (1 - share) * delta * (1 + 1e-9):
             return value
+        # a smaller share has a larger epsilon, and leaves the tables no more than all of delta
+        if slack > delta:
+            break
     return math.inf
 
 

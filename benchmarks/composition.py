@@ -61,7 +61,7 @@ def main() -> None:
         seconds = []
         for _ in range(3):
             worst_leverages.cache_clear()
-            composition._subsampled_epsilon.cache_clear()
+            composition._epsilon_of_phases.cache_clear()
             start = time.process_time()
             epsilon = compose(past, question, DELTA)
             seconds.append(time.process_time() - start)

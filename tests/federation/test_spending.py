@@ -16,6 +16,7 @@ from decor.cli.main import main
 from decor.errors import InputError, LedgerError
 from decor.federation.spending import (
     Limit,
+    epsilon_of_plan,
     figure,
     figures,
     ledger_terms,
@@ -23,7 +24,6 @@ from decor.federation.spending import (
     open_run,
     own_figure,
     past_run,
-    planned_epsilon,
 )
 from decor.learning.recipe import Recipe
 from decor.net.identity import Identity
@@ -78,12 +78,12 @@ def test_a_run_reserves_its_plan_and_its_messages_are_a_reading(ledger):
     (entry,) = ledger.entries()
     figures_now = own_figure(entry)
     assert figures_now.so_far == pytest.approx(one.guarantee_after(5).epsilon, rel=1e-9)
-    assert figures_now.promised == planned_epsilon(entry) == one.promise.epsilon <= 10
+    assert figures_now.promised == epsilon_of_plan(entry) == one.promise.epsilon <= 10
     assert open_run(ledger, one, 0) == (run, False)
     # ended early, the messages are what counts
     ledger.end(run, "stopped")
     (entry,) = ledger.entries()
-    assert own_figure(entry).promised == figures_now.so_far < planned_epsilon(entry)
+    assert own_figure(entry).promised == figures_now.so_far < epsilon_of_plan(entry)
 
 
 def test_an_example_level_run_counts_whole_once_it_has_begun(ledger):

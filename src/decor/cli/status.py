@@ -92,7 +92,7 @@ def _state(ledger: Path) -> dict[str, Any]:
 
 def _last_run(ledger: Path, last: Entry) -> dict[str, Any]:
     require_libraries()
-    from decor.federation.spending import name_of, own_figure, plan_of, planned_epsilon
+    from decor.federation.spending import epsilon_of_plan, name_of, own_figure, plan_of
 
     own, steps = own_figure(last), plan_of(last).exposure.steps
     finished = last.ended is not None
@@ -105,7 +105,7 @@ def _last_run(ledger: Path, last: Entry) -> dict[str, Any]:
         "missed": steps - last.steps if finished else None,
         # without a message nothing is spent; with one, only the whole plan's guarantee holds
         # whatever made the run stop
-        "epsilon": planned_epsilon(last) if last.steps else 0.0,
+        "epsilon": epsilon_of_plan(last) if last.steps else 0.0,
         "epsilon_if_fixed": own.so_far,
         "delta": own.delta,
         "result": _result(ledger, last.federation.hex()) if finished else None,

@@ -138,7 +138,7 @@ def own_figure(entry: Entry) -> Figure:
     return figure([entry], Question.of(plan_of(entry)), delta_of(entry))
 
 
-def planned_epsilon(entry: Entry) -> float:
+def epsilon_of_plan(entry: Entry) -> float:
     """Epsilon of a run's whole plan, which holds whatever made the run stop."""
     question = Question.of(plan_of(entry))
     return compose([past_run(entry, whole_plan=True)], question, delta_of(entry))
@@ -234,6 +234,7 @@ def _check(limit: Limit, others: Sequence[Entry], new: PastRun, name: str) -> No
     together = compose([*before, new], question, delta)
     if together <= limit.epsilon * _PRINTED:
         return
+    spent = rounded_up(compose(before, question, delta))
     unit = "all data of one user" if question.unit == "user" else "one example"
     kind = f"delta {rounded_up(delta)}, {unit}, against {question.adversary}"
     unfinished = [name_of(entry) for entry in others if entry.ended is None]
@@ -244,14 +245,10 @@ def _check(limit: Limit, others: Sequence[Entry], new: PastRun, name: str) -> No
             f"the person responsible for the data can allow it with --allow {rounded_up(together)}"
         )
     raise PrivacyStop(
-        f"the data behind this ledger has spent epsilon {_spent(before, limit)} in other "
+        f"the data behind this ledger has spent epsilon {spent} in other "
         f"runs{reserved}, and with {name} it comes to {rounded_up(together)}: above "
         f"{limit.epsilon:g} ({kind}). See decor ledger show; {way_out}"
     )
-
-
-def _spent(runs: Sequence[PastRun], limit: Limit) -> str:
-    return rounded_up(compose(runs, limit.question, limit.delta))
 
 
 @dataclass(frozen=True)

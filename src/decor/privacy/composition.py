@@ -94,7 +94,8 @@ class PastRun:
             Otherwise a question about a user counts the steps made, unless batches are Poisson; all
             others count all steps of a run with any message.
         distance: Total variation between the planned steps' messages and Gaussian ones: what the
-            noise tables add.
+            noise tables add. It holds for every question: the grid hides its own rounding beside
+            the shift of the plan's unit, and so beside every larger one.
         public_size: Whether the user's number of examples is public, as in a federation's file.
     """
 
@@ -166,8 +167,12 @@ def compose(runs: Iterable[PastRun], question: Question, delta: float) -> float:
     # total variation t adds (1 + e^epsilon) t to delta: as much as is set aside, or more of it
     for share in _GAUSSIAN_SHARES:
         value = losses.epsilon(share * delta)
-        if _slack(value, distance) <= (1 - share) * delta * (1 + 1e-9):
+        slack = _slack(value, distance)
+        if slack <= (1 - share) * delta * (1 + 1e-9):
             return value
+        # a smaller share has a larger epsilon, and leaves the tables no more than all of delta
+        if slack > delta:
+            break
     return math.inf
 
 
@@ -282,7 +287,7 @@ class _ExampleLosses:
             # without sampling the pair is a Gaussian shift: of 1/z, or of 2/z for a replacement
             z = (1 if self.relation == "add-remove" else 2) / mu
             phases = (*phases, SubsampledStep(z, 1.0, "poisson", self.relation, 1))
-        return _subsampled_epsilon(phases, delta, fine)
+        return _epsilon_of_phases(phases, delta, fine)
 
     def delta(self, epsilon: float) -> float:
         if not math.isfinite(self.mu_squared):
@@ -302,21 +307,21 @@ class _ExampleLosses:
 
 
 @lru_cache(maxsize=256)
-def _subsampled_epsilon(phases: tuple[SubsampledStep, ...], delta: float, fine: bool) -> float:
+def _epsilon_of_phases(phases: tuple[SubsampledStep, ...], delta: float, fine: bool) -> float:
     return subsampled_epsilon(phases, delta, fine=fine)[0]
 
 
 def _phases(sampled: Counter[SubsampledStep]) -> tuple[SubsampledStep, ...]:
     """One phase for all runs with the same noise and sampling."""
     if len(sampled) > _MOST:
-        sampled = _coarsened(sampled)
+        sampled = _fewer_phases(sampled)
     return tuple(
         SubsampledStep(each.noise_multiplier, each.rate, each.sampling, each.relation, steps)
         for each, steps in sampled.items()
     )
 
 
-def _coarsened(sampled: Counter[SubsampledStep]) -> Counter[SubsampledStep]:
+def _fewer_phases(sampled: Counter[SubsampledStep]) -> Counter[SubsampledStep]:
     """Fewer phases: less noise and higher rates, by as little as it takes.
 
     Both only raise epsilon.

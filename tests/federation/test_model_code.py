@@ -9,12 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-from federation_files import BASES, TEXT, with_section
+from federation_files import BASES, KEYS, TEXT, with_section
 
 from decor.errors import InputError
 from decor.federation import model_code
 from decor.federation.federation import Federation
+from decor.net.identity import Identity
+from decor.net.ledger import Ledger
 
 SOURCE = """
 import torch
@@ -234,6 +237,30 @@ def test_an_epsilon_that_needs_the_size_of_unknown_code_is_not_told(folder, tmp_
     assert unknown.guarantee(weaker).epsilon == known.guarantee(weaker).epsilon
     with pytest.raises(InputError, match="epsilon against everyone is unknown"):
         unknown.guarantee(Adversary.everyone())
+
+
+def test_a_node_refuses_code_whose_model_is_too_large_for_the_epsilon_that_check_prints(
+    folder, tmp_path, here
+):
+    """So the epsilon that is printed without the size holds for every model that is ever run."""
+    (folder / "solo.py").write_text(SOURCE.replace("6, 3", "1000, 300"))
+    identity, other = Identity.new(), Identity.new()
+    identity.save(tmp_path / "bonn.key")
+    text = BASES["code"].replace("own:model", "solo:model").replace("epsilon = 3.0", "epsilon = 38")
+    text = text.replace("steps = 200", "steps = 2000")
+    for k, each in enumerate((identity, other)):
+        text = text.replace(KEYS[k], each.line)
+    file = tmp_path / "code.toml"
+    file.write_text(text)
+    assert 37 < Federation.read(file, run_code=False).guarantee().epsilon <= 38
+    np.savez(tmp_path / "data.npz", X=np.zeros((5, 1000), np.float32), y=np.zeros(5, int))
+    options = {"identity": "bonn.key", "data": "data.npz", "ledger": "bonn.ledger"}
+    words = [word for name, path in options.items() for word in (f"--{name}", tmp_path / path)]
+    said = here("node", file, *words, check=2).stderr
+    assert "300,300 parameters epsilon can be at most" in said
+    if (tmp_path / "bonn.ledger").exists():
+        with Ledger(tmp_path / "bonn.ledger") as ledger:
+            assert ledger.entries() == []
 
 
 def test_a_node_refuses_other_code_than_the_files_before_it_has_run_any(tmp_path):

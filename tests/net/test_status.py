@@ -1,10 +1,13 @@
 """What a running node tells its operator: over a socket, and to Prometheus."""
 
 import asyncio
+import json
 import os
 import socket
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -117,9 +120,9 @@ def test_silent_connections_are_closed_oldest_first_and_questions_are_answered(t
         one.settimeout(60)
         return one
 
-    def ask():
+    def ask(stack):
         before = len(os.listdir("/proc/self/fd"))
-        silent = [connect() for _ in range(300)]
+        silent = [stack.enter_context(connect()) for _ in range(300)]
         if kind == "metrics":
             # all but the last sixteen are hung up on
             assert [one.recv(1) for one in silent[:280]] == [b""] * 280
@@ -129,8 +132,6 @@ def test_silent_connections_are_closed_oldest_first_and_questions_are_answered(t
                 assert answer.status == 200
         else:
             assert status.query(path) == STATUS
-        for one in silent:
-            one.close()
 
     async def serve():
         serving = (
@@ -138,8 +139,9 @@ def test_silent_connections_are_closed_oldest_first_and_questions_are_answered(t
             if kind == "metrics"
             else status.serve_socket(path, lambda: STATUS, log)
         )
-        async with serving:
-            await asyncio.to_thread(ask)
+        with ExitStack() as stack:
+            async with serving:
+                await asyncio.to_thread(ask, stack)
 
     asyncio.run(serve())
     if kind == "metrics":  # one in ten seconds
@@ -159,3 +161,32 @@ def test_a_question_that_is_never_asked_is_hung_up_on(monkeypatch):
             writer.close()
 
     asyncio.run(serve())
+
+
+def test_a_question_waits_for_its_place_in_the_queue(tmp_path):
+    """A Unix socket whose queue is full refuses at once whoever has a timeout."""
+    path = tmp_path / "bonn.socket"
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(os.fspath(path))
+        listener.listen(0)
+
+        def connect():
+            one = stack.enter_context(socket.socket(socket.AF_UNIX))
+            one.settimeout(60)
+            one.connect(os.fspath(path))
+
+        with pytest.raises(BlockingIOError):
+            while True:
+                connect()
+        asked = stack.enter_context(ThreadPoolExecutor(1)).submit(status.query, path)
+        wait([asked], timeout=0.5)
+        assert not asked.done(), "it has given up while the queue was full"
+        # those before it, and then itself
+        listener.settimeout(0.1)
+        while not asked.done():
+            with suppress(TimeoutError):
+                answered, _ = listener.accept()
+                with answered, suppress(BrokenPipeError):
+                    answered.sendall(json.dumps(STATUS).encode())
+        assert asked.result() == STATUS

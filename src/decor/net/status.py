@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -79,7 +80,7 @@ def query(path: Path) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_SECONDS)
         try:
-            connection.connect(os.fspath(path))
+            _connect(connection, path)
             answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
             status: dict[str, Any] = json.loads(answer)
         # refused: the node was killed, and left its socket
@@ -90,6 +91,20 @@ def query(path: Path) -> dict[str, Any]:
         except (OSError, ValueError) as problem:
             raise InputError(f"the node behind {str(path)!r} does not answer: {problem}") from None
     return status
+
+
+def _connect(connection: socket.socket, path: Path) -> None:
+    """Connects within _SECONDS, also while many others wait to be accepted."""
+    until = time.monotonic() + _SECONDS
+    while True:
+        try:
+            connection.connect(os.fspath(path))
+            return
+        # a socket with a timeout does not wait for a place in the queue of a Unix socket
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.02)
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@ all other users go on.
 """
 
 import datetime
+import hashlib
 import re
 import shutil
 import signal
@@ -24,11 +25,20 @@ from trial_federation import ForkServer, Trial, until
 from decor.errors import RemoteProtocolError
 from decor.federation.federation import Federation
 from decor.net import transport
+from decor.net.edge_keys import NO_KEY
 from decor.net.identity import Identity
-from decor.net.messages import HEADER, Hello, Model, encode
+from decor.net.messages import HEADER, Hello, Model, SignedReceipt, encode
+from decor.net.receipts import Receipt
 from decor.net.session import Session, SessionConfig, State
 
 STEPS = 20_000
+CALLS = {
+    "STRANGERS_SECONDS": 0.0,
+    "OPENING_SECONDS": 4.0,
+    "LONGEST_QUARANTINE": 0.0,
+    "CALLS": 1000,
+}
+"""Of a node that many tests misbehave to, one after the other."""
 """More than a test takes."""
 
 
@@ -50,7 +60,7 @@ def running(tmp_path_factory, fork_server):
         patience=0.0,
         pace=0.02,
     ) as trial:
-        trial.start("bonn", "ulm", calls={"STRANGERS_SECONDS": 0.0, "OPENING_SECONDS": 4.0})
+        trial.start("bonn", "ulm", calls=CALLS)
         trial.reached("bonn", 1)
         yield trial
         trial.moving("bonn", "ulm")
@@ -79,7 +89,7 @@ class Rogue:
             federation.digests,
             federation.model_bytes,
         )
-        self.session = Session(ends, 1, 0)
+        self.session = Session(ends, 1, 0, lambda: (0, NO_KEY))
 
     def __enter__(self):
         return self
@@ -101,8 +111,17 @@ class Rogue:
 
     def say(self, *what):
         self.line.sendall(
-            b"".join(each if isinstance(each, bytes) else encode(each) for each in what)
+            b"".join(each if isinstance(each, bytes) else self.encoded(each) for each in what)
         )
+
+    def encoded(self, message):
+        """A message as bytes; a round 0 follows its receipt."""
+        if not isinstance(message, Model) or message.round or message.step >= STEPS:
+            return encode(message)
+        digest = hashlib.sha256(message.values).digest()
+        key, federation = self.trial.identities["kiel"].key, self.trial.federation.digest
+        receipt = Receipt.sign(key, federation, 2, message.step, digest)
+        return encode(SignedReceipt(receipt)) + encode(message)
 
     def refused(self, pattern):
         """Waits until bonn has refused it, by its name, and has gone on; gives the line of
@@ -458,6 +477,7 @@ def test_every_field_changed_in_one_place_is_refused_with_its_name_by_both(name)
             ),
             1,
             0,
+            lambda: (0, NO_KEY),
         )
         for k, f in enumerate((one, two))
     ]

@@ -212,8 +212,7 @@ class Trial:
         """
         for name in names or self.names:
             assert not self.alive(name), name
-            if not self.path(name, "ledger").exists():
-                Ledger.create(self.path(name, "ledger"), self.identities[name].public)
+            self.make_ledger(name)
             arguments = self.arguments(name, *more, file=file)
             if real:
                 assert not self.routes(name), f"{name} dials, and would not meet the proxies"
@@ -231,6 +230,11 @@ class Trial:
                 self.pids[name] = self.fork_server.start(
                     given, arguments, self.path(name, "out"), self.path(name, "err")
                 )
+
+    def make_ledger(self, name):
+        """Makes a user's ledger, as its operator does before the first start."""
+        if not self.path(name, "ledger").exists():
+            Ledger.create(self.path(name, "ledger"), self.identities[name].public)
 
     def hurry(self):
         """What was kept slow, so that a fault comes in the middle, need not be slow any more."""

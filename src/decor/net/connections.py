@@ -20,9 +20,14 @@ from .accepting import READ_BYTES, Acceptor, Throttle
 from .accepting import Log as Log
 from .identity import Identity
 from .messages import Alive
-from .neighbour import CLOSING_SECONDS, LONGEST_QUARANTINE, Connection, Link, Neighbour
+from .neighbour import CLOSING_SECONDS, Connection, Link, Neighbour
+from .rate_limit import RateLimit
 from .session import Agreed, Ended, Event, Session
 
+CALLS, CALLS_PER_SECOND = 10, 0.5
+"""Connections of one neighbour that come as far as a greeting, at once and per second."""
+LONGEST_QUARANTINE = 300.0
+"""Seconds for which a neighbour that broke the rules is not talked to, at most; it grows."""
 OPENING_SECONDS = 15.0
 """From the TLS handshake to a common secret; a connection that takes longer is closed."""
 UNIDENTIFIED = 32
@@ -85,6 +90,7 @@ class Connections:
         now = time.monotonic()
         for link in self._links.values():
             link.conn.down_since = now
+            link.conn.calls = RateLimit(CALLS, CALLS_PER_SECOND)
             if link.neighbour.dials:
                 self._spawn(self._keep_dialling(link))
         if self._listener is not None:
@@ -231,8 +237,9 @@ class Connections:
             reason = str(problem).removeprefix(f"{link.neighbour.name} ")
             # a user that takes part and breaks the rules would cost a timeout each time it is back
             if is_current() and link.is_open:
-                conn.quarantined_until = time.monotonic() + conn.quarantine
-                conn.quarantine = min(2 * conn.quarantine, LONGEST_QUARANTINE)
+                seconds = min(conn.quarantine, LONGEST_QUARANTINE)
+                conn.quarantined_until = time.monotonic() + seconds
+                conn.quarantine = 2 * seconds
         except TimeoutError:
             reason = f"did not agree on a secret within {OPENING_SECONDS:g} s"
         except OSError as problem:

@@ -657,7 +657,8 @@ class _Lock:
         except OSError as problem:
             self.release()
             raise LedgerError(
-                f"the ledger {str(path)!r} cannot be used: {problem.strerror} ({lock.name})"
+                f"the ledger {str(path)!r} cannot be used: {problem.strerror} ({lock.name}); "
+                "nothing is sent before it can be written"
             ) from None
 
     def release(self) -> None:

@@ -158,8 +158,8 @@ class ConnectionState:
 class Link:
     """One neighbour. Only `Peer` writes these fields; `Connections` writes `conn`.
 
-    `Connections` reads two of them: a neighbour that is `done` is not dialled again, and a
-    neighbour whose `inbox` is not empty is not read from.
+    `Connections` reads three of them: a neighbour that is `done` is not dialled again, and a
+    neighbour whose `inbox` is not empty is not read from, unless this side `awaits_key`.
     """
 
     neighbour: Neighbour
@@ -184,7 +184,8 @@ class Link:
     keys: EdgeKeys = field(default_factory=EdgeKeys)
     tags: EdgeTags = field(default_factory=EdgeTags)
     asked_for_key: bool = False
-    """On this connection; so are the next two."""
+    """On this connection; so are the next three."""
+    awaits_key: bool = False
     key_is_gone: bool = False
     gave_key: bool = False
     words: RateLimit = field(default_factory=lambda: RateLimit(math.inf, 0))

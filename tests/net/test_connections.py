@@ -4,10 +4,12 @@ import asyncio
 
 import pytest
 
+from decor.errors import RemoteProtocolError
 from decor.net import connections, transport
-from decor.net.connections import Connections
+from decor.net.connections import LONGEST_QUARANTINE, Connections
 from decor.net.identity import Identity
-from decor.net.neighbour import Link, Neighbour
+from decor.net.neighbour import FIRST_QUARANTINE, Connection, Link, Neighbour
+from decor.net.rate_limit import RateLimit
 from decor.net.session import Ended, Heard
 
 
@@ -131,3 +133,115 @@ def test_a_connection_that_did_not_identify_itself_is_not_called_a_stranger(monk
     assert event == "connection closed" and facts["so_far"] == 1
     words = {"slow": "it did not identify itself in time", "many": "more than 2 at a time"}
     assert words[why] in facts["why"]
+
+
+# neighbours that break the rules, and those that come too often
+
+
+class Broken(FixedEvents):
+    """A session whose neighbour breaks the rules."""
+
+    def receive(self, data):
+        self.meanwhile()
+        raise RemoteProtocolError("n1 sent nonsense")
+
+
+class Clock:
+    """Time as the test says."""
+
+    def __init__(self, monkeypatch):
+        self.now = 1000.0
+        monkeypatch.setattr(connections.time, "monotonic", lambda: self.now)
+
+
+def test_a_neighbour_that_breaks_the_rules_is_not_talked_to_each_time_twice_as_long(monkeypatch):
+    one, link, _, logged = one_neighbour()
+    clock, made = Clock(monkeypatch), []
+
+    def broken_when_open(neighbour):
+        made.append(neighbour)
+        return Broken(meanwhile=lambda: setattr(link.conn, "is_open", True))
+
+    one._new_session = broken_when_open
+    expected = FIRST_QUARANTINE
+    for count in range(1, 12):
+        asyncio.run(run_one_byte(one, link))
+        assert len(made) == count and logged[-1][1]["why"] == "sent nonsense"
+        clock.now += 0.99 * expected
+        asyncio.run(run_one_byte(one, link))
+        assert len(made) == count, "it is not answered yet"
+        assert "it broke the rules" in link.conn.problem
+        # as often as that it may connect
+        link.conn.calls = RateLimit(10, 0.5)
+        clock.now += 0.02 * expected
+        expected = min(2 * expected, LONGEST_QUARANTINE)
+    assert expected == LONGEST_QUARANTINE
+
+
+def test_who_fails_before_a_secret_is_agreed_is_not_quarantined():
+    """It may be a neighbour with another version, or with a stolen name."""
+    one, link, events, _ = one_neighbour(Broken())
+    asyncio.run(run_one_byte(one, link))
+    assert link.conn.quarantined_until == 0.0 and link.conn.quarantine == FIRST_QUARANTINE
+
+
+def test_a_neighbour_that_connects_too_often_is_not_answered_for_a_while():
+    one, link, events, _ = one_neighbour()
+    one._new_session = lambda neighbour: FixedEvents(Heard())
+    now = [0.0]
+    link.conn.calls = RateLimit(10, 0.5, lambda: now[0])
+    for _ in range(50):
+        asyncio.run(run_one_byte(one, link))
+    assert len(events) == 10 and "it connects too often" in link.conn.problem
+    now[0] += 4.0
+    for _ in range(50):
+        asyncio.run(run_one_byte(one, link))
+    assert len(events) == 12
+
+
+def test_the_owner_is_told_of_every_connection_that_ends_once():
+    lost = []
+    for session in (FixedEvents(Heard()), FixedEvents(Ended("done")), Broken()):
+        one, link, _, _ = one_neighbour(session)
+        one._on_lost = lost.append
+        asyncio.run(run_one_byte(one, link))
+        assert lost == [link]
+        lost.clear()
+    # also of one that a newer one replaces, before the newer one begins
+    one, link, _, _ = one_neighbour()
+    one._on_lost = lost.append
+    one._new_session = lambda neighbour: FixedEvents(meanwhile=lambda: order.append(len(lost)))
+    order = []
+
+    async def twice():
+        link.conn.connection = Connection(FixedEvents(), Writer())
+        await run_one_byte(one, link)
+
+    asyncio.run(twice())
+    assert order == [1] and len(lost) == 2
+
+
+@pytest.mark.parametrize("awaits_key", [False, True])
+def test_what_comes_after_a_model_is_read_when_it_is_used_or_if_a_key_is_awaited(awaits_key):
+    session = FixedEvents(Heard())
+    one, link, events, _ = one_neighbour(session)
+
+    async def read():
+        link.awaits_key = awaits_key
+        session.meanwhile = lambda: setattr(link.conn, "is_open", True)
+        link.inbox.put(0, 0, b"model")
+        reader = asyncio.StreamReader()
+        reader.feed_data(b"x")
+        running = asyncio.create_task(one._run_connection(link, reader, Writer()))
+        await asyncio.sleep(0.01)
+        reader.feed_data(b"x")
+        await asyncio.sleep(0.01)
+        assert len(events) == (2 if awaits_key else 1)
+        link.awaits_key = False
+        link.inbox.clear()
+        await asyncio.sleep(0.01)
+        assert len(events) == 2
+        reader.feed_eof()
+        await running
+
+    asyncio.run(read())

@@ -1,46 +1,79 @@
-"""The barrier of a round, and when a user moves to a later step, without a network."""
+"""The barrier of a round, receipts, keys and progress of a peer, its neighbours played by a test.
+
+At the end of the file real peers talk over TLS.
+"""
 
 import asyncio
+import hashlib
+import inspect
+import os
+import shutil
+import sqlite3
 import time
+from dataclasses import replace
+from functools import wraps
 
 import pytest
 from ledgers import open_ledger
+from liar import (
+    FEDERATION,
+    IDENTITIES,
+    SIZE,
+    STEPS,
+    Liar,
+    Log,
+    Writer,
+    make_message,
+    make_peer,
+    make_receipt,
+)
+from proxy import Proxy, second_messages
 
-from decor.errors import RemoteProtocolError
-from decor.net.identity import Identity
+from decor.errors import PrivacyStop, RemoteProtocolError
+from decor.net.messages import (
+    Alive,
+    Done,
+    KeyRequest,
+    Model,
+    NoiseTag,
+    SealedKey,
+    SignedReceipt,
+)
 from decor.net.neighbour import Connection, Neighbour
-from decor.net.peer import Peer, PeerConfig, RunLength
-from decor.net.session import Finished, Greeted, Heard, Received, Session, SessionConfig
-
-SIZE, STEPS = 16, 50
+from decor.net.peer import WORDS, Peer, PeerConfig, RunLength
+from decor.net.session import (
+    Finished,
+    Greeted,
+    Heard,
+    KeyAsked,
+    KeyGiven,
+    Receipted,
+    Received,
+    Session,
+    SessionConfig,
+    Tagged,
+)
+from decor.net.transport import free_ports
+from decor.noise.agreement import key_id
 
 
 def peer(folder, neighbours=3, quorum=0.5, timeout=5.0):
-    others = tuple(
-        Neighbour(k + 1, f"n{k + 1}", bytes([k + 1]) * 32, f"127.0.0.1:{9000 + k}", False, True)
-        for k in range(neighbours)
-    )
-    config = PeerConfig(
-        Identity.new(),
-        others,
-        bytes(32),
-        (),
-        SIZE,
-        RunLength(STEPS, 2, 0),
-        timeout,
-        quorum,
-        0,
-        (bytes(32), *(other.public for other in others)),
-    )
-    ledger = open_ledger(folder / "ledger")
-    return Peer(
-        config,
-        ledger,
-        ledger.begin(bytes(32), "{}"),
-        lambda *_, **__: None,
-        lambda step, values: None,
-        "",
-    )
+    return make_peer(folder, neighbours, quorum=quorum, timeout=timeout)
+
+
+def in_loop(test):
+    """Runs a test in an event loop: what closes a connection needs one."""
+
+    @wraps(test)
+    def run(**fixtures):
+        async def call():
+            result = test(**fixtures)
+            if inspect.isawaitable(result):
+                await result
+
+        asyncio.run(call())
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -62,6 +95,12 @@ def test_a_user_goes_where_a_quorum_of_neighbours_is_and_not_where_one_says_it_i
     second.step_start = (4, b"here")
     assert one.ahead(4) is None
     second.step_start, third.step_start = (9, b"nine"), (7, b"seven")
+    # they say so; and one user that may lie has signed
+    one._receipts.hear_own(1, make_receipt(1, STEPS - 1), one.log)
+    assert one.ahead(4) is None
+    one._receipts.hear_own(2, make_receipt(2, 8), one.log)
+    assert one.ahead(4) is None
+    one._receipts.hear_own(2, make_receipt(2, 9), one.log)
     assert one.ahead(4) == (9, [b"end", b"nine"])
     assert one.ahead(9) is None
 
@@ -118,20 +157,15 @@ def test_who_is_done_is_not_waited_for_and_not_sent_anything(tmp_path):
 
 
 def test_a_neighbour_who_does_not_read_is_let_go_and_not_written_for_ever(tmp_path):
-    class Writer:
-        class transport:  # noqa: N801
-            abort = staticmethod(lambda: None)
-
     async def flooded():
         one = peer(tmp_path, neighbours=1)
         (link,) = one.links.values()
-        session = Session(
-            SessionConfig(one.config.identity.key, "n1", bytes(32), True, bytes(32), (), SIZE), 1, 0
-        )
+        config = SessionConfig(one.config.identity.key, "n1", bytes(32), True, bytes(32), (), SIZE)
+        session = Session(config, 1, 0, link.keys.confirm)
         session.state = type(session.state).OPEN
         link.conn.connection, link.conn.is_open = Connection(session, Writer()), True
         for step in range(10_000):
-            one._send(link, step, 0, bytes(SIZE))
+            one._send(link, step, 1, bytes(SIZE))
             if not link.is_open:
                 return step
         return None
@@ -147,8 +181,8 @@ def test_what_a_run_does_not_have_is_refused(tmp_path):
             one._handle_model(link, step, round_, bytes(SIZE))
     with pytest.raises(RemoteProtocolError, match="claims to be at step"):
         one._handle_event(link, Greeted(STEPS + 1))
-    one._handle_event(link, Received(0, 0, bytes(SIZE)))
-    assert link.inbox.has(0, 0)
+    one._handle_event(link, Received(0, 1, bytes(SIZE)))
+    assert link.inbox.has(0, 1)
 
 
 def test_a_few_messages_of_a_neighbour_are_kept_and_late_ones_counted(tmp_path):
@@ -159,5 +193,567 @@ def test_a_few_messages_of_a_neighbour_are_kept_and_late_ones_counted(tmp_path):
     assert one.late == 1 and not link.inbox
     for round_ in (0, 1):
         for step in (5, 6, 7):
+            one._handle_event(link, Receipted(make_receipt(1, step)))
             one._handle_model(link, step, round_, bytes(SIZE))
     assert len(link.inbox) <= 3 and link.step_start == (7, bytes(SIZE))
+
+
+# receipts
+
+
+def tell(link, step, digest=b"d" * 32):
+    return SignedReceipt(make_receipt(link.neighbour.number, step, digest))
+
+
+@in_loop
+def test_a_message_without_its_receipt_is_refused_and_a_later_round_needs_none(tmp_path):
+    one = make_peer(tmp_path)
+    liar = Liar(one, 1)
+    liar.connect()
+    with pytest.raises(RemoteProtocolError, match="message of step 0 without a receipt"):
+        liar.send(Model(0, 0, bytes(SIZE)))
+    for step in (1, 3):  # a receipt of another step does not do, and the rest needs none
+        liar.connect()
+        liar.send(tell(liar.link, step), Model(step, 0, bytes(SIZE)), Model(step, 1, bytes(SIZE)))
+        with pytest.raises(RemoteProtocolError, match=f"message of step {step + 1} without"):
+            liar.send(Model(step + 1, 0, bytes(SIZE)))
+
+
+@in_loop
+def test_a_second_message_of_a_step_is_refused_on_any_connection_and_after_a_restart(tmp_path):
+    one = make_peer(tmp_path)
+    liar = Liar(one, 1)
+    liar.connect()
+    liar.send(tell(liar.link, 0), Model(0, 0, bytes(SIZE)))
+    assert one._step_start is None and liar.link.inbox.has(0, 0)
+    liar.connect()
+    liar.send(tell(liar.link, 0), Model(0, 0, bytes(SIZE)))  # the same again
+    liar.connect()
+    with pytest.raises(RemoteProtocolError, match="second message of step 0"):
+        liar.send(tell(liar.link, 0, b"e" * 32))
+    assert len(one.log.named("two messages of one step")) == 2
+    make_message(one, 0)  # with it the receipt is stored
+    one.ledger.close()
+    again = make_peer(tmp_path)
+    liar = Liar(again, 1)
+    liar.connect()
+    with pytest.raises(RemoteProtocolError, match="second message of step 0"):
+        liar.send(tell(liar.link, 0, b"e" * 32))
+
+
+@in_loop
+def test_an_older_message_is_not_used_and_does_no_harm(tmp_path):
+    one = make_peer(tmp_path)
+    liar = Liar(one, 1)
+    liar.connect()
+    liar.send(tell(liar.link, 5))
+    liar.send(tell(liar.link, 3, b"e" * 32), Model(3, 0, bytes(SIZE)))
+    assert one.late == 1 and not liar.link.inbox
+
+
+@in_loop
+def test_a_greeting_with_an_own_receipt_that_the_ledger_lacks_ends_the_run_for_good(tmp_path):
+    one = make_peer(tmp_path)
+    make_message(one, 0)
+    liar = Liar(one, 1)
+    with pytest.raises(PrivacyStop, match="n1 holds a receipt .* step 6 .* older copy"):
+        liar.connect(receipt=make_receipt(0, 6))
+    (entry,) = one.ledger.entries()
+    assert entry.ended is not None and (entry.steps, entry.repeated) == (1, 7)
+    assert "steps up to 6 are counted once more" in entry.why
+    assert not liar.link.has_greeted and not [e for e in liar.heard if isinstance(e, Received)]
+
+
+@in_loop
+def test_a_receipt_of_another_message_of_a_step_that_the_ledger_has_ends_it_too(tmp_path):
+    """A twin: the same key in two places, each with a ledger of its own."""
+    one = make_peer(tmp_path)
+    for step in range(3):
+        make_message(one, step)
+    with pytest.raises(PrivacyStop, match="step 1"):
+        Liar(one, 1).connect(receipt=make_receipt(0, 1, b"twin" * 8))
+    assert one.ledger.entries()[0].repeated == 2
+
+
+@in_loop
+def test_a_receipt_that_the_ledger_has_changes_nothing(tmp_path):
+    one = make_peer(tmp_path)
+    for step in range(3):
+        make_message(one, step, bytes([step]) * SIZE)
+    for step in range(3):
+        digest = hashlib.sha256(bytes([step]) * SIZE).digest()
+        liar = Liar(one, 1)
+        liar.connect(receipt=make_receipt(0, step, digest))
+        liar.send(SignedReceipt(make_receipt(0, step, digest)))  # nor when it is passed on
+        assert liar.link.is_open and liar.link.has_greeted
+    (entry,) = one.ledger.entries()
+    assert entry.ended is None and entry.repeated == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        replace(make_receipt(0, 6), signature=bytes(64)),
+        replace(make_receipt(1, 6), user=0),  # the neighbour's own signature
+        replace(make_receipt(0, 6), step=7),
+        make_receipt(1, 6),  # another user's
+    ],
+)
+@in_loop
+def test_a_receipt_with_a_wrong_signature_is_refused_and_ends_nothing(tmp_path, wrong):
+    one = make_peer(tmp_path)
+    liar = Liar(one, 1)
+    with pytest.raises(RemoteProtocolError, match="receipt"):
+        liar.connect(receipt=wrong)
+    if wrong.user == 0:  # the same, passed on later
+        liar.connect()
+        with pytest.raises(RemoteProtocolError, match="that this user has not signed"):
+            liar.send(SignedReceipt(wrong))
+    (entry,) = one.ledger.entries()
+    assert entry.ended is None and entry.repeated == 0
+
+
+@in_loop
+def test_no_unsigned_receipt_of_a_neighbour_is_passed_on(tmp_path):
+    """The user behind would take this one for the liar."""
+    one = make_peer(tmp_path, neighbours=2)
+    liar, behind = Liar(one, 1), Liar(one, 2)
+    for step in range(4):
+        make_message(one, step)
+    liar.connect(step=4)
+    liar.send(SignedReceipt(replace(make_receipt(1, 3), signature=bytes(64))))
+    behind.connect(step=0)
+    assert behind.link.is_behind
+    liar.send(SignedReceipt(replace(make_receipt(1, 4), signature=bytes(64))))
+    behind.exchange()
+    assert {e.receipt.user for e in behind.heard if isinstance(e, Receipted)} == {0}
+    liar.send(SignedReceipt(make_receipt(1, 5)))
+    behind.exchange()
+    assert Receipted(make_receipt(1, 5)) in behind.heard
+
+
+@in_loop
+def test_who_is_behind_is_shown_the_receipts_of_others_and_who_is_not_is_not(tmp_path):
+    one = make_peer(tmp_path, neighbours=3, users=5)
+    for step in range(4):
+        make_message(one, step)
+    ahead, behind = Liar(one, 1), Liar(one, 2)
+    ahead.connect(step=4)
+    ahead.send(tell(ahead.link, 3), SignedReceipt(make_receipt(4, 3)))
+    behind.connect(step=1)
+    shown = {e.receipt.user: e.receipt.step for e in behind.heard if isinstance(e, Receipted)}
+    assert shown == {0: 3, 1: 3, 4: 3}
+    third = Liar(one, 3)
+    third.connect(step=3)
+    assert not third.link.is_behind
+    assert {e.receipt.user for e in third.heard if isinstance(e, Receipted)} <= {0}
+
+
+# what neighbours may send
+
+
+@in_loop
+def test_a_flood_of_short_messages_is_refused_and_a_few_are_not(tmp_path):
+    for word in (Alive(), Done(), SignedReceipt(make_receipt(1, 0))):
+        one = make_peer(tmp_path)
+        liar = Liar(one, 1)
+        liar.connect()
+        liar.send(*[word] * WORDS)
+        with pytest.raises(RemoteProtocolError, match="too many short messages"):
+            liar.send(*[word] * 5 * WORDS)
+        one.ledger.close()
+
+
+@in_loop
+def test_this_users_own_receipts_are_counted_as_well(tmp_path):
+    """Each costs a signature's check."""
+    one = make_peer(tmp_path)
+    make_message(one, 0)
+    liar = Liar(one, 1)
+    liar.connect()
+    digest = hashlib.sha256(bytes(SIZE)).digest()
+    with pytest.raises(RemoteProtocolError, match="too many short messages"):
+        liar.send(*[SignedReceipt(make_receipt(0, 0, digest))] * 5 * WORDS)
+
+
+@in_loop
+def test_what_a_neighbour_has_sent_while_it_was_not_read_is_no_flood(tmp_path):
+    """A user that waits for a quorum reads nothing more from a neighbour whose model it holds, and
+    that one sends Alive all the time.
+    """
+    one = make_peer(tmp_path)
+    now = [0.0]
+    for link in one.links.values():
+        link.words._clock, link.words._at = (lambda: now[0]), 0.0
+    liar = Liar(one, 1)
+    liar.connect()
+    now[0] += 3600.0
+    liar.send(*[Alive()] * int(3600 / (one.config.timeout / 3)))
+    assert liar.link.is_open
+
+
+@in_loop
+def test_a_tag_comes_once_on_a_connection_and_of_a_step_of_the_run(tmp_path):
+    one = make_peer(tmp_path)
+    liar = Liar(one, 1)
+    for tags in ([NoiseTag(STEPS, bytes(8))], [NoiseTag(3, bytes(8))] * 2):
+        liar.connect()
+        with pytest.raises(RemoteProtocolError, match="twice, or beyond the run"):
+            liar.send(*tags)
+    liar.connect()
+    liar.send(NoiseTag(3, bytes(8)))
+
+
+@in_loop
+def test_a_claim_beyond_the_run_is_refused_and_costs_nothing(tmp_path):
+    """Older secrets would be turned forward for it, step by step."""
+    one = make_peer(tmp_path)
+    liar = Liar(one, 1)
+    liar.connect(claim=(STEPS, b"i" * 32))
+    with pytest.raises(RemoteProtocolError, match=f"keys up to step {2**61} of a run of {STEPS}"):
+        liar.connect(claim=(2**61, b"i" * 32))
+
+
+# tags
+
+
+@in_loop
+def test_noise_that_cancels_is_known_after_a_restart_whoever_was_first(tmp_path):
+    one = make_peer(tmp_path, neighbours=2)
+    liars = Liar(one, 1), Liar(one, 2)
+    for liar in liars:
+        liar.connect()
+    theirs = {liar.number: liar.secret.key(0) for liar in liars}
+    tags = {number: hashlib.sha256(key).digest()[:8] for number, key in theirs.items()}
+    liars[0].send(NoiseTag(0, tags[1]))  # before this user has made its message
+    assert make_message(one, 0) == theirs
+    liars[1].send(NoiseTag(0, tags[2]))  # and after
+    assert one.steps_left_over() == {1: [], 2: []}
+    make_message(one, 1)
+    one.save_news()
+    one.ledger.close()
+    again = make_peer(tmp_path, neighbours=2)
+    assert again.steps_left_over() == {1: [1], 2: [1]}
+
+
+@in_loop
+def test_a_flag_that_comes_before_the_message_is_saved_with_the_next(tmp_path):
+    one = make_peer(tmp_path, neighbours=1)
+    liar = Liar(one, 1)
+    liar.connect()
+    tag = hashlib.sha256(liar.secret.key(0)).digest()[:8]
+    liar.send(NoiseTag(0, tag))
+    make_message(one, 0)
+    assert one.steps_left_over() == {1: []}
+    make_message(one, 1)
+    assert one.ledger.noise_rows(one.run)[0][3] == b"\1"
+
+
+@in_loop
+def test_tags_that_differ_are_told_and_tags_are_answered(tmp_path):
+    one = make_peer(tmp_path, neighbours=1)
+    liar = Liar(one, 1)
+    liar.connect()
+    keys = make_message(one, 0)
+    liar.send(NoiseTag(0, b"another!"))
+    assert one.log.named("noise does not cancel") == [{"neighbour": "n1", "step": 0}]
+    assert Tagged(0, hashlib.sha256(keys[1]).digest()[:8]) in liar.heard
+    assert one.steps_left_over() == {1: [0]}
+
+
+# keys
+
+
+def given(liar):
+    return [event for event in liar.heard if isinstance(event, KeyGiven)]
+
+
+@in_loop
+def test_a_key_is_given_once_for_a_connection_sealed_and_for_the_last_step_alone(tmp_path):
+    one = make_peer(tmp_path)
+    for step in range(3):
+        keys = make_message(one, step)
+    liar = Liar(one, 1)
+    liar.connect(step=2)
+    liar.send(KeyRequest(2))
+    (answer,) = given(liar)
+    assert liar.secret.unseal(2, answer.sealed) == keys[1] and keys[1] not in answer.sealed
+    with pytest.raises(RemoteProtocolError, match="asked twice for a key"):
+        liar.send(KeyRequest(2))
+    for gone in (0, 1, 3, 2**63):
+        liar.connect(step=2)
+        liar.send(KeyRequest(gone))
+        assert given(liar) == [KeyGiven(gone, b"")]
+    other = Liar(one, 2)  # each has its own key
+    other.connect(step=2)
+    other.send(KeyRequest(2))
+    (answer,) = given(other)
+    assert other.secret.unseal(2, answer.sealed) == keys[2] != keys[1]
+
+
+@pytest.mark.parametrize("by", ["itself", "another", "before a restart"])
+@in_loop
+def test_no_key_is_given_for_a_step_of_which_a_receipt_is_known(tmp_path, by):
+    """The neighbour has used it: a second message under one key would have bare own noise."""
+    one = make_peer(tmp_path)
+    liar, other = Liar(one, 1), Liar(one, 2)
+    other.connect()
+    liar.connect()
+    if by == "itself":
+        liar.send(tell(liar.link, 0))
+    elif by == "another":
+        other.send(SignedReceipt(make_receipt(1, 0)))
+    make_message(one, 0)
+    if by == "before a restart":
+        one._receipts.hear_own(1, make_receipt(1, 0), one.log)
+    # a key that this end holds for another reason must not be given either
+    one.links[1].keys._past = 0, b"k" * 32
+    liar.connect()
+    liar.send(KeyRequest(0))
+    assert given(liar) == [KeyGiven(0, b"")]
+    other.connect()
+    other.send(KeyRequest(0))
+    assert given(other)[0].sealed
+
+
+@in_loop
+def test_a_key_is_forgotten_when_its_receipt_comes(tmp_path):
+    one = make_peer(tmp_path)
+    make_message(one, 0)
+    liar = Liar(one, 1)
+    liar.connect()
+    assert one.links[1].keys.give(0) is not None
+    liar.send(tell(liar.link, 0))
+    assert one.links[1].keys.give(0) is None and one.links[2].keys.give(0) is not None
+
+
+def waiting_for_key(folder, key=b"k" * 32, greeted=True):
+    """A user that has restarted before its step 0, and a neighbour that has used `key` for it."""
+    one = make_peer(folder, neighbours=2)
+    liar, other = Liar(one, 1), Liar(one, 2)
+    if greeted:
+        other.connect()
+    liar.connect(step=1, claim=(1, key_id(key)))
+    assert one.links[1].keys.needs(0)
+    one._keys_ready(0, time.monotonic() + 5)
+    liar.exchange()
+    return one, liar, other
+
+
+@in_loop
+def test_a_key_that_the_neighbour_has_used_is_asked_for_and_used(tmp_path):
+    one, liar, _ = waiting_for_key(tmp_path)
+    assert KeyAsked(0) in liar.heard
+    assert not one._keys_ready(0, time.monotonic() + 5)
+    liar.send(SealedKey(0, liar.secret.seal(0, b"k" * 32)))
+    assert one._keys_ready(0, time.monotonic() + 5)
+    assert make_message(one, 0)[1] == b"k" * 32
+
+
+@in_loop
+def test_no_key_is_asked_for_before_all_neighbours_have_greeted(tmp_path):
+    """One that is away may hold a receipt of this user's message of that step."""
+    one, liar, other = waiting_for_key(tmp_path, greeted=False)
+    assert KeyAsked(0) not in liar.heard
+    with pytest.raises(RemoteProtocolError, match="a key that was not asked for"):
+        liar.send(SealedKey(0, liar.secret.seal(0, b"k" * 32)))
+    liar.connect(step=1, claim=(1, key_id(b"k" * 32)))
+    # in time it draws afresh
+    assert not one._keys_ready(0, time.monotonic() + 5) and one._keys_ready(0, time.monotonic())
+    other.connect()
+    one._keys_ready(0, time.monotonic() + 5)
+    liar.exchange()
+    assert KeyAsked(0) in liar.heard
+
+
+@in_loop
+def test_a_key_whose_id_is_in_the_ledger_is_not_used_again(tmp_path):
+    """Of any run: a liar may offer an old key under a new step."""
+    one, liar, _ = waiting_for_key(tmp_path)
+    earlier = one.ledger.begin(bytes(32), "{}")
+    one.ledger.record(earlier, 7, b"message", key_id(b"a" * 32) + key_id(b"k" * 32))
+    liar.send(SealedKey(0, liar.secret.seal(0, b"k" * 32)))
+    assert liar.link.key_is_gone and one.log.named("key is gone")
+    assert one._keys_ready(0, time.monotonic() + 5) and make_message(one, 0)[1] != b"k" * 32
+
+
+@pytest.mark.parametrize("sealed", ["another key", "gone", "another step"])
+@in_loop
+def test_a_key_that_is_gone_or_not_the_one_is_drawn_afresh(tmp_path, sealed):
+    one, liar, _ = waiting_for_key(tmp_path)
+    answers = {
+        "another key": SealedKey(0, liar.secret.seal(0, b"j" * 32)),
+        "gone": SealedKey(0, b""),
+        "another step": SealedKey(1, liar.secret.seal(1, b"k" * 32)),
+    }
+    liar.send(answers[sealed])
+    assert one._keys_ready(0, time.monotonic() + 5)
+    assert make_message(one, 0)[1] not in (b"k" * 32, b"j" * 32)
+
+
+@in_loop
+def test_a_key_that_the_neighbour_has_not_sealed_is_refused_and_nothing_worse(tmp_path):
+    one, liar, _ = waiting_for_key(tmp_path)
+    with pytest.raises(RemoteProtocolError, match="not sealed by this neighbour"):
+        liar.send(SealedKey(0, bytes(48)))
+
+
+@in_loop
+def test_a_key_that_nobody_asked_for_is_refused(tmp_path):
+    one = make_peer(tmp_path)
+    liar = Liar(one, 1)
+    liar.connect()
+    with pytest.raises(RemoteProtocolError, match="a key that was not asked for"):
+        liar.send(SealedKey(0, b""))
+
+
+@in_loop
+def test_while_a_secret_is_being_confirmed_no_key_is_taken(tmp_path):
+    one = make_peer(tmp_path, neighbours=1, timeout=0.0)
+    liar = Liar(one, 1)
+    liar.connect()
+    assert one._keys_ready(0, time.monotonic() - 1)
+    one.links[1].keys.confirm()
+    assert not one._keys_ready(0, time.monotonic() - 1)
+    one._connections.drop(liar.link, "lost")
+    assert not one.links[1].keys.is_confirming
+
+
+# real peers over TLS
+
+
+class Users:
+    """Three users, each a neighbour of the others; user 1 reaches user 0 through a proxy."""
+
+    def __init__(self, folder):
+        self.folder, self.ports = folder, free_ports(3)
+        to = f"127.0.0.1:{self.ports[0]}"
+        self.proxy = Proxy(IDENTITIES[1], IDENTITIES[0], to, SIZE, ("1", "0"))
+
+    def peer(self, number):
+        """A user from its start on; the second time one that starts again."""
+        neighbours = tuple(
+            Neighbour(
+                k,
+                f"n{k}",
+                IDENTITIES[k].public,
+                self.proxy.address if (number, k) == (1, 0) else f"127.0.0.1:{self.ports[k]}",
+                number > k,
+                number < k,
+            )
+            for k in range(3)
+            if k != number
+        )
+        config = PeerConfig(
+            IDENTITIES[number],
+            neighbours,
+            FEDERATION,
+            (),
+            SIZE,
+            RunLength(5, 1, 0),
+            30.0,
+            1.0,
+            number,
+            tuple(each.public for each in IDENTITIES[:3]),
+        )
+        ledger = open_ledger(self.folder / f"{number}", IDENTITIES[number].public)
+        runs = [entry.run for entry in ledger.entries()] or [ledger.begin(FEDERATION, "{}")]
+        listen = f"127.0.0.1:{self.ports[number]}"
+        return Peer(config, ledger, runs[0], Log(), lambda step, values: None, listen)
+
+
+async def take_step(one, step, message=None):
+    """A step of a node; returns its keys."""
+    one.begin(step, None if message else bytes(SIZE))
+    keys = await one.take_keys(step, lambda: os.urandom(32))
+    tags = {number: hashlib.sha256(key).digest()[:8] for number, key in keys.items()}
+    one.record(step, os.urandom(SIZE), tags)
+    await one.exchange(step, 0, one.ledger.message(one.run, step))
+    return keys
+
+
+async def run_steps(one, first, last):
+    await one.wait_for_neighbours(30.0, 2)
+    return [await take_step(one, step) for step in range(first, last)]
+
+
+def agree(keys):
+    """Whether both ends of each edge have taken the same key."""
+    return all(keys[i][j] == keys[j][i] for i in range(3) for j in range(i))
+
+
+@in_loop
+async def test_real_users_draw_the_same_noise_and_know_that_it_cancels(tmp_path):
+    users = Users(tmp_path)
+    with users.proxy as proxy:
+        async with users.peer(0) as a, users.peer(1) as b, users.peer(2) as c:
+            taken = await asyncio.gather(*(run_steps(one, 0, 5) for one in (a, b, c)))
+            assert all(agree([each[step] for each in taken]) for step in range(5))
+            await asyncio.gather(*(one.finish() for one in (a, b, c)))
+            for one in (a, b, c):
+                assert not any(one.steps_left_over().values())
+                assert [row[3] for row in one.ledger.noise_rows(one.run)] == [b"\1\1"] * 5
+                assert {user: r.step for user, r in one.ledger.receipts(one.run).items()} == {
+                    k: 4 for k in range(3) if k != one.config.number
+                }
+        assert second_messages(proxy.messages()) == []
+        said = [record.message for record in proxy.messages()]
+        assert not any(isinstance(message, KeyRequest | SealedKey) for message in said)
+
+
+@in_loop
+async def test_a_user_that_starts_again_before_its_message_uses_the_keys_of_the_others(tmp_path):
+    users = Users(tmp_path)
+    with users.proxy as proxy:
+        async with users.peer(1) as b, users.peer(2) as c:
+            async with users.peer(0) as a:
+                await asyncio.gather(*(run_steps(one, 0, 2) for one in (a, b, c)))
+                others = [asyncio.create_task(take_step(one, 2)) for one in (b, c)]
+                a.begin(2, bytes(SIZE))
+                await a.take_keys(2, lambda: os.urandom(32))
+                # the others have made their messages, and this user is killed before its own
+                await until(lambda: b.next_step == c.next_step == 3)
+            a.ledger.close()
+            async with users.peer(0) as again:
+                (mine,) = await run_steps(again, 2, 3)
+                assert agree([mine, *await asyncio.gather(*others)])
+                await asyncio.gather(*(run_steps(one, 3, 5) for one in (again, b, c)))
+                await asyncio.gather(*(one.finish() for one in (again, b, c)))
+                for one in (again, b, c):
+                    assert not any(one.steps_left_over().values())
+        (sealed,) = [r for r in proxy.messages() if isinstance(r.message, SealedKey)]
+        # a neighbour's TLS may be broken: the key is not in the clear inside it
+        assert sealed.receiver == "0" and mine[1] not in sealed.message.sealed
+        assert len(sealed.message.sealed) == 48 and second_messages(proxy.messages()) == []
+
+
+@in_loop
+async def test_a_user_whose_ledger_is_an_old_copy_stops_before_it_sends_anything(tmp_path):
+    users = Users(tmp_path)
+    with users.proxy as proxy:
+        async with users.peer(1) as b, users.peer(2) as c:
+            async with users.peer(0) as a:
+                await asyncio.gather(*(run_steps(one, 0, 1) for one in (a, b, c)))
+                backup = sqlite3.connect(tmp_path / "backup")
+                a.ledger._db.backup(backup)
+                backup.close()
+                await asyncio.gather(*(run_steps(one, 1, 3) for one in (a, b, c)))
+            a.ledger.close()
+            shutil.move(tmp_path / "backup", tmp_path / "0")
+            before = len(proxy.messages())
+            async with users.peer(0) as again:
+                with pytest.raises(PrivacyStop, match="step 2 .* older copy"):
+                    await run_steps(again, 1, 3)
+                with pytest.raises(PrivacyStop):  # and whatever is called then
+                    again.record(1, bytes(SIZE), {1: bytes(8), 2: bytes(8)})
+            (entry,) = again.ledger.entries()
+            assert entry.ended is not None and (entry.steps, entry.repeated) == (1, 3)
+            after = [r.message for r in proxy.messages()[before:] if r.sender == "0"]
+            assert not any(isinstance(message, Model | SignedReceipt) for message in after)
+
+
+async def until(condition, seconds=30.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)

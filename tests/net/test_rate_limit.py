@@ -52,3 +52,11 @@ def test_what_is_refused_does_not_count():
 def test_the_clock_is_one_that_never_goes_back_unless_told():
     limit = RateLimit(2, 0.0)
     assert count(limit) == 2
+
+
+def test_a_quiet_time_may_be_made_up_for_if_so_allowed():
+    clock = Clock()
+    limit = RateLimit(5, 2.0, clock, most=float("inf"))
+    assert count(limit) == 5
+    clock.now += 100.0
+    assert count(limit) == 200

@@ -230,9 +230,9 @@ class Connections:
                     connection.flush()
                     if is_current() and link.is_open:
                         opening.reschedule(None)
-                    while is_current() and link.is_open and link.inbox.is_full:
+                    while is_current() and link.is_open and link.inbox and not link.awaits_key:
                         # more is read when this has been used: it may wait at the sender
-                        await link.inbox.wait_for_room()
+                        await link.inbox.wait_until_empty()
         except RemoteProtocolError as problem:
             reason = str(problem).removeprefix(f"{link.neighbour.name} ")
             # a user that takes part and breaks the rules would cost a timeout each time it is back

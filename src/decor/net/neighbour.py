@@ -22,7 +22,7 @@ CLOSING_SECONDS = 1.0
 """How long a connection that ends may take to send its last bytes."""
 HELD = 3
 """Models of one neighbour that are kept until they are used."""
-_QUARANTINE = 2.0
+FIRST_QUARANTINE = 2.0
 """Seconds for which a neighbour that broke the rules is not talked to the first time."""
 
 
@@ -82,28 +82,22 @@ class Connection:
 class Inbox:
     """Models of one neighbour that wait for their round: the latest `HELD` of them.
 
-    While it holds two, nothing more is read from the neighbour: TCP makes the sender wait. One is
-    usual, and a key that this user needs for its step may come after it.
+    While it holds any, nothing more is read from the neighbour: TCP makes the sender wait.
     """
 
     def __init__(self) -> None:
         self._models: dict[tuple[int, int], Values] = {}
-        self._has_room = asyncio.Event()
+        self._empty = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._models)
 
     def put(self, step: int, round_: int, values: Values) -> None:
+        self._empty.clear()
         self._models[step, round_] = values
         # bounds the memory that one neighbour can take
         while len(self._models) > HELD:
             del self._models[min(self._models)]
-        self._update()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the reader has to wait."""
-        return len(self._models) >= HELD - 1
 
     def has(self, step: int, round_: int) -> bool:
         """Whether a round's model is here, or a later one of this step or the next.
@@ -127,21 +121,18 @@ class Inbox:
         self._models.clear()
         self._update()
 
-    async def wait_for_room(self) -> None:
-        """Returns when more can be held, or the connection has ended."""
-        await self._has_room.wait()
+    async def wait_until_empty(self) -> None:
+        """Returns when the inbox has become empty, or its connection has ended."""
+        await self._empty.wait()
 
     def release_reader(self) -> None:
         """Wakes the reader of a connection that has ended; the next reader has its own event."""
-        self._has_room.set()
-        self._has_room = asyncio.Event()
-        self._update()
+        self._empty.set()
+        self._empty = asyncio.Event()
 
     def _update(self) -> None:
-        if self.is_full:
-            self._has_room.clear()
-        else:
-            self._has_room.set()
+        if not self._models:
+            self._empty.set()
 
 
 @dataclass
@@ -157,7 +148,7 @@ class ConnectionState:
     problem: str = "has not been reached yet"
     calls: RateLimit = field(default_factory=lambda: RateLimit(math.inf, 0))
     """How many connections it may make."""
-    quarantine: float = _QUARANTINE
+    quarantine: float = FIRST_QUARANTINE
     """Seconds of the next one."""
     quarantined_until: float = 0.0
 
@@ -166,8 +157,8 @@ class ConnectionState:
 class Link:
     """One neighbour. Only `Peer` writes these fields; `Connections` writes `conn`.
 
-    `Connections` reads two of them: a neighbour that is `done` is not dialled again, and a
-    neighbour whose `inbox` is full is not read from.
+    `Connections` reads three of them: a neighbour that is `done` is not dialled again, and a
+    neighbour whose `inbox` is not empty is not read from, unless this side `awaits_key`.
     """
 
     neighbour: Neighbour
@@ -192,7 +183,8 @@ class Link:
     keys: EdgeKeys = field(default_factory=EdgeKeys)
     tags: EdgeTags = field(default_factory=EdgeTags)
     asked_for_key: bool = False
-    """On this connection; so are the next two."""
+    """On this connection; so are the next three."""
+    awaits_key: bool = False
     key_is_gone: bool = False
     gave_key: bool = False
     words: RateLimit = field(default_factory=lambda: RateLimit(math.inf, 0))

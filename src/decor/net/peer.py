@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from decor.errors import PrivacyStop, RemoteProtocolError
+from decor.errors import AgreementError, PrivacyStop, RemoteProtocolError
 from decor.noise.agreement import key_id
 
 from .connections import OPENING_SECONDS, Connections, Log
@@ -123,8 +123,10 @@ class Peer:
         self._check_values, self._on_model = check_values, on_model
         self.links = {n.number: Link(n) for n in config.neighbours}
         for link in self.links.values():
-            # a user behind is shown each user's receipt by several neighbours
-            link.words = RateLimit(WORDS + 4 * len(config.members), WORDS_PER_SECOND)
+            # a user behind is shown each user's receipt by several neighbours; and what came while
+            # nothing was read comes at once
+            burst = WORDS + 4 * len(config.members)
+            link.words = RateLimit(burst, WORDS_PER_SECOND, most=math.inf)
         self.next_step = ledger.next_step(run)
         """The first step without a message of this user."""
         # after a crash the last message is sent again
@@ -383,8 +385,10 @@ class Peer:
                 # a key that was used may be used again only if nobody has a message of this step:
                 # between two messages under one key only own noise is left
                 if all_greeted and not link.asked_for_key:
-                    link.asked_for_key = True
+                    link.asked_for_key = link.awaits_key = True
                     link.send(KeyRequest(step))
+                    # the answer comes after models that wait for the key
+                    link.inbox.release_reader()
                 waiting |= not link.key_is_gone and now < until
             elif not link.is_open and not (link.absent or link.done):
                 waiting |= now < self._deadline(link, until)
@@ -524,9 +528,14 @@ class Peer:
                 if fetches and not self._finishing:
                     self._connections.drop(link, "the run has not finished; fetch the model later")
             case Agreed(secret, epoch, their_step, their_key):
+                # older secrets are turned forward to it, step by step
+                if their_step > (steps := self.config.length.steps):
+                    raise RemoteProtocolError(
+                        f"claims to have taken keys up to step {their_step} of a run of {steps}"
+                    )
                 first_step = link.keys.open(secret, their_step, their_key)
                 link.absent, link.done, link.step_start = False, False, None
-                link.asked_for_key = link.key_is_gone = link.gave_key = False
+                link.asked_for_key = link.awaits_key = link.key_is_gone = link.gave_key = False
                 link.inbox.clear()  # it will send where it is, and its last models again
                 link.heard_at = time.monotonic()
                 self.log("connected", neighbour=name, epoch=epoch, secret_from_step=first_step)
@@ -578,6 +587,7 @@ class Peer:
             # it has used the key, so it never needs it again
             link.keys.forget(receipt.step)
         elif self._receipts.is_own(receipt):
+            self._count_word(link)
             self._check_own_receipt(link, receipt)
             return
         else:
@@ -600,7 +610,13 @@ class Peer:
         link.send(SealedKey(step, b"" if is_used else link.keys.seal(step)))
 
     def _handle_key(self, link: Link, step: int, sealed: bytes) -> None:
-        key = link.keys.unseal(step, sealed) if sealed and link.asked_for_key else None
+        if not link.awaits_key:
+            raise RemoteProtocolError(f"sent a key that was not asked for, of step {step}")
+        link.awaits_key = False
+        try:
+            key = link.keys.unseal(step, sealed) if sealed else None
+        except AgreementError as problem:
+            raise RemoteProtocolError(f"sent a key that cannot be used: {problem}") from None
         if key is None or step < self.next_step or self.ledger.has_key(key_id(key)):
             link.key_is_gone = True
             name = link.neighbour.name
@@ -698,10 +714,8 @@ class Peer:
 
     def _take_unsaved_steps(self) -> dict[int, bytes]:
         """Step -> for each neighbour whether its noise cancels, as the ledger stores it."""
-        steps, self._unsaved_steps = self._unsaved_steps, set()
+        # a neighbour's tag may come before this user's message: it is saved with the next one
+        steps = {step for step in self._unsaved_steps if step < self.next_step}
+        self._unsaved_steps -= steps
         links = self.links.values()
-        return {
-            step: bytes(step in link.tags.cancelled for link in links)
-            for step in steps
-            if step < self.next_step
-        }
+        return {step: bytes(step in link.tags.cancelled for link in links) for step in steps}

@@ -13,18 +13,23 @@ class RateLimit:
         burst: How many may come at once.
         per_second: How many more each second.
         clock: Seconds that never go back.
+        most: How many may come at once after a quiet time; None: as many as at first.
     """
 
     def __init__(
-        self, burst: float, per_second: float, clock: Callable[[], float] = time.monotonic
+        self,
+        burst: float,
+        per_second: float,
+        clock: Callable[[], float] = time.monotonic,
+        most: float | None = None,
     ) -> None:
-        self._burst, self._rate, self._clock = burst, per_second, clock
+        self._most, self._rate, self._clock = burst if most is None else most, per_second, clock
         self._left, self._at = burst, clock()
 
     def allow(self) -> bool:
         """Counts one more; returns False if it is one too many."""
         now = self._clock()
-        self._left = min(self._burst, self._left + (now - self._at) * self._rate)
+        self._left = min(self._most, self._left + (now - self._at) * self._rate)
         self._at = now
         if self._left < 1:
             return False

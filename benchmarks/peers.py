@@ -110,10 +110,10 @@ async def _exchange(
         lambda reader, writer: came.set_result((reader, writer)),
         "127.0.0.1",
         ports[i],
-        ssl=transport.context(identities[i], keys, True),
-        limit=transport.READ,
+        ssl=transport.tls_context(identities[i], keys, True),
+        limit=READ_BYTES,
     )
-    calls = transport.context(identities[i], keys, False)
+    calls = transport.tls_context(identities[i], keys, False)
     while True:
         try:
             one = await transport.dial(f"127.0.0.1:{ports[right]}", calls)
@@ -184,7 +184,7 @@ def wire() -> dict[str, object]:
     counted = [0]
     relay = threading.Thread(
         target=_relay,
-        args=(transport.split(terms.members[0].address)[1], hidden, counted),
+        args=(transport.split_address(terms.members[0].address)[1], hidden, counted),
         daemon=True,
     )
     relay.start()

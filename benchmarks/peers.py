@@ -38,7 +38,7 @@ from decor.federation.local_gradient import LocalGradient
 from decor.federation.node import Node
 from decor.federation.peers import Peers
 from decor.learning.recipe import Recipe
-from decor.net import transport
+from decor.net import accepting, transport
 from decor.net.identity import Identity
 from decor.net.ledger import Ledger
 from decor.net.transport import free_ports
@@ -111,7 +111,7 @@ async def _exchange(
         "127.0.0.1",
         ports[i],
         ssl=transport.tls_context(identities[i], keys, True),
-        limit=READ_BYTES,
+        limit=accepting.READ_BYTES,
     )
     calls = transport.tls_context(identities[i], keys, False)
     while True:
@@ -194,6 +194,7 @@ def wire() -> dict[str, object]:
         for i, identity in enumerate(identities):
             one = decor.Task(given.model, given.loss, [given.shards[i]])
             listen = f"127.0.0.1:{hidden}" if i == 0 else None
+            Ledger.create(f"{folder}/{i}", identity.public)
             ledger = Ledger(f"{folder}/{i}")
             nodes.append(
                 Node(terms, i, identity, one, ledger, lambda event, **facts: None, listen=listen)

@@ -137,6 +137,8 @@ def run_check(options: argparse.Namespace) -> None:
 
 
 def _federation_of_users(options: argparse.Namespace) -> Federation:
+    from decor.federation.hints import steady_ratio
+
     if options.users is not None:
         raise InputError("--users is for --task; with --user every user is named, so drop it")
     if options.name is None:
@@ -146,7 +148,15 @@ def _federation_of_users(options: argparse.Namespace) -> Federation:
     }
     if options.code is None:  # the model is either a built-in kind or the users' own code
         defaults["model"] = {"kind": _DEFAULTS["kind"]}
-    return _federation(options, [_user(text) for text in options.user], defaults)
+    federation = _federation(options, [_user(text) for text in options.user], defaults)
+    if federation.privacy.ratio is not None:
+        return federation
+    # machines crash: noise that a missing user leaves must not drown the model
+    plan, steady = federation.plan, steady_ratio(len(options.user), federation.exposure.steps)
+    assert isinstance(plan.sigma_cor, float)
+    if plan.sigma_cor**2 <= steady * plan.sigma_cdp**2:
+        return federation
+    return replace(federation, privacy=replace(federation.privacy, ratio=steady))
 
 
 def _user(text: str) -> dict[str, Any]:

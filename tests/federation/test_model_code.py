@@ -256,11 +256,11 @@ def test_a_node_refuses_code_whose_model_is_too_large_for_the_epsilon_that_check
     np.savez(tmp_path / "data.npz", X=np.zeros((5, 1000), np.float32), y=np.zeros(5, int))
     options = {"identity": "bonn.key", "data": "data.npz", "ledger": "bonn.ledger"}
     words = [word for name, path in options.items() for word in (f"--{name}", tmp_path / path)]
+    Ledger.create(tmp_path / "bonn.ledger", identity.public)
     said = here("node", file, *words, check=2).stderr
     assert "300,300 parameters epsilon can be at most" in said
-    if (tmp_path / "bonn.ledger").exists():
-        with Ledger(tmp_path / "bonn.ledger") as ledger:
-            assert ledger.entries() == []
+    with Ledger(tmp_path / "bonn.ledger") as ledger:
+        assert ledger.entries() == []
 
 
 def test_a_node_refuses_other_code_than_the_files_before_it_has_run_any(tmp_path):

@@ -13,7 +13,7 @@ from party import make_terms
 
 import decor
 from decor.cli.main import main
-from decor.errors import InputError, LedgerError
+from decor.errors import InputError, LedgerError, PrivacyStop
 from decor.federation.spending import (
     Limit,
     epsilon_of_plan,
@@ -27,7 +27,7 @@ from decor.federation.spending import (
 )
 from decor.learning.recipe import Recipe
 from decor.net.identity import Identity
-from decor.net.ledger import Ledger, read_entries
+from decor.net.ledger import read_entries
 from decor.privacy.composition import PastRun, Question, compose
 from decor.privacy.loss import gaussian
 
@@ -108,7 +108,7 @@ def test_repeated_steps_are_paid_once_more(ledger):
 def test_a_finished_run_is_not_begun_again(ledger):
     one = terms()
     finish(ledger, one, 20)
-    with pytest.raises(InputError, match="its budget is spent"):
+    with pytest.raises(PrivacyStop, match="its budget is spent"):
         open_run(ledger, one, 0, 100.0)
 
 
@@ -116,9 +116,9 @@ def test_other_federations_count_also_for_a_run_that_goes_on(ledger):
     first, second = terms(), terms()
     late = finish(ledger, second, 20)
     early, _ = open_run(ledger, first, 0, 15.5)
-    with pytest.raises(InputError, match=r"has spent epsilon 10 in other runs.*--allow 15\.4"):
+    with pytest.raises(PrivacyStop, match=r"has spent epsilon 10 in other runs.*--allow 15\.4"):
         open_run(ledger, first, 0)
-    with pytest.raises(InputError, match=r"it comes to 15\.4\d: above 15\.4 "):
+    with pytest.raises(PrivacyStop, match=r"it comes to 15\.4\d: above 15\.4 "):
         open_run(ledger, first, 0, 15.4)
     assert open_run(ledger, first, 0, 15.5) == (early, False) and early > late
     sent(ledger, early, 20)
@@ -133,7 +133,7 @@ def test_other_federations_count_also_for_a_run_that_goes_on(ledger):
 
 def test_what_a_refusal_says_is_enough(ledger):
     finish(ledger, terms(), 20)
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(PrivacyStop) as refused:
         open_run(ledger, terms(3.0), 0)
     allowed = float(re.search(r"--allow ([\d.]+)", str(refused.value))[1])
     assert open_run(ledger, terms(3.0), 0, allowed)[1]
@@ -141,14 +141,14 @@ def test_what_a_refusal_says_is_enough(ledger):
 
 def test_an_unfinished_run_reserves_its_whole_plan(ledger):
     open_run(ledger, terms(), 0)
-    with pytest.raises(InputError, match=r"with the whole plan of party\)"):
+    with pytest.raises(PrivacyStop, match=r"with the whole plan of party\)"):
         open_run(ledger, terms(), 0)
 
 
 def test_runs_of_other_kinds_are_composed_for_the_question_of_the_new_one(ledger):
     finish(ledger, terms(2.0), 20)
     one = example_terms()
-    with pytest.raises(InputError, match="one example, against eavesdropper"):
+    with pytest.raises(PrivacyStop, match="one example, against eavesdropper"):
         open_run(ledger, one, 0)
     run, _ = open_run(ledger, one, 0, 3.9)
     rows = figures(ledger.entries())
@@ -163,7 +163,7 @@ def test_runs_of_other_kinds_are_composed_for_the_question_of_the_new_one(ledger
 def test_a_limit_of_another_question_refuses_too(ledger):
     # against everyone the same noise hides less
     strict = Limit(Question("user", "replace", None), 12.0, 1e-5)
-    with pytest.raises(InputError, match="against everyone"):
+    with pytest.raises(PrivacyStop, match="against everyone"):
         open_run(ledger, terms(), 0, limits=[strict])
     assert ledger.entries() == []
     one = terms()
@@ -172,7 +172,7 @@ def test_a_limit_of_another_question_refuses_too(ledger):
 
 
 def test_a_smaller_delta_is_a_stricter_limit(ledger):
-    with pytest.raises(InputError, match="delta 1e-08"):
+    with pytest.raises(PrivacyStop, match="delta 1e-08"):
         open_run(ledger, terms(), 0, 10.0, 1e-8)
     with pytest.raises(InputError, match="delta of a limit"):
         open_run(ledger, terms(), 0, 10.0, 1.5)
@@ -236,11 +236,11 @@ def test_a_ledger_of_version_0_1_is_read_as_the_worst_user(tmp_path, capsys):
 def test_no_printed_epsilon_is_below_what_was_spent(tmp_path, capsys, steps):
     path = tmp_path / "bonn.ledger"
     one = terms()
-    with Ledger(path) as ledger:
+    with open_ledger(path) as ledger:
         run, _ = open_run(ledger, one, 0)
         sent(ledger, run, steps)
         ledger.end(run, "finished")
-        with pytest.raises(InputError) as refused:
+        with pytest.raises(PrivacyStop) as refused:
             open_run(ledger, one, 0)
     truth, promised = one.guarantee_after(steps).epsilon, one.promise.epsilon
     found = [float(text) for text in re.findall(r"epsilon ([\d.e-]*\d)", str(refused.value))]

@@ -197,9 +197,9 @@ def test_no_secret_is_on_disk_or_in_a_log(tmp_path, monkeypatch):
     secrets = set()
     init, key = EdgeSecret.__init__, EdgeSecret.key
 
-    def noted_init(self, chain, confirmation, said, is_lower):
-        secrets.update((bytes(chain), bytes(confirmation)))
-        init(self, chain, confirmation, said, is_lower)
+    def noted_init(self, chain, confirmation, sealing, *rest):
+        secrets.update((bytes(chain), bytes(confirmation), bytes(sealing)))
+        init(self, chain, confirmation, sealing, *rest)
 
     def noted_key(self, step):
         found = key(self, step)

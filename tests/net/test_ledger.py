@@ -525,7 +525,7 @@ def test_a_killed_writer_leaves_a_ledger_that_can_be_read_and_opened(held):
     with Ledger(path) as ledger:
         assert ledger.message(1, 0) == b"first"
         # not synchronised, but the process alone has gone
-        assert ledger.saved_round(1, 0) == RoundState(0, 4, b"later", b"now", b"velocity")
+        assert ledger.round_state(1, 0) == RoundState(0, 4, b"later", b"now", b"velocity")
         ledger.record(1, 1, b"second")
     assert [entry.steps for entry in read_entries(path)] == [2]
 
@@ -600,14 +600,14 @@ def test_a_record_that_fails_keeps_nothing_of_it(ledger):
 
 def test_a_round_is_saved_over_the_one_before_and_the_step_before_is_kept(ledger, tmp_path):
     run = ledger.begin(FEDERATION, "{}")
-    assert ledger.saved_round(run, 0) is None
+    assert ledger.round_state(run, 0) is None
     ledger.save_round(run, 0, 1, b"now", b"before", None)
     ledger.save_round(run, 1, 0, None, None, memoryview(b"velocity"))
     ledger.save_round(run, 2, 0, None, None, b"velocity 2")
     ledger.save_round(run, 2, 1, b"mixed", b"message", b"velocity 2")
-    assert ledger.saved_round(run, 0) is None
-    assert ledger.saved_round(run, 1) == RoundState(1, 0, None, None, b"velocity")
-    assert ledger.saved_round(run, 2) == RoundState(2, 1, b"mixed", b"message", b"velocity 2")
+    assert ledger.round_state(run, 0) is None
+    assert ledger.round_state(run, 1) == RoundState(1, 0, None, None, b"velocity")
+    assert ledger.round_state(run, 2) == RoundState(2, 1, b"mixed", b"message", b"velocity 2")
 
 
 def test_messages_are_synchronised_again_after_a_round_was_saved(ledger):
@@ -631,7 +631,7 @@ def test_the_final_model_is_kept_with_the_end_of_its_run(ledger, tmp_path):
     ledger.end(run, "again")
     ledger.close()
     with Ledger(tmp_path / "ledger") as again:
-        assert again.final_model(run) == b"final model" and again.saved_round(run, 0) is None
+        assert again.final_model(run) == b"final model" and again.round_state(run, 0) is None
         assert again.entries()[0].why == "finished"
     assert read_model(tmp_path / "ledger", run) == b"final model"
     assert read_model(tmp_path / "ledger", run + 1) is None

@@ -160,7 +160,7 @@ class LocalFederation:
         Args:
             timeout: Seconds to wait for the first.
         """
-        for number, code in self.starter.ended(timeout):
+        for number, code in self.starter.exit_codes(timeout):
             # unknown where an interrupt came between a start and its answer
             self.pids.pop(number, None)
             self.codes[number] = code

@@ -286,8 +286,8 @@ class Node:
                 f"the ledger has no message of step {last}, which it must have; it is damaged"
             )
         # the final gossip has no message: only what was saved before a round
-        saved = self.ledger.saved_round(self.run, last)
-        final = self.ledger.saved_round(self.run, self.steps) if last == self.steps - 1 else None
+        saved = self.ledger.round_state(self.run, last)
+        final = self.ledger.round_state(self.run, self.steps) if last == self.steps - 1 else None
         self.step, self.model = last, self._vector(message)
         if saved is not None and saved.velocity is not None:
             self.velocity = self._vector(saved.velocity)
@@ -309,7 +309,7 @@ class Node:
         before = self.step - 1
         if before < 0:
             return [now]
-        saved, rounds = self.ledger.saved_round(self.run, before), self.terms.recipe.gossip.rounds
+        saved, rounds = self.ledger.round_state(self.run, before), self.terms.recipe.gossip.rounds
         # with one round its model is the message itself
         values = message if before == last else self.ledger.message(self.run, before)
         if rounds > 1:

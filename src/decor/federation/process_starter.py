@@ -152,7 +152,7 @@ class ProcessStarter:
         self._send("signal", number, int(signal_number))
         self._answer()
 
-    def ended(self, timeout: float = 0.0) -> list[tuple[int, int]]:
+    def exit_codes(self, timeout: float = 0.0) -> list[tuple[int, int]]:
         """(user, exit code) of processes that have ended since the last call.
 
         Args:
@@ -231,13 +231,13 @@ def _file_of(work: Work) -> IO[bytes]:
     except Exception as problem:  # whatever the objects of a task raise
         file.close()
         raise InputError(
-            f"{_uncopied(work)} cannot be sent to the users' processes: {problem}; keep open "
+            f"{_what_cannot_be_copied(work)} cannot be sent to the users' processes: {problem}; keep open "
             "files, locks and connections out of it"
         ) from None
     return file
 
 
-def _uncopied(work: Work) -> str:
+def _what_cannot_be_copied(work: Work) -> str:
     """The part of the work that cannot be copied, in words."""
     import cloudpickle
 

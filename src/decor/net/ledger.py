@@ -263,7 +263,7 @@ class Ledger:
         facts |= {} if allow is None else {"allow": repr(allow)}
         facts |= {} if allow_delta is None else {"allow_delta": repr(allow_delta)}
         try:
-            with _translated(path), closing(_open(path)) as db:
+            with _sqlite_errors_as_ours(path), closing(_open(path)) as db:
                 _require_log(db, path)
                 db.execute("PRAGMA synchronous = FULL")
                 db.execute("BEGIN IMMEDIATE")
@@ -298,7 +298,7 @@ class Ledger:
             raise LedgerError(f"{str(path)!r} is no ledger of version 0.1 ({found}): nothing to do")
         lock = _Lock(path)
         try:
-            with _translated(path), closing(_open(path)) as db:
+            with _sqlite_errors_as_ours(path), closing(_open(path)) as db:
                 _require_log(db, path)
                 db.execute("PRAGMA synchronous = FULL")
                 db.execute("BEGIN IMMEDIATE")
@@ -503,7 +503,7 @@ class Ledger:
             finally:
                 self._db.execute("PRAGMA synchronous = FULL")
 
-    def saved_round(self, run: int, step: int) -> RoundState | None:
+    def round_state(self, run: int, step: int) -> RoundState | None:
         """What `save_round` saved last for a step."""
         query = "SELECT step, round, now, before, velocity FROM rounds WHERE run = ? AND step = ?"
         with self._translate_errors():
@@ -633,7 +633,7 @@ class Ledger:
 
     def _translate_errors(self) -> Any:
         """Raises errors of the database as LedgerError, with a way out."""
-        return _translated(self.path)
+        return _sqlite_errors_as_ours(self.path)
 
 
 class _Lock:
@@ -695,7 +695,7 @@ def _format_of(db: sqlite3.Connection, path: Path) -> str:
 
 
 @contextmanager
-def _translated(path: Path) -> Iterator[None]:
+def _sqlite_errors_as_ours(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as problem:

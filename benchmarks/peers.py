@@ -1,7 +1,7 @@
 """What the peer network costs: CPU a round against its parts, bytes on the wire, start-up, memory.
 One JSON row each.
 
-    python benchmarks/peers.py [round] [wire] [start] [memory]
+    python benchmarks/peers.py [round] [wire] [start] [program] [memory]
 
 `round`: 16 users on a ring as processes on this machine, 79,510 parameters (784-100-10), float32.
 CPU of all processes for one round, from two runs of different length (what both pay for starting
@@ -24,13 +24,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 import decor
-from decor.federation import local_federation
+from decor.federation import peers as federation_peers
+from decor.federation import user_processes
 from decor.federation.federation import Federation, Member, Model, Network, Privacy, Training
 from decor.federation.local_gradient import LocalGradient
 from decor.federation.node import Node
@@ -44,6 +46,7 @@ from decor.results.run import Run
 from decor.training.engine import Setting
 
 USERS, SHORT, LONG = 16, 20, 120
+STARTS = 3
 
 
 def task(hidden: int = 100, users: int = USERS) -> decor.Task:
@@ -228,8 +231,65 @@ def _relay(port: int, to: int, counted: list[int]) -> None:
             threading.Thread(target=pump, args=pair, daemon=True).start()
 
 
+FORKS = """
+import os, sys
+from pathlib import Path
+import numpy as np, torch
+from decor.federation.federation import Federation, build_tasks
+from decor.federation.local_gradient import LocalGradient
+from decor.federation.terms import Terms
+from decor.federation.user_files import UserFiles
+from decor.federation.user_processes import _train
+from decor.learning import own_data
+from decor.net.identity import Identity
+
+folder = Path(sys.argv[1])
+federation = Federation.read(folder / "federation.toml")
+names = [member.name for member in federation.members]
+identities = [Identity.load(folder / "keys" / f"{name}.key") for name in names]
+tasks = build_tasks(
+    federation, [own_data.read(folder / "data" / f"{name}.npz") for name in names], None
+)
+terms, out = Terms.of(federation), folder / "run"
+out.mkdir()
+terms.grid.add_noise(np.zeros(1), bytes(32), [])
+terms.guarantee_after(1)
+LocalGradient(tasks[0], terms.plan.exposure, terms.recipe, terms.dtype, os.urandom)
+pids = []
+for k, name in enumerate(names):
+    pid = os.fork()
+    if not pid:
+        torch.set_num_threads(1)
+        files = UserFiles(k, name, out)
+        os._exit(_train(terms, files, identities[k], tasks[k], False))
+    pids.append(pid)
+assert all(os.waitpid(pid, 0)[1] == 0 for pid in pids)
+"""
+"""The same federation from one process that loads everything and forks itself: the reference."""
+
+
 def start() -> dict[str, object]:
-    """Seconds from the command `decor up` for 16 users to the end of everybody's first step."""
+    """Seconds from the command `decor up` for 16 users to the end of everybody's first step, beside
+    one process that loads all and forks itself.
+    """
+    commands = {
+        "decor_up": lambda folder: ["-m", "decor", "up", folder / "federation.toml", "--json"],
+        "forks": lambda folder: ["-c", FORKS, folder],
+    }
+    tries = [
+        {name: _start(command) for name, command in commands.items()} for _ in range(STARTS + 1)
+    ][1:]  # the first fills caches
+    row: dict[str, object] = {"what": "decor up, 16 users"}
+    for k, what in enumerate(("first_step_s", "all_30_steps_s", "cpu_s")):
+        for name in commands:
+            row[f"{name}_{what}"] = round(_median([each[name][k] for each in tries]), 2)
+        ratios = [each["decor_up"][k] / each["forks"][k] for each in tries]
+        row[f"{what[:-2]}_ratio"] = round(_median(ratios), 3)
+    return row
+
+
+def _start(command: Callable[[Path], list[object]]) -> tuple[float, float, float]:
+    """Seconds to the first step and to the end, and CPU seconds of all processes."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "keys").mkdir()
@@ -252,19 +312,29 @@ def start() -> dict[str, object]:
             members=tuple(members),
         )
         (folder / "federation.toml").write_text(federation.to_toml())
-        began = time.time()
-        subprocess.run(
-            [sys.executable, "-m", "decor", "up", folder / "federation.toml", "--json"],
-            check=True,
-            capture_output=True,
-        )
-        whole = time.time() - began
+        began, before = time.time(), children()
+        subprocess.run([sys.executable, *command(folder)], check=True, capture_output=True)
+        whole, spent = time.time() - began, children() - before
         at_work = [_when(folder / "run" / f"u{i}.log") for i in range(USERS)]
-    return {
-        "what": "decor up, 16 users",
-        "first_step_s": round(max(at_work) - began, 2),
-        "all_30_steps_s": round(whole, 2),
-    }
+    return max(at_work) - began, whole, spent
+
+
+def program() -> dict[str, object]:
+    """Seconds from `Peers().run` in a process that has everything loaded to the end of everybody's
+    first step.
+    """
+    given, made, tries = task(), plan(5), []
+    for _ in range(STARTS):
+        with tempfile.TemporaryDirectory() as folder:
+            began = time.time()
+            Peers(timeout=60.0, folder=folder).run(given, [Setting(made, 0.01, 0)], Recipe())
+            at_work = [_when(Path(folder) / f"user-{i}.log") for i in range(USERS)]
+        tries.append(max(at_work) - began)
+    return {"what": "Peers() in a program, 16 users", "first_step_s": round(_median(tries), 2)}
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
 
 
 def _when(log: Path) -> float:
@@ -277,7 +347,26 @@ def memory() -> dict[str, object]:
     MB.
     """
     given = task(hidden=5000, users=3)
-    usual, found = local_federation.run_node, Path(tempfile.mkstemp()[1])
+    usual, found = federation_peers.split_by_user, Path(tempfile.mkstemp()[1])
+    # called where users are started
+    federation_peers.split_by_user = partial(_watch_memory, found)
+    try:
+        Peers(timeout=60.0).run(given, [Setting(plan(10, 3), 0.01, 0)], Recipe())
+    finally:
+        federation_peers.split_by_user = usual
+    most = max(map(int, found.read_text().split()))
+    found.unlink()
+    model = 4 * given.parameters
+    return {
+        "what": "memory of a peer",
+        "model_mb": round(model / 1e6, 1),
+        "models": round(most / model, 2),
+    }
+
+
+def _watch_memory(found: Path, given: decor.Task) -> list[decor.Task]:
+    """The users' tasks; from now on each user appends the most that it took to a file."""
+    usual = user_processes.run_node
 
     async def watched(node: Node, *rest: object) -> Run:
         # loads what libraries still have to
@@ -291,19 +380,8 @@ def memory() -> dict[str, object]:
                 # its first model was there
                 file.write(f"{_memory('VmHWM') - before + 4 * node.local.parameters}\n")
 
-    local_federation.run_node = watched
-    try:
-        Peers(timeout=60.0).run(given, [Setting(plan(10, 3), 0.01, 0)], Recipe())
-    finally:
-        local_federation.run_node = usual
-    most = max(map(int, found.read_text().split()))
-    found.unlink()
-    model = 4 * given.parameters
-    return {
-        "what": "memory of a peer",
-        "model_mb": round(model / 1e6, 1),
-        "models": round(most / model, 2),
-    }
+    user_processes.run_node = watched
+    return federation_peers.split_by_user(given)
 
 
 def _memory(name: str) -> int:
@@ -314,7 +392,7 @@ def _memory(name: str) -> int:
 
 
 def main() -> None:
-    rows = {"round": round_, "wire": wire, "start": start, "memory": memory}
+    rows = {"round": round_, "wire": wire, "start": start, "program": program, "memory": memory}
     for name in sys.argv[1:] or rows:
         print(json.dumps({"benchmark": "peers", **rows[name]()}), flush=True)
 

@@ -8,13 +8,19 @@ JSON on its standard input (see `trial_federation.ForkServer`), which saves the 
 torch takes. Faults, as keys of a dictionary:
 
     kill, step    where and when to be killed: a key of `POINTS`, and the first step for it
+    round         the round of that step, for points within a round (0 unless given)
+    seed          own noise and batches follow from this number, the user and the step
     routes        address in the file -> address that is dialled instead, where a proxy listens
     clock         seconds by which `time.time` jumps forth and back, at every call
     calls         other values for the constants of `decor.net.connections`
     bytes         how long a file may become
+    descriptors   how many files and sockets may be open
+    unhandled     a text that an error which nothing handles repeats, when training begins
 """
 
 import asyncio
+import hashlib
+import itertools
 import json
 import os
 import random
@@ -23,10 +29,13 @@ import signal
 import sys
 import time
 import traceback
+from functools import partial
 
 from decor.net.messages import HEADER, Model
 
 POINTS = {
+    "before a gradient": ("gradient", 0),
+    "after a gradient": ("gradient", 1),
     "before record": ("record", 0),
     "after record": ("record", 1),
     "before the first send": ("sends", 0),
@@ -50,9 +59,17 @@ def inject(fault):
     """Prepares this process for its fault."""
     if "kill" in fault:
         what, count = POINTS[fault["kill"]]
-        {"record": _record, "sends": _sends, "exchange": _exchange, "end": _end, "save": _save}[
-            what
-        ](count, fault.get("step"))
+        kills = {
+            "gradient": _gradient,
+            "record": _record,
+            "sends": partial(_sends, fault.get("round", 0)),
+            "exchange": partial(_exchange, fault.get("round", 0)),
+            "end": _end,
+            "save": _save,
+        }
+        kills[what](count, fault.get("step"))
+    if "seed" in fault:
+        _seed(fault["seed"])
     if "routes" in fault:
         from decor.net import transport
 
@@ -68,6 +85,22 @@ def inject(fault):
         setattr(connections, name, seconds)
     if "bytes" in fault:
         resource.setrlimit(resource.RLIMIT_FSIZE, (fault["bytes"], fault["bytes"]))
+    if "descriptors" in fault:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (fault["descriptors"], fault["descriptors"]))
+    if "unhandled" in fault:
+        _unhandled(fault["unhandled"])
+
+
+def _unhandled(text):
+    from decor.federation.node import Node
+
+    real = Node.train
+
+    async def wrapped(self):
+        asyncio.get_running_loop().call_soon(int, text)
+        return await real(self)
+
+    Node.train = wrapped
 
 
 def _kill_around(owner, name, after, applies):
@@ -104,7 +137,32 @@ def _save(after, _):
     _kill_around(Run, "save", after, lambda *_: True)
 
 
-def _exchange(_, step):
+def _gradient(after, step):
+    from decor.federation.node import Node
+
+    _kill_around(Node, "_compute_message", after, lambda self, at, keys: at >= step)
+
+
+def _seed(seed):
+    """Draws a user's own randomness from a seed, the same after a restart; keys stay secret."""
+    from decor.federation.node import Node
+
+    real = Node._compute_message
+
+    def wrapped(self, step, keys):
+        drawn = itertools.count()
+
+        def draw(size):
+            place = f"{seed}/{self.number}/{step}/{next(drawn)}".encode()
+            return hashlib.shake_256(place).digest(size)
+
+        self.random = self.local.random = draw
+        return real(self, step, keys)
+
+    Node._compute_message = wrapped
+
+
+def _exchange(round_of, _, step):
     """Between what was received in a round and its end."""
     from decor.net.peer import Peer
 
@@ -112,14 +170,14 @@ def _exchange(_, step):
 
     async def wrapped(self, at, round_, values):
         found = await real(self, at, round_, values)
-        if at >= step and found:
+        if (at, round_) >= (step, round_of) and found:
             kill_self()
         return found
 
     Peer.exchange = wrapped
 
 
-def _sends(count, step):
+def _sends(round_of, count, step):
     """When so many neighbours' messages of the step have gone to the system; a half: the head of
     the first without its body.
     """
@@ -132,7 +190,7 @@ def _sends(count, step):
             and HEADER.unpack_from(head)[0] == Model.kind
         ):
             at, round_ = Model.fixed.unpack_from(head, HEADER.size)
-            if at >= step and not round_:
+            if at >= step and round_ == round_of:
                 if count == 0:
                     kill_self()
                 heads.append(self)

@@ -115,6 +115,7 @@ ELSEWHERE = {  # which base, and the change
     "model.activation": ("mlp", lambda f: with_section(f, "model", activation="tanh")),
     "model.seed": ("mlp", lambda f: with_section(f, "model", seed=7)),
     "model.code": ("code", lambda f: with_section(f, "model", code="own:other")),
+    "model.code_sha256": ("hashed", lambda f: with_section(f, "model", code_sha256="1" * 64)),
     "network.rows": ("grid", lambda f: with_section(f, "network", rows=1)),
     "network.edges": ("edges", lambda f: with_section(f, "network", edges=f.network.edges[:-1])),
 }
@@ -133,6 +134,9 @@ BASES = {
     "multinomial": TEXT.replace('"logistic"', '"multinomial"\nclasses = 4'),
     "mlp": TEXT.replace('kind = "logistic"', MLP),
     "code": TEXT.replace('kind = "logistic"', 'code = "own:model"').replace("features = 30\n", ""),
+    "hashed": TEXT.replace(
+        'kind = "logistic"', f'code = "own:model"\ncode_sha256 = "{"0" * 64}"'
+    ).replace("features = 30\n", ""),
     "grid": TEXT.replace('"ring"', '"grid"'),
     "edges": TEXT.replace(
         'topology = "ring"',

@@ -6,11 +6,13 @@ import json
 import os
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +20,12 @@ import pytest
 
 import decor
 from decor.cli.main import main
+from decor.federation import federation, peers, user_processes
+from decor.federation.federation import build_tasks
 from decor.federation.local_federation import LocalFederation
+from decor.federation.node import Node
 from decor.federation.peers import split_by_user
+from decor.federation.process_starter import ProcessStarter
 from decor.learning.recipe import Recipe
 from decor.net.identity import Identity
 from decor.net.ledger import Ledger
@@ -162,8 +168,8 @@ def test_the_status_of_a_user_who_did_not_finish_is_no_success(trial, tmp_path):
 
 @pytest.fixture
 def up(tmp_path, monkeypatch, capsys):
-    """`decor up` of a federation of three, within this process: what is patched here is so in those
-    that it forks.
+    """`decor up` of a federation of three, within this process: what `plant` is given is called in
+    the process that starts the users.
     """
     monkeypatch.chdir(tmp_path)
     assert (
@@ -175,19 +181,24 @@ def up(tmp_path, monkeypatch, capsys):
     )
     capsys.readouterr()
 
-    def run_up(*words, code=0):
+    def run_up(*words, code=0, plant=None):
+        if plant is not None:
+            monkeypatch.setattr(federation, "build_tasks", partial(planted, plant, build_tasks))
         assert main(["up", "trial/federation.toml", *words]) == code
         return capsys.readouterr()
 
     return run_up
 
 
-@pytest.fixture
-def late(monkeypatch):
-    """From now on one user's process fails when all its work is done."""
-    from decor.federation import local_federation
+def planted(plant, give_tasks, *arguments):
+    """The tasks, after a fault was planted where users are started: `plant` is of this module."""
+    plant()
+    return give_tasks(*arguments)
 
-    run_node = local_federation.run_node
+
+def fail_at_the_end():
+    """From now on one user's process fails when all its work is done."""
+    run_node = user_processes.run_node
 
     async def failing(node, *more):
         found = await run_node(node, *more)
@@ -195,11 +206,11 @@ def late(monkeypatch):
             raise decor.DecorError("the disk is full")
         return found
 
-    monkeypatch.setattr(local_federation, "run_node", failing)
+    user_processes.run_node = failing
 
 
-def test_a_failure_after_the_last_work_is_told_and_is_none_of_the_run(late, up):
-    done = up()
+def test_a_failure_after_the_last_work_is_told_and_is_none_of_the_run(up):
+    done = up(plant=fail_at_the_end)
     assert (
         "ulm had finished its work when its process ended with code 2; see trial/run/ulm.log"
     ) in done.err
@@ -212,23 +223,27 @@ def test_a_failure_after_the_last_work_is_told_and_is_none_of_the_run(late, up):
     )
 
 
-def test_who_fails_before_its_end_fails_the_run_and_who_has_finished_is_named(
-    tmp_path, monkeypatch
-):
-    from decor.federation.node import Node
-
+def fail_after_the_others(folder):
+    """From now on user 2 has no outcome, once users 0 and 1 have written theirs."""
     ends = Node.outcome
 
     def broken(self):
         if self.number == 2 and self.step > self.steps:
             while not all(
-                (tmp_path / name / "manifest.json").exists() for name in ("user-0", "user-1")
+                (folder / name / "manifest.json").exists() for name in ("user-0", "user-1")
             ):
                 time.sleep(0.01)
             raise decor.DecorError("the model cannot be measured")
         return ends(self)
 
-    monkeypatch.setattr(Node, "outcome", broken)
+    Node.outcome = broken
+
+
+def test_who_fails_before_its_end_fails_the_run_and_who_has_finished_is_named(
+    tmp_path, monkeypatch
+):
+    plant = partial(fail_after_the_others, tmp_path)
+    monkeypatch.setattr(peers, "split_by_user", partial(planted, plant, split_by_user))
     with pytest.raises(
         decor.DecorError,
         match="user-2 stopped early: .*cannot be measured.*; finished all the "
@@ -240,14 +255,17 @@ def test_who_fails_before_its_end_fails_the_run_and_who_has_finished_is_named(
         )
 
 
-def test_an_average_that_cannot_be_measured_does_not_undo_the_training(up, monkeypatch):
-    from decor.federation import peers
+def run_out_of_memory():
+    """From now on the average model cannot be measured."""
 
     def broken(*_):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(peers, "combine", broken)
-    done = up("--json")
+    user_processes.combine = broken
+
+
+def test_an_average_that_cannot_be_measured_does_not_undo_the_training(up):
+    done = up("--json", plant=run_out_of_memory)
     assert (
         "all users have finished, but their average model could not be measured: out of memory"
     ) in done.err
@@ -255,20 +273,62 @@ def test_an_average_that_cannot_be_measured_does_not_undo_the_training(up, monke
     assert said["metrics"] == {} and said["epsilon"] <= 10 and len(said["users"]) == 3
 
 
-def test_a_user_to_be_killed_who_has_finished_is_not_started_again(tmp_path):
+@pytest.fixture
+def three(tmp_path):
+    """A federation of three, and what it told; nothing is started yet but the starter."""
     task, plan = decor.tasks.breast_cancer(users=3, seed=0), make_plan()
     identities = [Identity.new() for _ in range(3)]
     terms = decor.Peers().terms(task, Setting(plan, 1.0, 0), Recipe(), identities, 1e-5)
     told = []
-    together = LocalFederation(terms, identities, split_by_user(task), tmp_path, notify=told.append)
+    with ProcessStarter() as starter:
+        tasks = partial(split_by_user, task)
+        yield (
+            LocalFederation(starter, terms, identities, tasks, tmp_path, notify=told.append),
+            told,
+        )
+
+
+def prepare(together):
+    together.starter.prepare(
+        together.terms, together.identities, together.tasks, together.users, False
+    )
+
+
+def test_a_user_to_be_killed_who_has_finished_is_not_started_again(three, tmp_path):
+    together, told = three
+    prepare(together)
+    together.start(1)
     (tmp_path / "user-1").mkdir()
-    manifest = {"federation": terms.digest.hex(), "stopped": None}
+    manifest = {"federation": together.terms.digest.hex(), "stopped": None}
     (tmp_path / "user-1" / "manifest.json").write_text(json.dumps(manifest))
-    together.pids[1] = os.posix_spawnp("sleep", ["sleep", "60"], os.environ)
     together._crash_and_restart(1, 5)
     assert together.pids == {} and told[-1] == (
         "user-1 had finished its work, and is not started again"
     )
+
+
+def test_a_users_process_can_be_killed_by_its_id(three):
+    together, _ = three
+    prepare(together)
+    os.kill(together.start(1), signal.SIGKILL)
+    while together.pids:
+        together.reap(1.0)
+    assert together.codes == {1: -signal.SIGKILL}
+    together.start(0)
+    # alone it waits for its neighbours until it is told to stop
+    together.stop()
+    assert together.pids == {} and together.codes[0] in (130, -signal.SIGTERM)
+
+
+def test_a_starter_that_is_killed_takes_its_users_along_and_the_caller_says_so(three):
+    together, _ = three
+    prepare(together)
+    pids = [together.start(number) for number in range(2)]
+    os.kill(together.starter.pid, signal.SIGKILL)
+    with pytest.raises(decor.DecorError, match="ended with code -9, and so they have stopped"):
+        while True:
+            together.reap(1.0)
+    assert not any(map(is_running, pids))
 
 
 def test_a_spent_budget_is_refused_to_the_whole_federation(trial):
@@ -291,3 +351,11 @@ def make_plan():
         decor.Adversary.eavesdropper(),
         decor.Budget(10.0, 1e-5),
     )
+
+
+def is_running(pid):
+    """Whether there is a process of this id that has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,10 +1,16 @@
 """What a node writes for its operator; its signals and sockets are tested in test_faults.py."""
 
+import asyncio
+import gc
 import io
+import logging
 import re
+import socket
+
+import pytest
 
 from decor.errors import InputError
-from decor.federation.operator import EventLog, error_text
+from decor.federation.operator import EventLog, asyncio_messages_to, error_text
 
 
 def test_an_event_is_one_line_whatever_its_facts_are():
@@ -28,3 +34,73 @@ def test_a_log_that_cannot_be_written_stops_nobody():
 def test_only_our_own_errors_are_logged_with_their_text():
     assert error_text(InputError("take a smaller rate")) == "take a smaller rate"
     assert error_text(ValueError("patient 7 has 1.5")) == "ValueError"
+
+
+DATA = "patient 7 has 1.5"
+
+
+async def write_to_the_dead():
+    here, there = socket.socketpair()
+    _, writer = await asyncio.open_connection(sock=here)
+    there.close()
+    for _ in range(20):
+        writer.write(DATA.encode())
+    writer.transport.abort()
+
+
+async def fail_in_a_task():
+    async def work():
+        raise ValueError(DATA)
+
+    task = asyncio.create_task(work())
+    await asyncio.wait([task])
+    del task
+    gc.collect()
+
+
+async def fail_in_callbacks():
+    for _ in range(50):
+        asyncio.get_running_loop().call_soon(int, DATA)
+    await asyncio.sleep(0)
+
+
+async def log_an_error():
+    try:
+        int(DATA)
+    except ValueError:
+        logging.getLogger("asyncio").exception("%s and %r", DATA, DATA)
+
+
+async def raise_our_own():
+    async def work():
+        raise InputError("take a smaller rate")
+
+    task = asyncio.create_task(work())
+    await asyncio.wait([task])
+    del task
+    gc.collect()
+
+
+MESSAGES = {
+    write_to_the_dead: 'event="wrote to a connection that had ended" place=selector_events.write',
+    fail_in_a_task: 'event="an error that nothing handled" why=ValueError so_far=1',
+    fail_in_callbacks: 'event="an error that nothing handled" why=ValueError so_far=1',
+    log_an_error: 'event="asyncio reported a problem" why=ValueError place=test_operator.log_an_er',
+    raise_our_own: 'event="an error that nothing handled" why="take a smaller rate"',
+}
+
+
+@pytest.mark.parametrize("cause", MESSAGES, ids=lambda cause: cause.__name__)
+def test_asyncios_messages_are_one_line_of_the_log_without_what_they_say(cause, capfd):
+    to = io.StringIO()
+
+    async def work():
+        with asyncio_messages_to(EventLog("bonn", to)):
+            await cause()
+
+    logger = logging.getLogger("asyncio")
+    before = logger.handlers, logger.propagate
+    asyncio.run(work())
+    assert MESSAGES[cause] in to.getvalue() and len(to.getvalue().splitlines()) == 1
+    assert "patient" not in to.getvalue() and "Traceback" not in to.getvalue()
+    assert capfd.readouterr() == ("", "") and (logger.handlers, logger.propagate) == before

@@ -1,7 +1,11 @@
-"""What a user's data has paid: added up over runs, and refused where it would be too much."""
+"""What a user's data has paid: composed over runs, and refused where it would be too much."""
 
+import gzip
+import json
 import math
 import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from ledgers import open_ledger
@@ -10,22 +14,40 @@ from party import make_terms
 import decor
 from decor.cli.main import main
 from decor.errors import InputError, LedgerError
-from decor.federation.spending import cost, name_of, open_run, total_cost
+from decor.federation.spending import (
+    Limit,
+    epsilon_of_plan,
+    figure,
+    figures,
+    ledger_terms,
+    name_of,
+    open_run,
+    own_figure,
+    past_run,
+)
 from decor.learning.recipe import Recipe
 from decor.net.identity import Identity
-from decor.net.ledger import Ledger
+from decor.net.ledger import Ledger, read_entries
+from decor.privacy.composition import PastRun, Question, compose
+from decor.privacy.loss import gaussian
 
+OLD = Path(__file__).parents[1] / "version_0_1" / "bonn.ledger.gz"
 TASK = decor.Task(decor.models.logistic(2), decor.losses.logistic, [([[0.0, 1.0]], [1])] * 3)
+EAVESDROPPER = Question("user", "replace", 0)
 
 
-def terms(epsilon=10.0, steps=20):
+def terms(epsilon=10.0, steps=20, topology=None, adversary=0, **exposure):
     plan = decor.calibrate(
-        decor.ring(3),
-        decor.Exposure(1.0, steps),
-        decor.Adversary.eavesdropper(),
+        topology or decor.ring(3),
+        decor.Exposure(1.0, steps, **exposure),
+        decor.Adversary(adversary),
         decor.Budget(epsilon, 0.999e-5),
     )
     return make_terms(TASK, plan, Recipe(), [Identity.new() for _ in range(3)])
+
+
+def example_terms(epsilon=3.0, **more):
+    return terms(epsilon, unit="example", batch_size=4, records=100, **more)
 
 
 @pytest.fixture
@@ -39,53 +61,175 @@ def sent(ledger, run, steps):
         ledger.record(run, step, b"message")
 
 
-def test_a_run_costs_what_its_messages_cost_and_no_more(ledger):
+def finish(ledger, terms, steps, allowance=1e6):
+    run, _ = open_run(ledger, terms, 0, allowance)
+    sent(ledger, run, steps)
+    ledger.end(run, "finished")
+    return run
+
+
+def test_a_run_reserves_its_plan_and_its_messages_are_a_reading(ledger):
     one = terms()
-    run, new = open_run(ledger, one, None)
-    assert (
-        new and cost(ledger.entries()[0]).epsilon == 0 and name_of(ledger.entries()[0]) == "party"
-    )
+    run, new = open_run(ledger, one, 0)
+    (entry,) = ledger.entries()
+    assert new and name_of(entry) == "party"
+    assert own_figure(entry).so_far == 0 and 9.99 < own_figure(entry).promised <= 10
     sent(ledger, run, 5)
-    after = cost(ledger.entries()[0])
-    assert after.epsilon == one.guarantee_after(5).epsilon < one.guarantee_after(20).epsilon <= 10.0
-    assert open_run(ledger, one, None) == (run, False)
+    (entry,) = ledger.entries()
+    figures_now = own_figure(entry)
+    assert figures_now.so_far == pytest.approx(one.guarantee_after(5).epsilon, rel=1e-9)
+    assert figures_now.promised == epsilon_of_plan(entry) == one.promise.epsilon <= 10
+    assert open_run(ledger, one, 0) == (run, False)
+    # ended early, the messages are what counts
+    ledger.end(run, "stopped")
+    (entry,) = ledger.entries()
+    assert own_figure(entry).promised == figures_now.so_far < epsilon_of_plan(entry)
+
+
+def test_an_example_level_run_counts_whole_once_it_has_begun(ledger):
+    one = example_terms()
+    run, _ = open_run(ledger, one, 0)
+    assert own_figure(ledger.entries()[0]).so_far == 0
+    sent(ledger, run, 1)
+    ledger.end(run, "stopped")
+    own = own_figure(ledger.entries()[0])
+    assert 2.9 < own.so_far == own.promised <= 3.0
+
+
+def test_repeated_steps_are_paid_once_more(ledger):
+    run = finish(ledger, terms(), 20)
+    (entry,) = ledger.entries()
+    again = replace(entry, repeated=20)
+    mu = gaussian.mu(own_figure(entry).promised, 0.999 * 0.999e-5)
+    double = float(gaussian.epsilon(math.sqrt(2) * mu, 0.999 * 0.999e-5))
+    assert own_figure(again).promised == pytest.approx(double, rel=1e-5) and run
 
 
 def test_a_finished_run_is_not_begun_again(ledger):
     one = terms()
-    run, _ = open_run(ledger, one, None)
-    sent(ledger, run, 20)
-    ledger.end(run, "finished")
+    finish(ledger, one, 20)
     with pytest.raises(InputError, match="its budget is spent"):
-        open_run(ledger, one, 100.0)
+        open_run(ledger, one, 0, 100.0)
 
 
 def test_other_federations_count_also_for_a_run_that_goes_on(ledger):
     first, second = terms(), terms()
-    early, _ = open_run(ledger, first, None)  # begun, nothing sent
-    late, _ = open_run(ledger, second, None)
-    sent(ledger, late, 20)
-    ledger.end(late, "finished")
-    with pytest.raises(InputError, match=r"has spent epsilon 10 in other runs.*--allow 20"):
-        open_run(ledger, first, None)
-    with pytest.raises(InputError, match="together above 19.9"):
-        open_run(ledger, first, 19.9)
-    assert open_run(ledger, first, 20.0) == (early, False)
+    late = finish(ledger, second, 20)
+    early, _ = open_run(ledger, first, 0, 15.5)
+    with pytest.raises(InputError, match=r"has spent epsilon 10 in other runs.*--allow 15\.4"):
+        open_run(ledger, first, 0)
+    with pytest.raises(InputError, match=r"it comes to 15\.4\d: above 15\.4 "):
+        open_run(ledger, first, 0, 15.4)
+    assert open_run(ledger, first, 0, 15.5) == (early, False) and early > late
     sent(ledger, early, 20)
-    epsilon, delta = total_cost(ledger.entries())
-    assert 19.9 < epsilon <= 20 and delta == pytest.approx(2 * 0.999e-5)
+    (total,) = figures(ledger.entries())
+    # two Gaussians of one length, not the sum of their epsilons
+    mu = gaussian.mu(10.0, 0.999e-5)
+    assert total.so_far == pytest.approx(
+        float(gaussian.epsilon(math.sqrt(2) * mu, 0.999e-5)), rel=1e-3
+    )
+    assert total.delta == 0.999e-5 and total.promised == total.so_far < 15.5
+
+
+def test_what_a_refusal_says_is_enough(ledger):
+    finish(ledger, terms(), 20)
+    with pytest.raises(InputError) as refused:
+        open_run(ledger, terms(3.0), 0)
+    allowed = float(re.search(r"--allow ([\d.]+)", str(refused.value))[1])
+    assert open_run(ledger, terms(3.0), 0, allowed)[1]
+
+
+def test_an_unfinished_run_reserves_its_whole_plan(ledger):
+    open_run(ledger, terms(), 0)
+    with pytest.raises(InputError, match=r"with the whole plan of party\)"):
+        open_run(ledger, terms(), 0)
+
+
+def test_runs_of_other_kinds_are_composed_for_the_question_of_the_new_one(ledger):
+    finish(ledger, terms(2.0), 20)
+    one = example_terms()
+    with pytest.raises(InputError, match="one example, against eavesdropper"):
+        open_run(ledger, one, 0)
+    run, _ = open_run(ledger, one, 0, 3.9)
+    rows = figures(ledger.entries())
+    assert [(row.question.unit, row.question.relation) for row in rows] == [
+        ("user", "replace"),
+        ("example", "add-remove"),
+    ]
+    # the data of a user is exposed far more by a run that protects examples
+    assert rows[0].promised > 10 * rows[1].promised and 3 < rows[1].promised <= 3.9 and run
+
+
+def test_a_limit_of_another_question_refuses_too(ledger):
+    # against everyone the same noise hides less
+    strict = Limit(Question("user", "replace", None), 12.0, 1e-5)
+    with pytest.raises(InputError, match="against everyone"):
+        open_run(ledger, terms(), 0, limits=[strict])
+    assert ledger.entries() == []
+    one = terms()
+    local = compose([PastRun(one.plan, 0)], strict.question, 0.99e-5)
+    assert open_run(ledger, one, 0, limits=[replace(strict, epsilon=local * 1.001)])[1]
+
+
+def test_a_smaller_delta_is_a_stricter_limit(ledger):
+    with pytest.raises(InputError, match="delta 1e-08"):
+        open_run(ledger, terms(), 0, 10.0, 1e-8)
+    with pytest.raises(InputError, match="delta of a limit"):
+        open_run(ledger, terms(), 0, 10.0, 1.5)
+    assert open_run(ledger, terms(), 0, 20.0, 1e-8)[1]
+
+
+def test_this_user_counts_and_not_the_worst_one(ledger):
+    star = terms(topology=decor.star(3), adversary=0)
+    values = []
+    for number in (0, 1):
+        held = json.loads(ledger_terms(star, number))
+        assert held["number"] == number and held["distance"] == star.grid.distance > 0
+        run = ledger.begin(bytes([number]) * 32, json.dumps(held))
+        values.append(figure([ledger.entries()[-1]], EAVESDROPPER, 1e-5).promised)
+        assert run
+    del held["number"]
+    ledger.begin(bytes(32), json.dumps(held))
+    unknown = figure([ledger.entries()[-1]], EAVESDROPPER, 1e-5).promised
+    assert values[0] < values[1] == unknown
+
+
+def test_an_unknown_distance_counts_as_that_of_the_largest_model(ledger):
+    one = terms()
+    held = json.loads(ledger_terms(one, 0))
+    del held["distance"]
+    ledger.begin(bytes(32), json.dumps(held))
+    most = past_run(ledger.entries()[0]).distance
+    assert one.grid.distance < most < 1e-9
+    for parameters in (1000, 10**6):
+        assert replace(one, parameters=parameters).grid.distance < most
 
 
 @pytest.mark.parametrize("allowance", [math.nan, math.inf, -1.0, 0.0])
 def test_an_allowance_that_is_no_number_lifts_nothing(ledger, allowance):
     with pytest.raises(InputError, match="--allow must be a number above 0"):
-        open_run(ledger, terms(), allowance)
+        open_run(ledger, terms(), 0, allowance)
 
 
-def test_terms_that_cannot_be_read_are_no_free_run(ledger):
-    ledger.begin(bytes(32), "{}")
+@pytest.mark.parametrize("broken", [{}, {"number": 3}, {"number": "0"}, {"distance": -1.0}])
+def test_terms_that_cannot_be_read_are_no_free_run(ledger, broken):
+    held = json.loads(ledger_terms(terms(), 0)) | broken if broken else {}
+    ledger.begin(bytes(32), json.dumps(held))
     with pytest.raises(LedgerError, match="terms that cannot be read"):
-        cost(ledger.entries()[0])
+        own_figure(ledger.entries()[0])
+
+
+def test_a_ledger_of_version_0_1_is_read_as_the_worst_user(tmp_path, capsys):
+    path = tmp_path / "bonn.ledger"
+    path.write_bytes(gzip.decompress(OLD.read_bytes()))
+    (entry,) = read_entries(path)
+    run = past_run(entry)
+    assert run.number is None and run.distance > 0
+    plain = run.plan.guarantee_on_grid(0.0, own_figure(entry).delta, steps=entry.steps)
+    assert own_figure(entry).so_far >= plain.epsilon * (1 - 1e-9)
+    for command in (["ledger", str(path)], ["ledger", "show", str(path), "--delta", "1e-6"]):
+        assert main(command) == 0
+        assert "All runs together" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("steps", range(1, 9))
@@ -93,18 +237,21 @@ def test_no_printed_epsilon_is_below_what_was_spent(tmp_path, capsys, steps):
     path = tmp_path / "bonn.ledger"
     one = terms()
     with Ledger(path) as ledger:
-        run, _ = open_run(ledger, one, None)
+        run, _ = open_run(ledger, one, 0)
         sent(ledger, run, steps)
         ledger.end(run, "finished")
         with pytest.raises(InputError) as refused:
-            open_run(ledger, one, None)
+            open_run(ledger, one, 0)
     truth, promised = one.guarantee_after(steps).epsilon, one.promise.epsilon
-    told = [str(refused.value)]
-    for command in ("ledger", "status"):
-        assert main([command, str(path)]) == 0
-        told.append(capsys.readouterr().out)
-    found = [float(text) for said in told for text in re.findall(r"epsilon ([\d.e-]*\d)", said)]
-    assert len(found) == 4, told
-    whole = found.pop(2)  # what status says first is the whole plan's promise
+    found = [float(text) for text in re.findall(r"epsilon ([\d.e-]*\d)", str(refused.value))]
+    assert main(["ledger", str(path)]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    (own,) = [row for row in rows if row[:2] == ["1", "party"]]
+    (total,) = [row for row in rows if row[:1] == ["user"]]
+    found += [float(own[4]), float(total[3]), float(total[4])]
+    assert main(["status", str(path)]) == 0
+    told = re.findall(r"epsilon ([\d.e-]*\d)", capsys.readouterr().out)
+    whole, last = map(float, told)  # what status says first is the whole plan's promise
     assert promised <= whole * (1 + 1e-8) and whole < 1.001 * promised
-    assert all(truth <= each * (1 + 1e-8) and each < 1.001 * truth for each in found), (truth, told)
+    assert len(found) == 4
+    assert all(truth <= each * (1 + 1e-8) and each < 1.001 * truth for each in [*found, last])

@@ -3,12 +3,15 @@ all other users go on.
 """
 
 import datetime
+import hashlib
 import re
+import shutil
 import signal
 import socket
 import ssl
 import struct
 import time
+import urllib.request
 from contextlib import ExitStack, suppress
 
 import numpy as np
@@ -22,11 +25,20 @@ from trial_federation import ForkServer, Trial, until
 from decor.errors import RemoteProtocolError
 from decor.federation.federation import Federation
 from decor.net import transport
+from decor.net.edge_keys import NO_KEY
 from decor.net.identity import Identity
-from decor.net.messages import HEADER, Hello, Model, encode
+from decor.net.messages import HEADER, Hello, Model, SignedReceipt, encode
+from decor.net.receipts import Receipt
 from decor.net.session import Session, SessionConfig, State
 
 STEPS = 20_000
+CALLS = {
+    "STRANGERS_SECONDS": 0.0,
+    "OPENING_SECONDS": 4.0,
+    "LONGEST_QUARANTINE": 0.0,
+    "CALLS": 1000,
+}
+"""Of a node that many tests misbehave to, one after the other."""
 """More than a test takes."""
 
 
@@ -48,7 +60,7 @@ def running(tmp_path_factory, fork_server):
         patience=0.0,
         pace=0.02,
     ) as trial:
-        trial.start("bonn", "ulm", calls={"STRANGERS_SECONDS": 0.0, "OPENING_SECONDS": 4.0})
+        trial.start("bonn", "ulm", calls=CALLS)
         trial.reached("bonn", 1)
         yield trial
         trial.moving("bonn", "ulm")
@@ -77,7 +89,7 @@ class Rogue:
             federation.digests,
             federation.model_bytes,
         )
-        self.session = Session(ends, 1, 0)
+        self.session = Session(ends, 1, 0, lambda: (0, NO_KEY))
 
     def __enter__(self):
         return self
@@ -99,8 +111,17 @@ class Rogue:
 
     def say(self, *what):
         self.line.sendall(
-            b"".join(each if isinstance(each, bytes) else encode(each) for each in what)
+            b"".join(each if isinstance(each, bytes) else self.encoded(each) for each in what)
         )
+
+    def encoded(self, message):
+        """A message as bytes; a round 0 follows its receipt."""
+        if not isinstance(message, Model) or message.round or message.step >= STEPS:
+            return encode(message)
+        digest = hashlib.sha256(message.values).digest()
+        key, federation = self.trial.identities["kiel"].key, self.trial.federation.digest
+        receipt = Receipt.sign(key, federation, 2, message.step, digest)
+        return encode(SignedReceipt(receipt)) + encode(message)
 
     def refused(self, pattern):
         """Waits until bonn has refused it, by its name, and has gone on; gives the line of
@@ -253,7 +274,13 @@ def test_scanners_are_refused_without_a_trace_in_the_others_work(running):
             with suppress(OSError):
                 while line.recv(1000):
                     pass
-    until(lambda: running.log("bonn")[mark:].count("stranger refused") >= 4, "four refusals")
+
+    def count(event):
+        return running.log("bonn")[mark:].count(event)
+
+    # three have said what no neighbour says; the others have hung up without a word
+    until(lambda: count("stranger refused") >= 3, "three refusals")
+    until(lambda: count("it ended before it had identified itself") >= 1, "one that is gone")
     assert "no TLS handshake (http request)" in running.log("bonn")[mark:]
     running.moving("bonn", "ulm")
 
@@ -296,6 +323,66 @@ def test_hundreds_of_idle_connections_keep_no_neighbour_out(running):
         assert time.monotonic() - began < 8  # far less than an idle handshake is waited for
         assert memory(running.pids["bonn"]) - before < 64 << 20
     running.moving("bonn", "ulm")
+
+
+def test_a_silent_crowd_at_the_metrics_port_leaves_the_node_alone(tmp_path_factory, fork_server):
+    """With 64 descriptors: no traceback, few lines of the log, and steps and peers go on."""
+    (port,) = transport.free_ports(1)
+    with (
+        Trial(
+            tmp_path_factory.mktemp("trial"), fork_server, 3, steps=STEPS, patience=0.0, pace=0.02
+        ) as trial,
+        ExitStack() as stack,
+    ):
+        trial.start("ulm")
+        trial.start("bonn", more=["--metrics", str(port)], descriptors=64, unhandled="patient 7")
+        trial.moving("bonn", "ulm")
+        mark = len(trial.log("bonn"))
+        silent = []
+        for _ in range(300):
+            one = socket.create_connection(("127.0.0.1", port), timeout=60)
+            silent.append(stack.enter_context(one))
+        # hung up on, to the last sixteen
+        assert [one.recv(1) for one in silent[:280]] == [b""] * 280
+        trial.moving("bonn", "ulm")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            assert b"decor_step" in answer.read()
+        with Rogue(trial).opened() as rogue:
+            trial.logged("bonn", "event=connected neighbour=kiel", after=mark)
+            rogue.session.close("done")
+        trial.moving("bonn", "ulm")
+        lines = trial.log("bonn")[mark:].splitlines()
+        closed = [line for line in lines if "the metrics port" in line]
+        assert 1 <= len(closed) <= 20 and 'event="connection closed"' in closed[0]
+        assert len(lines) < 40
+        # what nothing handled is one line, and does not repeat data
+        unhandled = trial.logged("bonn", 'event="an error that nothing handled"')
+        assert unhandled.endswith("why=ValueError so_far=1")
+        for text in (trial.log("bonn"), trial.errors("bonn")):
+            assert "patient 7" not in text and "Traceback" not in text
+        for name in ("bonn", "ulm"):
+            trial.signal(name, signal.SIGTERM)
+        assert [trial.ended(name) for name in ("bonn", "ulm")] == [130, 130]
+        assert trial.errors("bonn").count("\n") < 10
+
+
+@pytest.mark.skipif(shutil.which("faketime") is None, reason="faketime is not installed")
+@pytest.mark.parametrize("wrong", ["bonn", "ulm"])
+def test_a_wrong_clock_is_named_by_the_machine_that_has_it(tmp_path_factory, fork_server, wrong):
+    """bonn listens, ulm dials; the one with the right clock calls the other no stranger."""
+    with Trial(
+        tmp_path_factory.mktemp("trial"), fork_server, 2, topology="path", proxied=False
+    ) as trial:
+        # waits go by the monotonic clock, which no operator sets
+        before = ["env", "FAKETIME_DONT_FAKE_MONOTONIC=1", "faketime", "2019-03-01 12:00:00"]
+        right = "ulm" if wrong == "bonn" else "bonn"
+        trial.start(wrong, real=True, before=before)
+        trial.start(right)
+        said = "this machine's clock says 2019-03-01, and certificates are valid from 2020 to 2120"
+        event = {"bonn": "wrong clock", "ulm": "not connected"}[wrong]
+        assert said in trial.logged(wrong, f'event="{event}"')
+        trial.logged(right, {"ulm": "hung up", "bonn": "before it had identified itself"}[right])
+        assert "stranger" not in trial.log("bonn") + trial.log("ulm")
 
 
 def test_a_neighbour_that_completes_tls_and_says_nothing_is_hung_up_on(running):
@@ -390,6 +477,7 @@ def test_every_field_changed_in_one_place_is_refused_with_its_name_by_both(name)
             ),
             1,
             0,
+            lambda: (0, NO_KEY),
         )
         for k, f in enumerate((one, two))
     ]

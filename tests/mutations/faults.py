@@ -1055,8 +1055,8 @@ FAULTS = (
         (
             Edit(
                 "privacy/loss/subsampled.py",
-                '"fixed": ((0, 2), (2, 0))',
-                '"fixed": ((2, 0), (2, 0))',
+                '("fixed", "replace"): ((0, 2), (2, 0))',
+                '("fixed", "replace"): ((2, 0), (2, 0))',
             ),
         ),
         (SUBSAMPLED + "two_and_three_steps_are_above_the_integral_and_close",),
@@ -1384,9 +1384,113 @@ FAULTS = (
         "a user's data pay again in every federation",
         (
             Edit(
+                "privacy/composition.py",
+                "return math.fsum(squares) if",
+                "return max(squares, default=0.0) if",
+            ),
+        ),
+        ("federation/test_spending.py",),
+        dash="an audit is one run",
+    ),
+    Fault(
+        "ledger: an unknown user counts as user 0",
+        "an epsilon below that of a more exposed user",
+        (
+            Edit(
+                "privacy/composition.py",
+                "return worst.worst if run.number is None else float(worst.per_user[run.number])",
+                "return float(worst.per_user[run.number or 0])",
+            ),
+        ),
+        ("privacy/test_composition.py",),
+        dash="an audit is one run",
+    ),
+    Fault(
+        "ledger: Poisson batches cost a user what their mean size costs",
+        "an epsilon without the batches that are larger",
+        (
+            Edit(
+                "privacy/composition.py",
+                'if exposure.sampling != "poisson" or set(_records(run)) == {exposure.batch_size}:',
+                "if True:",
+            ),
+        ),
+        ("privacy/test_composition.py",),
+        dash="an audit is one run",
+    ),
+    Fault(
+        "ledger: batches larger than the mean are left out",
+        "as above, for a part of the sizes",
+        (
+            Edit(
+                "privacy/loss/batch_sizes.py",
+                "min(m, math.ceil(b + above))",
+                "b",
+            ),
+        ),
+        ("privacy/loss/test_batch_sizes.py",),
+        dash="an audit is one run",
+    ),
+    Fault(
+        "ledger: what tables add is not multiplied by e^epsilon",
+        "many runs take more of delta than is counted",
+        (
+            Edit(
+                "privacy/composition.py",
+                "return (1 + math.exp(min(epsilon, 700.0))) * distance if distance else 0.0",
+                "return 2 * distance",
+            ),
+        ),
+        ("privacy/test_composition.py",),
+        dash="too little to be measured",
+    ),
+    Fault(
+        "ledger: an example in a user-level run moves by one clip",
+        "half of the true mu in a question about examples",
+        (
+            Edit(
+                "privacy/composition.py",
+                "squares.append((2 * clip) ** 2 * run.all_steps * leverage)",
+                "squares.append(clip**2 * run.all_steps * leverage)",
+            ),
+        ),
+        ("privacy/test_composition.py",),
+        dash="an audit is one run",
+    ),
+    Fault(
+        "ledger: fixed batches as if an example were removed",
+        "half of the true shift",
+        (
+            Edit(
+                "privacy/loss/subsampled.py",
+                '("fixed", "replace"): ((0, 2), (2, 0)),',
+                '("fixed", "replace"): ((0, 1), (1, 0)),',
+            ),
+        ),
+        ("privacy/test_composition.py",),
+        dash="an audit is one run",
+    ),
+    Fault(
+        "ledger: steps made again are paid once",
+        "two messages of one step for the price of one",
+        (
+            Edit(
                 "federation/spending.py",
-                "return sum(g.epsilon for g in each), sum(",
-                "return max((g.epsilon for g in each), default=0.0), sum(",
+                "entry.steps, entry.repeated, reserved",
+                "entry.steps, 0, reserved",
+            ),
+        ),
+        ("federation/test_spending.py",),
+        dash="an audit is one run",
+    ),
+    Fault(
+        "ledger: a run that may go on reserves nothing",
+        "two runs begin under a limit that holds for one of them",
+        (
+            Edit(
+                "federation/spending.py",
+                "reserved = entry.ended is None if whole_plan is None else whole_plan",
+                "reserved = bool(whole_plan)",
             ),
         ),
         ("federation/test_spending.py",),

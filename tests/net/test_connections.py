@@ -5,16 +5,10 @@ import asyncio
 import pytest
 
 from decor.errors import RemoteProtocolError
-from decor.net import connections
-from decor.net.connections import Connections
+from decor.net import connections, transport
+from decor.net.connections import LONGEST_QUARANTINE, Connections
 from decor.net.identity import Identity
-from decor.net.neighbour import (
-    FIRST_QUARANTINE,
-    LONGEST_QUARANTINE,
-    Connection,
-    Link,
-    Neighbour,
-)
+from decor.net.neighbour import FIRST_QUARANTINE, Connection, Link, Neighbour
 from decor.net.rate_limit import RateLimit
 from decor.net.session import Ended, Heard
 
@@ -46,14 +40,14 @@ class Writer:
         pass
 
 
-def one_neighbour(session=None):
+def one_neighbour(session=None, listen=""):
     """Connections to one neighbour, its link, the owner's events, and the lines of the log."""
-    link = Link(Neighbour(1, "n1", bytes(32), "127.0.0.1:9000", True, True))
+    link = Link(Neighbour(1, "n1", Identity.new().public, "127.0.0.1:9000", True, True))
     events, logged, lost = [], [], []
     connections_ = Connections(
         Identity.new(),
         {1: link},
-        "",
+        listen,
         5.0,
         lambda event, **facts: logged.append((event, facts)),
         lambda neighbour: session,
@@ -104,14 +98,41 @@ def test_what_goes_wrong_here_is_raised_where_the_owner_waits():
     asyncio.run(waited())
 
 
-def test_many_strangers_are_one_line_in_the_log(monkeypatch):
-    one, _, _, logged = one_neighbour()
-    for _ in range(5):
-        one._log_refusal("no certificate")
-    assert logged == [("stranger refused", {"why": "no certificate", "so_far": 1})]
-    monkeypatch.setattr(connections.time, "monotonic", lambda: one._next_refusal_line)
-    one._log_refusal("no certificate")
-    assert logged[1:] == [("stranger refused", {"why": "no certificate", "so_far": 6})]
+async def logged_until(lines, count):
+    async with asyncio.timeout(60):
+        while len(lines) < count:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("why", ["slow", "many"])
+def test_a_connection_that_did_not_identify_itself_is_not_called_a_stranger(monkeypatch, why):
+    """It may be a neighbour behind a slow line, or behind many strangers."""
+    if why == "slow":
+        monkeypatch.setattr(transport, "HANDSHAKE_SECONDS", 0.2)
+    else:
+        monkeypatch.setattr(connections, "UNIDENTIFIED", 2)
+    (port,) = transport.free_ports(1)
+
+    async def work():
+        one, link, _, logged = one_neighbour(listen=f"127.0.0.1:{port}")
+        link.done = True  # nobody is dialled
+        one.open()
+        ends = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        try:
+            await logged_until(logged, 1)
+            # the oldest: its handshake has taken longest
+            async with asyncio.timeout(60):
+                assert await ends[0][0].read() == b""
+        finally:
+            await one.close()
+            for _, writer in ends:
+                writer.close()
+        return logged
+
+    ((event, facts),) = asyncio.run(work())
+    assert event == "connection closed" and facts["so_far"] == 1
+    words = {"slow": "it did not identify itself in time", "many": "more than 2 at a time"}
+    assert words[why] in facts["why"]
 
 
 # neighbours that break the rules, and those that come too often
@@ -154,7 +175,7 @@ def test_a_neighbour_that_breaks_the_rules_is_not_talked_to_each_time_twice_as_l
         link.conn.calls = RateLimit(10, 0.5)
         clock.now += 0.02 * expected
         expected = min(2 * expected, LONGEST_QUARANTINE)
-    assert link.conn.quarantine == LONGEST_QUARANTINE
+    assert expected == LONGEST_QUARANTINE
 
 
 def test_who_fails_before_a_secret_is_agreed_is_not_quarantined():

@@ -1,9 +1,13 @@
 """What a running node tells its operator: over a socket, and to Prometheus."""
 
 import asyncio
+import json
 import os
+import socket
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -99,3 +103,90 @@ def test_metrics_are_served_at_one_page_and_a_port_in_use_is_refused():
 
     found, other = asyncio.run(serve())
     assert found == (200, status.prometheus_text(STATUS)) and other[0] == 404
+
+
+@pytest.mark.parametrize("kind", ["metrics", "socket"])
+def test_silent_connections_are_closed_oldest_first_and_questions_are_answered(tmp_path, kind):
+    (port,) = free_ports(1)
+    path, lines = tmp_path / "bonn.socket", []
+
+    def log(event, **facts):
+        lines.append((event, facts["at"]))
+
+    def connect():
+        family = socket.AF_INET if kind == "metrics" else socket.AF_UNIX
+        one = socket.socket(family)
+        one.connect(("127.0.0.1", port) if kind == "metrics" else os.fspath(path))
+        one.settimeout(60)
+        return one
+
+    def ask(stack):
+        before = len(os.listdir("/proc/self/fd"))
+        silent = [stack.enter_context(connect()) for _ in range(300)]
+        if kind == "metrics":
+            # all but the last sixteen are hung up on
+            assert [one.recv(1) for one in silent[:280]] == [b""] * 280
+            held = len(os.listdir("/proc/self/fd")) - before - len(silent)
+            assert held <= 20, "this side holds no more than sixteen, and what it listens with"
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+                assert answer.status == 200
+        else:
+            assert status.query(path) == STATUS
+
+    async def serve():
+        serving = (
+            status.serve_metrics(port, lambda: STATUS, log)
+            if kind == "metrics"
+            else status.serve_socket(path, lambda: STATUS, log)
+        )
+        with ExitStack() as stack:
+            async with serving:
+                await asyncio.to_thread(ask, stack)
+
+    asyncio.run(serve())
+    if kind == "metrics":  # one in ten seconds
+        assert 1 <= len(lines) <= 10 and set(lines) == {("connection closed", "the metrics port")}
+
+
+def test_a_question_that_is_never_asked_is_hung_up_on(monkeypatch):
+    monkeypatch.setattr(status, "_SECONDS", 0.2)
+    (port,) = free_ports(1)
+
+    async def serve():
+        async with status.serve_metrics(port, lambda: STATUS):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /metrics HTTP/1.1")
+            async with asyncio.timeout(60):
+                assert await reader.read() == b""
+            writer.close()
+
+    asyncio.run(serve())
+
+
+def test_a_question_waits_for_its_place_in_the_queue(tmp_path):
+    """A Unix socket whose queue is full refuses at once whoever has a timeout."""
+    path = tmp_path / "bonn.socket"
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(os.fspath(path))
+        listener.listen(0)
+
+        def connect():
+            one = stack.enter_context(socket.socket(socket.AF_UNIX))
+            one.settimeout(60)
+            one.connect(os.fspath(path))
+
+        with pytest.raises(BlockingIOError):
+            while True:
+                connect()
+        asked = stack.enter_context(ThreadPoolExecutor(1)).submit(status.query, path)
+        wait([asked], timeout=0.5)
+        assert not asked.done(), "it has given up while the queue was full"
+        # those before it, and then itself
+        listener.settimeout(0.1)
+        while not asked.done():
+            with suppress(TimeoutError):
+                answered, _ = listener.accept()
+                with answered, suppress(BrokenPipeError):
+                    answered.sendall(json.dumps(STATUS).encode())
+        assert asked.result() == STATUS

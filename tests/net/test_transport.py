@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from decor.errors import InputError, RemoteProtocolError
-from decor.net import transport
+from decor.net import accepting, transport
 from decor.net.identity import Identity
 from decor.net.neighbour import Connection
 
@@ -67,32 +67,86 @@ def test_a_stranger_does_not_get_in_and_an_impostor_is_not_believed():
         asyncio.run(met(contexts(eve, b)[0], contexts(a, b)[1], {b.public: 7}))
 
 
-@pytest.mark.parametrize("when", [(2000, 2001), (2119, 2120)], ids=["expired", "not yet valid"])
-def test_a_neighbours_own_certificate_is_refused_even_with_the_right_key(when):
-    """Only the bytes that follow from the key are trusted, whatever the key."""
-    a, b = Identity.new(), Identity.new()
+WHEN = {"expired": (2000, 2001), "not yet valid": (2119, 2120)}
+
+
+def load_certificate(context, identity, when):
+    """Makes a context show a certificate with the right key and other dates; gives it as PEM."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "b")])
     made = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
-        .public_key(b.key.public_key())
+        .public_key(identity.key.public_key())
         .serial_number(1)
         .not_valid_before(datetime.datetime(when[0], 1, 1))
         .not_valid_after(datetime.datetime(when[1], 1, 1))
-        .sign(b.key, None)
-    )
+        .sign(identity.key, None)
+    ).public_bytes(Encoding.PEM)
+    key = identity.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    transport._load(context, made + key)
+    return made.decode()
+
+
+@pytest.mark.parametrize("when", WHEN.values(), ids=WHEN)
+def test_a_neighbours_own_certificate_is_refused_even_with_the_right_key(when):
+    """Only the bytes that follow from the key are trusted, whatever the key."""
+    a, b = Identity.new(), Identity.new()
     server, client = contexts(a, b)
-    pem = made.public_bytes(Encoding.PEM) + b.key.private_bytes(
-        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
-    )
-    transport._load(client, pem)
+    load_certificate(client, b, when)
     seen, read = None, b""
     try:
         seen, read = asyncio.run(met(server, client, {b.public: 7}))
     except (ssl.SSLError, ConnectionError):
         pass
     assert seen is None and read == b""
+
+
+@pytest.mark.parametrize("when", WHEN.values(), ids=WHEN)
+@pytest.mark.parametrize("wrong", ["server", "client"])
+def test_a_trusted_certificate_that_is_not_valid_now_means_that_the_clock_is_wrong(when, wrong):
+    """Here the certificate has other dates; test_strangers.py has another clock."""
+    a, b = Identity.new(), Identity.new()
+    server, client = contexts(a, b)
+    # the one with the wrong clock trusts what the other shows, and finds it out of date
+    judge, shows = (server, client) if wrong == "server" else (client, server)
+    judge.load_verify_locations(cadata=load_certificate(shows, b if wrong == "server" else a, when))
+
+    async def both():
+        listener = transport.listen(f"127.0.0.1:{transport.free_ports(1)[0]}")
+        with listener:
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            dialled = asyncio.create_task(transport.dial(address, client))
+            await accepting._wait_until_readable(listener)
+            accepted = transport.accept_tls(listener.accept()[0], server)
+            ends = await asyncio.gather(accepted, dialled, return_exceptions=True)
+            # the client of TLS 1.3 is content before the server has looked at its certificate
+            if wrong == "server":
+                ends[1][1].transport.abort()
+        return ends
+
+    ends = asyncio.run(both())
+    said, heard = ends if wrong == "server" else reversed(ends)
+    today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    assert transport.reason(said).startswith(f"this machine's clock says {today}")
+    assert transport.refusal(said)[0] == "wrong clock"
+    if wrong == "client":  # asyncio hangs up without TLS's alert
+        assert transport.refusal(heard)[0] == "connection closed"
+
+
+def test_only_what_no_neighbour_does_makes_a_stranger():
+    closed, stranger = "connection closed", "stranger refused"
+    for problem, event in (
+        (TimeoutError(), closed),
+        (ConnectionAbortedError("SSL handshake is taking longer than 10 seconds"), closed),
+        (ConnectionResetError(104, "reset"), closed),
+        (ssl.SSLEOFError(8, "EOF"), closed),
+        (ssl.SSLError(1, "http request"), stranger),
+        (ssl.SSLCertVerificationError(1, "self-signed"), stranger),
+        (RemoteProtocolError("connected with a certificate that is no neighbour's"), stranger),
+    ):
+        assert transport.refusal(problem)[0] == event, problem
+    assert transport.refusal(TimeoutError())[1] == "it did not identify itself in time"
 
 
 def test_nothing_older_than_tls_13_is_spoken():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -93,7 +94,7 @@ def audit(
     # sources share the error
     error, findings = (1 - confidence) / len(sources), []
     for k, source in enumerate(sources):
-        with progress.share(k / len(sources), (k + 1) / len(sources)):
+        with closing(source), progress.share(k / len(sources), (k + 1) / len(sources)):
             findings.append(audit_source(source, plan, canaries, steps, error, seed))
     seconds = round(time.monotonic() - began, 2)
     return Audit(plan, delta, steps, canaries, confidence, tuple(findings), seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from decor.errors import DecorError, InputError
 from decor.federation import recording
 from decor.federation.local_federation import LocalFederation
 from decor.federation.peers import Peers, split_by_user
+from decor.federation.process_starter import ProcessStarter
 from decor.learning.batches import secret_batch
 from decor.learning.task import Task
 from decor.net.identity import Identity
@@ -49,6 +50,15 @@ class PeerSource(MessageSource):
                 f"engine must be Vectorised(), ProcessGroup() or Peers(), not {self.engine!r}"
             )
 
+    @cached_property
+    def _starter(self) -> ProcessStarter:
+        # one for all runs of an audit: it loads torch once
+        return ProcessStarter()
+
+    def close(self) -> None:
+        if "_starter" in vars(self):
+            self._starter.close()
+
     def noise_levels(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
         return grid_levels(grid_of(plan, parameters))
 
@@ -61,9 +71,11 @@ class PeerSource(MessageSource):
         terms = replace(self.engine, quorum=1.0).terms(
             task, Setting(plan, RATE, 0), RECIPE, identities, 0.5
         )
-        tasks = split_by_user(task)
         with tempfile.TemporaryDirectory(prefix="decor-audit-") as folder:
-            federation = LocalFederation(terms, identities, tasks, Path(folder), record=True)
+            tasks = partial(split_by_user, task)
+            federation = LocalFederation(
+                self._starter, terms, identities, tasks, Path(folder), record=True
+            )
             try:
                 federation.run()
             except DecorError as problem:

@@ -106,6 +106,9 @@ class MessageSource(ABC):
         """Whether this process gets the messages; known once a run has joined its process group."""
         return True
 
+    def close(self) -> None:  # noqa: B027
+        """Ends what runs have left for the next."""
+
     @abstractmethod
     def noise_levels(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
         """(standard deviation of a user's own noise, those of all edges) in this engine."""

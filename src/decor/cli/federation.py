@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,8 @@ _SECTIONS: dict[str, type] = {
 }
 _GRAPH = ("topology", "rows", "edges")
 """Fields of [network] that follow from the options of the graph."""
+_COMPUTED = ("code_sha256",)
+"""Fields that follow from others, and have no option."""
 _DEFAULTS = {
     "delta": opt.DELTA,
     "adversary": opt.ADVERSARY,
@@ -60,6 +62,11 @@ def add_to(commands: Any) -> None:
     help = "show a federation's guarantee, and what would improve it"
     check = opt.add_command(kinds, "check", run_check, help, _CHECK)
     check.add_argument("file", metavar="FILE", help="the federation file")
+    trust = (
+        "import and call the model's code that the file names, which can do anything on this "
+        "machine; without it the model's size is unknown"
+    )
+    check.add_argument("--trust-code", action="store_true", help=trust)
     opt.add_json(check)
 
 
@@ -97,7 +104,7 @@ def _add_new(parser: argparse.ArgumentParser) -> None:
             edges = "connected pairs of users, by name, instead of --topology"
             group.add_argument("--edges", metavar="A:B,...", help=edges)
         for each in fields(kind):
-            if kind is Network and each.name in _GRAPH:
+            if each.name in _COMPUTED or (kind is Network and each.name in _GRAPH):
                 continue
             flag = "--model" if each.name == "kind" else None
             default = _DEFAULTS.get(each.name, each.default)
@@ -125,7 +132,8 @@ def run_new(options: argparse.Namespace) -> None:
 def run_check(options: argparse.Namespace) -> None:
     from decor.federation.federation import Federation
 
-    report(Federation.read(options.file), options.json, {"file": options.file})
+    federation = Federation.read(options.file, run_code=options.trust_code)
+    report(federation, options.json, {"file": options.file})
 
 
 def _federation_of_users(options: argparse.Namespace) -> Federation:
@@ -170,6 +178,7 @@ def _federation(
         defaults: By section; they win over the defaults of this module and of the file.
     """
     from decor.federation.federation import Federation
+    from decor.federation.model_code import hash_source
 
     # a file must have these fields, and their defaults are the same for users and trials
     always: dict[str, dict[str, Any]] = {
@@ -184,7 +193,13 @@ def _federation(
             given = {name: given[name] for name in given if name not in _GRAPH}
             given |= _graph(options, [user["name"] for user in users])
         tables[section] = always.get(section, {}) | defaults.get(section, {}) | given
-    return Federation.of(tables)
+    federation = Federation.of(tables)
+    code = federation.model.code
+    if code is None:
+        return federation
+    # every party must run what is installed here, and a node refuses anything else
+    model = replace(federation.model, code_sha256=hash_source(code))
+    return replace(federation, model=model)
 
 
 def _graph(options: argparse.Namespace, names: list[str]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from decor.errors import InputError
+from decor.privacy.adversary import Adversary
 from decor.privacy.answer import AdversaryRow, PlanAnswer
 from decor.text import rounded_up, table
 
@@ -30,20 +32,59 @@ def report(
         first_line: Printed above the tables.
     """
     answer = PlanAnswer(federation.plan, federation.guarantee(), tuple(federation.notes))
-    rows = answer.adversary_rows(account=federation.guarantee)
-    facts = _facts(federation, answer, rows) | more
+    rows, unknown = _adversaries(federation, answer)
+    facts = _facts(federation, answer, rows, unknown) | more
     if as_json:
         write_json(facts)
         return
     hints = "\n".join(f"  - {hint}" for hint in facts["hints"])
     print(first_line + _heading(federation, facts))
     print(adversary_table(rows, facts["delta"]))
+    if unknown:
+        names = ", ".join(map(str, unknown))
+        print(f"Epsilon against {names} depends on the size of the model, which is unknown.\n")
     print(_users(facts))
     print(f"What would make it stronger:\n{hints}")
 
 
+def _adversaries(
+    federation: Federation, answer: PlanAnswer
+) -> tuple[list[AdversaryRow], list[Adversary]]:
+    """What each adversary learns, and those against whom it needs a size that is not known."""
+    listed, unknown = federation.plan.listed_adversaries(), []
+    if not federation.is_size_known:
+        for adversary in listed:
+            try:
+                federation.guarantee(adversary)
+            except InputError:
+                unknown.append(adversary)
+    known = [adversary for adversary in listed if adversary not in unknown]
+    return answer.adversary_rows(known, federation.guarantee), unknown
+
+
+def _code(federation: Federation) -> dict[str, Any]:
+    """The model's code, and whether the installed code is the file's; nothing of it is run."""
+    from decor.federation.model_code import hash_source
+
+    installed, problem = None, None
+    try:
+        installed = hash_source(federation.model.code or "")
+    except InputError as reason:
+        problem = str(reason)
+    return {
+        "name": federation.model.code,
+        "sha256": federation.model.code_sha256,
+        "installed_sha256": installed,
+        "problem": problem,
+        "run": federation.run_code,
+    }
+
+
 def _facts(
-    federation: Federation, answer: PlanAnswer, rows: Sequence[AdversaryRow]
+    federation: Federation,
+    answer: PlanAnswer,
+    rows: Sequence[AdversaryRow],
+    unknown: Sequence[Adversary],
 ) -> dict[str, Any]:
     from decor.federation.file import net_module
     from decor.federation.hints import hints
@@ -62,6 +103,10 @@ def _facts(
         }
         for row in rows
     ]
+    for adversary in unknown:
+        nobody: dict[str, Any] = {"epsilon": None, "exact": False, "worst_user": None, "to": []}
+        adversaries.append({"adversary": str(adversary), **nobody})
+    known = federation.is_size_known
     degrees = topology.degrees.tolist()
     users = [
         {
@@ -89,8 +134,9 @@ def _facts(
         "statement": str(guarantee),
         "adversaries": adversaries,
         "users": users,
-        "parameters": federation.parameters,
-        "message_bytes": header_bytes + federation.model_bytes,
+        "parameters": federation.parameters if known else None,
+        "message_bytes": header_bytes + federation.model_bytes if known else None,
+        **({} if federation.model.code is None else {"code": _code(federation)}),
         "rounds": federation.gossip.rounds,
         "warnings": list(answer.warnings),
         "hints": list(hints(federation)),
@@ -104,13 +150,56 @@ def _heading(federation: Federation, facts: dict[str, Any]) -> str:
         f"{federation.name}: {len(federation.members)} users, {graph}, {facts['edges']} edges; "
         f"{training.steps:,} steps, clip {training.clip:g}; digest {facts['digest']}",
         *noise_lines(facts["sigma_cdp"], rounded_up(facts["sigma_cor"])),
-        f"  message    {facts['message_bytes']:>10,}  bytes per round and neighbour before TLS, "
-        f"{facts['parameters']:,} parameters; {rounds} per step",
+        _message_line(facts, rounds),
+        *_code_lines(facts),
         "",
         facts["statement"],
         *(f"Warning: {note}" for note in facts["warnings"]),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _message_line(facts: dict[str, Any], rounds: str) -> str:
+    if facts["message_bytes"] is None:
+        return f"  message       unknown  bytes per round and neighbour; {rounds} per step"
+    return (
+        f"  message    {facts['message_bytes']:>10,}  bytes per round and neighbour before TLS, "
+        f"{facts['parameters']:,} parameters; {rounds} per step"
+    )
+
+
+def _code_lines(facts: dict[str, Any]) -> list[str]:
+    """What the file says about a model's code, and what is installed here."""
+    from decor.federation.model_code import shorten
+
+    code = facts.get("code")
+    if code is None:
+        return []
+    lines = [
+        "",
+        f"The model is the code {code['name']}, which a node runs with access to its data.",
+    ]
+    named, installed = code["sha256"], code["installed_sha256"]
+    if named is None:
+        lines.append("The file has no model.code_sha256: each user may be running other code.")
+    elif installed is None:
+        lines.append(f"The file's code has SHA-256 {shorten(named)}; none can be compared here.")
+    elif installed == named:
+        lines.append(f"The code installed here is the file's (SHA-256 {shorten(named)}).")
+    else:
+        lines.append(
+            f"The code installed here is NOT the file's: its SHA-256 is {shorten(installed)}, the "
+            f"file has {shorten(named)}. A node would refuse it."
+        )
+    if code["problem"] is not None:
+        lines.append(f"Note: {code['problem']}.")
+    if not code["run"]:
+        lines.append(
+            "The size of the model is unknown because its code is not run. A node checks it: it "
+            "refuses a model of over 4 GB, or too large for the noise tables at this budget. Read "
+            "the code, then use --trust-code to run it here."
+        )
+    return lines
 
 
 def _users(facts: dict[str, Any]) -> str:

@@ -6,19 +6,20 @@ import argparse
 import os
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Collection, Sequence
+from typing import Any, NoReturn
 
 import decor
 from decor.distributed import launch
 from decor.distributed.world import World
-from decor.errors import AuditFailed, DecorError, InputError
+from decor.errors import AuditFailed, DecorError, InputError, PrivacyStop, TransientError
 
 from . import (
     account,
     audit,
     compare,
     federation,
+    fetch,
     graph,
     keygen,
     ledger,
@@ -37,14 +38,28 @@ from .terminal import INTERRUPTED, show_progress
 _COMMANDS = (
     *(plan, account, graph),
     *(train, release, compare, report, reproduce),
-    *(keygen, federation, node, up, ledger, status),
+    *(keygen, federation, ledger, node, fetch, up, status),
     *(ui, audit),
 )
 """In the order of `decor --help`: plan, train, deploy, and the rest."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, with one sentence for an error instead of the usage."""
+    """argparse, with one sentence for an error instead of the usage.
+
+    Attributes:
+        default_command: Of a group of commands: (the command to run where none is named, all
+            commands of the group).
+    """
+
+    default_command: tuple[str, Collection[str]] | None = None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self.default_command is not None and args:
+            default, commands = self.default_command
+            if args[0] not in (*commands, "-h", "--help"):
+                args = [default, *args]
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
@@ -73,8 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: As typed after `decor`; by default those of this process.
 
     Returns:
-        0: it worked; 1: an audit failed; 2: bad input, explained in one sentence on standard
-        error; 130: interrupted.
+        0: it worked; 1: an audit failed, or a cause outside that may pass; 2: bad input, explained
+        in one sentence on standard error; 3: a node stopped for privacy; 4: a node finished with
+        fewer steps or with noise left; 130: interrupted.
     """
     options = parser().parse_args(arguments)
     # for commands that run themselves again in several processes
@@ -90,6 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except AuditFailed as failure:
         print(f"decor: {failure}", file=sys.stderr)
         return 1
+    except (PrivacyStop, TransientError) as problem:
+        print(f"decor: {problem}", file=sys.stderr)
+        return 3 if isinstance(problem, PrivacyStop) else 1
     except DecorError as problem:
         # bad input is the same in every process of a group, so that rank 0 alone reports it; any
         # other error may be this process's own

@@ -8,15 +8,17 @@ import errno
 import json
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Any, TextIO
 
 from decor import progress
-from decor.errors import InputError, require
+from decor.errors import DecorError, InputError, require
+from decor.text import rounded_up
 
 from . import options as opt
 from . import values
-from .terminal import INTERRUPTED, guarantee_json, write_json
+from .terminal import guarantee_json, write_json
 
 _EXAMPLE = """example:
   decor node heart.toml --identity bonn.key --data patients.csv --label diagnosis \\
@@ -63,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     require_libraries()
     from decor.federation.federation import Federation
     from decor.federation.node import Node
-    from decor.federation.operator import EventLog, run_node
+    from decor.federation.operator import EventLog, run_code, run_node
     from decor.federation.terms import Terms
     from decor.learning import own_data
     from decor.net.identity import Identity
@@ -79,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     output = Path(options.output or f"run-{name}")
     log = EventLog(name, sys.stderr if options.log is None else _open_log(Path(options.log)))
     # before the ledger is opened: a mistake here must not begin a run
-    _prepare(output, federation.digest)
+    prepare_output(output, federation.digest)
     with Ledger(path, identity.public) as ledger:
         terms, allow, listen = Terms.of(federation), options.allow, options.listen
         node = Node(terms, number, identity, task, ledger, log, allow, listen)
@@ -88,7 +90,14 @@ def run(options: argparse.Namespace) -> int:
             f"{name}: training {federation.name}", min(step, node.steps), node.steps
         )
         node.save = lambda run: run.save(output, overwrite=True)
-        result = asyncio.run(run_node(node, socket_of(path), options.metrics))
+        try:
+            result = asyncio.run(run_node(node, socket_of(path), options.metrics))
+        except DecorError:
+            raise
+        except Exception:
+            # not 1, which supervisors take for worth a restart: it may depend on the data
+            traceback.print_exc()
+            return 2
     progress.report("")
     guarantee = result.guarantee
     if options.json:
@@ -97,6 +106,7 @@ def run(options: argparse.Namespace) -> int:
                 "user": name,
                 "steps": result.steps_taken,
                 "missed": node.missed,
+                "noise_left": node.noise_left(),
                 "stopped": result.stopped,
                 **guarantee_json(guarantee),
                 "metrics": result.metrics,
@@ -109,8 +119,9 @@ def run(options: argparse.Namespace) -> int:
             if metric != "step":
                 print(f"{metric.replace('_', ' ')} on public data: {value:.4g}")
         print(f"{guarantee}\n\nwrote {output}, {path}")
-    # a run that stopped early can be resumed, like one that was interrupted
-    return INTERRUPTED if result.stopped is not None else 0
+        if (left := node.noise_left()) > 1:
+            print(f"noise left: {rounded_up(left)} x planned, which did not cancel between users")
+    return run_code(result)
 
 
 def require_libraries() -> None:
@@ -124,7 +135,7 @@ def socket_of(ledger: Path) -> Path:
     return ledger.with_name(ledger.name + ".socket")
 
 
-def _prepare(output: Path, digest: bytes) -> None:
+def prepare_output(output: Path, digest: bytes) -> None:
     """Makes the folder for the model, before any budget is spent; refuses that of another run."""
     manifest = output / "manifest.json"
     try:

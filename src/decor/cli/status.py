@@ -92,9 +92,9 @@ def _state(ledger: Path) -> dict[str, Any]:
 
 def _last_run(ledger: Path, last: Entry) -> dict[str, Any]:
     require_libraries()
-    from decor.federation.spending import cost, name_of, plan_of, promise
+    from decor.federation.spending import epsilon_of_plan, name_of, own_figure, plan_of
 
-    guarantee, steps = cost(last), plan_of(last).exposure.steps
+    own, steps = own_figure(last), plan_of(last).exposure.steps
     finished = last.ended is not None
     return {
         "federation": name_of(last),
@@ -105,9 +105,9 @@ def _last_run(ledger: Path, last: Entry) -> dict[str, Any]:
         "missed": steps - last.steps if finished else None,
         # without a message nothing is spent; with one, only the whole plan's guarantee holds
         # whatever made the run stop
-        "epsilon": (promise(last) if last.steps else guarantee).epsilon,
-        "epsilon_if_fixed": guarantee.epsilon,
-        "delta": guarantee.delta,
+        "epsilon": epsilon_of_plan(last) if last.steps else 0.0,
+        "epsilon_if_fixed": own.so_far,
+        "delta": own.delta,
         "result": _result(ledger, last.federation.hex()) if finished else None,
     }
 

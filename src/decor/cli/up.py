@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,9 @@ from .terminal import guarantee_json, write_json
 
 if TYPE_CHECKING:
     from decor.federation.federation import Federation
+    from decor.federation.process_starter import ProcessStarter
+    from decor.learning.own_data import Arrays
+    from decor.net.identity import Identity
 
 _EXAMPLE = """examples:
   decor federation new --task breast-cancer --users 8 --epsilon 10 --output trial
@@ -41,7 +44,17 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     require_libraries()
-    from decor.federation.federation import Federation
+    from decor.federation.process_starter import ProcessStarter
+
+    # first: it loads torch while the file and the data are read here, where torch is never loaded
+    with ProcessStarter() as starter:
+        _run(options, starter)
+
+
+def _run(options: argparse.Namespace, starter: ProcessStarter) -> None:
+    from decor.federation.federation import Federation, build_tasks
+    from decor.federation.local_federation import LocalFederation
+    from decor.federation.terms import Terms
 
     file = Path(options.file)
     federation = Federation.read(file)
@@ -49,21 +62,25 @@ def run(options: argparse.Namespace) -> None:
     steps, members = federation.exposure.steps, federation.members
     output = Path(options.output or file.parent / "run")
 
-    # after the options are checked: this loads torch
-    from decor.federation.local_federation import LocalFederation
-    from decor.federation.terms import Terms
-
     def on_status(nodes: list[dict[str, Any]]) -> None:
         slowest = min((each["step"] for each in nodes), default=0)
         progress.report(f"{len(nodes)} of {len(members)} users running", slowest, steps)
 
     # before any process starts: a missing key or file is one error here, and not one per user
-    identities, tasks = _keys_and_tasks(federation, file.parent)
-    terms = Terms.of(federation)
-    local = LocalFederation(terms, identities, tasks, output, crashes, _print_error, on_status)
-    runs = local.run()
+    identities, shards, test = _keys_and_data(federation, file.parent)
+    local = LocalFederation(
+        starter,
+        Terms.of(federation),
+        identities,
+        partial(build_tasks, federation, shards, test),
+        output,
+        crashes,
+        _print_error,
+        on_status,
+    )
+    runs = local.run(models=False)
     progress.report("")
-    metrics = _average_metrics(federation, tasks, runs)
+    metrics = _average_metrics(starter)
     # a user that missed steps has spent less: the guarantee for all is that of the longest run
     guarantee = max(runs, key=lambda run: run.steps_taken).guarantee
     if options.json:
@@ -113,7 +130,9 @@ def _crashes(texts: list[str], federation: Federation) -> dict[int, int]:
     return crashes
 
 
-def _keys_and_tasks(federation: Federation, folder: Path) -> tuple[list[Any], list[decor.Task]]:
+def _keys_and_data(
+    federation: Federation, folder: Path
+) -> tuple[list[Identity], list[Arrays], Arrays | None]:
     """The keys and data of all users, from where `decor federation new --task` wrote them."""
     from decor.learning import own_data
     from decor.net.identity import Identity
@@ -121,24 +140,17 @@ def _keys_and_tasks(federation: Federation, folder: Path) -> tuple[list[Any], li
     identities = [Identity.load(folder / "keys" / f"{m.name}.key") for m in federation.members]
     test = own_data.read(folder / "test.npz") if (folder / "test.npz").exists() else None
     shards = [own_data.read(folder / "data" / f"{m.name}.npz") for m in federation.members]
-    return identities, [federation.task(shard, test, user=k) for k, shard in enumerate(shards)]
+    return identities, shards, test
 
 
-def _average_metrics(
-    federation: Federation, tasks: list[decor.Task], runs: list[decor.Run]
-) -> dict[str, float]:
+def _average_metrics(starter: ProcessStarter) -> dict[str, float]:
     """Metrics of the average of all models.
 
     They are extra: if they cannot be measured, the training has still succeeded.
     """
-    from decor.federation.peers import combine
-
-    # tasks differ in their shards alone: model and test data are the federation's
-    task = replace(tasks[0], shards=[task.shards[0] for task in tasks])
-    manifest = runs[0].manifest | {"task": {"name": federation.name, "users": len(runs)}}
     try:
-        return dict(combine(task, federation.plan, runs, manifest).metrics)
-    except (decor.DecorError, RuntimeError, MemoryError) as problem:
+        return starter.average_metrics()
+    except decor.DecorError as problem:
         _print_error(
             f"all users have finished, but their average model could not be measured: {problem}"
         )

@@ -10,8 +10,8 @@ import hashlib
 import json
 import tomllib
 import warnings
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from decimal import ROUND_CEILING, Context, Decimal
 from functools import cached_property
 from pathlib import Path
@@ -58,6 +58,7 @@ _DIGITS = 6
 """Of a derived sigma, rounded up: linear algebra differs in its last digits between machines."""
 _LARGEST = 2**32 - 1024
 """Bytes of a model that fit in a frame."""
+_SIZE_UNKNOWN = "the size of the model is unknown because its code is not run"
 _USER_FIELDS = ("name", "address", "key", "records")
 _SECTIONS: dict[str, type[Privacy | Training | Model | Network]] = {
     "privacy": Privacy,
@@ -71,7 +72,8 @@ _SECTIONS: dict[str, type[Privacy | Training | Model | Network]] = {
 class Federation:
     """A federation's file, checked as a whole; from `read`, `parse`, or made from its parts.
 
-    Users are numbered in the order of the file.
+    Users are numbered in the order of the file. With `run_code` False nothing of `model.code` is
+    ever imported, and what needs the size of such a model raises; this is no field of the file.
 
     Guarantee: `plan` meets the budget, or reading it raises.
     """
@@ -82,6 +84,7 @@ class Federation:
     model: Model
     network: Network
     members: tuple[Member, ...]
+    run_code: bool = field(default=True, compare=False)
 
     def __post_init__(self) -> None:
         NAME.check("name", self.name)
@@ -97,15 +100,17 @@ class Federation:
             with locate_errors("privacy.delta: "):
                 self.budget.check_delta(self.exposure, self.topology)
         # a model given as code is measured later: here torch must not be loaded
-        if self.model.sizes is not None and self.model_bytes > _LARGEST:
-            raise InputError(
-                f"[model] has {self.parameters:,} parameters, more than the 4 GB that a message "
-                "holds; make it smaller"
-            )
+        if self.model.sizes is not None:
+            self._check_size(parameters(self.model, self.dtype))
 
     @staticmethod
-    def read(path: str | Path) -> Federation:
-        """Reads a federation's file."""
+    def read(path: str | Path, *, run_code: bool = True) -> Federation:
+        """Reads a federation's file.
+
+        Args:
+            path: The file.
+            run_code: Whether a model's code may be imported and called, later, when it is needed.
+        """
         try:
             text = Path(path).read_text(encoding="utf-8")
         except OSError as problem:
@@ -117,7 +122,7 @@ class Federation:
                 f"the federation {str(path)!r} is not a text file; give the TOML file"
             ) from None
         with locate_errors(f"the federation {str(path)!r}: "):
-            return Federation.parse(text)
+            return replace(Federation.parse(text), run_code=run_code)
 
     @staticmethod
     def parse(text: str) -> Federation:
@@ -153,11 +158,13 @@ class Federation:
     def to_tables(self) -> dict[str, Any]:
         """Every field as a plain value, defaults included; None where a field has no meaning."""
         sections = {name: asdict(getattr(self, name)) for name in _SECTIONS}
-        # older files do not have this field, and must keep their digest
+        # older files do not have these fields, and must keep their digest
         if not self.privacy.any_delta:
             del sections["privacy"]["any_delta"]
         if self.network.liars == Network.liars:
             del sections["network"]["liars"]
+        if self.model.code_sha256 is None:
+            del sections["model"]["code_sha256"]
         users = [{key: getattr(m, key) for key in _USER_FIELDS} for m in self.members]
         return {"format": FORMAT, "name": self.name, **sections, "users": users}
 
@@ -284,7 +291,18 @@ class Federation:
 
         Args:
             adversary: Against whom; by default the file's.
+
+        Raises:
+            InputError: Without `run_code`, against an adversary whose epsilon needs the size of the
+                model's code.
         """
+        if not self.is_size_known:
+            # nodes refuse a model for which the tables take more than is left of delta at the
+            # budget's epsilon (grid_of); up to there they change no epsilon
+            bound = self.plan.guarantee_on_grid(0.0, self.budget.delta, adversary)
+            if not bound.epsilon <= self.budget.epsilon:
+                raise InputError(f"epsilon against {bound.adversary} is unknown: {_SIZE_UNKNOWN}")
+            return bound
         return self.plan.guarantee_on_grid(self.grid.distance, self.budget.delta, adversary)
 
     @cached_property
@@ -328,16 +346,29 @@ class Federation:
             "the file, or have it added"
         )
 
+    @property
+    def is_size_known(self) -> bool:
+        """Whether `parameters` can be computed."""
+        return self.run_code or self.model.code is None
+
     @cached_property
     def parameters(self) -> int:
         """How many parameters are trained; loads torch only for a model given as code."""
-        return parameters(self.model, self.dtype)
+        if not self.is_size_known:
+            raise InputError(_SIZE_UNKNOWN)
+        count = parameters(self.model, self.dtype)
+        self._check_size(count)
+        return count
 
     @property
     def model_bytes(self) -> int:
         """The size of a model as it is sent."""
         # messages carry the parameters in the model's dtype, without a header of their own
-        return self.parameters * (8 if self.dtype == "float64" else 4)
+        return self.parameters * self._parameter_bytes
+
+    @property
+    def _parameter_bytes(self) -> int:
+        return 8 if self.dtype == "float64" else 4
 
     def task(
         self,
@@ -355,6 +386,8 @@ class Federation:
             test: Public test examples.
             user: The user's number; at example level its number of examples must be the file's.
         """
+        if not self.is_size_known:
+            raise InputError(f"model.code {self.model.code!r} may not be run; read it first")
         require("torch", "train", "federations that train")
         # here, not above: a file is checked without torch
         from decor.learning.task import Task
@@ -372,6 +405,13 @@ class Federation:
         if test is not None:
             test = convert_data(self.model, self.dtype, "the test data", test)
         return Task(module, loss, [own], test=test, name=self.name, test_public=True)
+
+    def _check_size(self, count: int) -> None:
+        if count * self._parameter_bytes > _LARGEST:
+            raise InputError(
+                f"[model] has {count:,} parameters, more than the 4 GB that a message holds; make "
+                "it smaller"
+            )
 
     def _check_members(self) -> None:
         if len(self.members) < 2:
@@ -413,6 +453,21 @@ class Federation:
                     f"training.batch_size {batch} is larger than users.records of "
                     f"{member.name!r}, {member.records}; lower it"
                 )
+
+
+def build_tasks(
+    federation: Federation,
+    shards: Sequence[tuple[Any, Any]],
+    test: tuple[Any, Any] | None,
+) -> list[Task]:
+    """What every user trains, where one machine has the data of all; loads torch.
+
+    Args:
+        federation: The file.
+        shards: (X, y) of each user, in the order of the file.
+        test: Public test examples, or None.
+    """
+    return [federation.task(shard, test, user=k) for k, shard in enumerate(shards)]
 
 
 def _up(sigma: float) -> float:

@@ -29,6 +29,7 @@ FAMILIES = ("ring", "path", "star", "complete", "hypercube", "torus", "grid")
 
 # names become names of files: no slash, and no dot at the beginning
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _CODE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 # printable ASCII: addresses are written to logs
 _ADDRESS = re.compile(r"[!-~]{0,255}")
@@ -304,7 +305,8 @@ class Model:
     """[model]: a built-in `kind` with its sizes, or public `code`: a function -> (module, loss).
 
     Logistic, multinomial and linear models start at fixed weights. The first weights of an MLP, and
-    what code draws from torch, follow from the seed.
+    what code draws from torch, follow from the seed. `code_sha256` is the hash of the code's source
+    (`model_code.hash_source`); a node does not run other code.
     """
 
     kind: str | None = _field(
@@ -319,6 +321,7 @@ class Model:
         help="instead of --model, a public function that returns (module, loss)",
         metavar="MODULE:FUNCTION",
     )
+    code_sha256: str | None = _field(_text("64 hexadecimal digits in lower case", _SHA256), None)
     features: int | None = _field(
         _whole(1),
         None,
@@ -358,6 +361,8 @@ class Model:
                 'give either model.kind, such as "logistic", or model.code, such as '
                 '"package.module:function"'
             )
+        if self.code is None and self.code_sha256 is not None:
+            raise InputError("model.code_sha256 applies only with model.code; drop it")
         what = self.kind or "code"
         usual = _DEFAULTS[what]
         for name in ("features", "classes", "hidden", "activation", "seed"):

@@ -7,8 +7,8 @@ from typing import Any
 
 from decor.choices import Dtype
 from decor.errors import InputError, require
-from decor.learning import own_data
 
+from . import model_code
 from .file import Model
 
 Pair = tuple[Any, Any]
@@ -25,7 +25,11 @@ def parameters(model: Model, dtype: Dtype) -> int:
 
 
 def build(model: Model, dtype: Dtype) -> Pair:
-    """A new module with the weights that all users start from, and its loss."""
+    """A new module with the weights that all users start from, and its loss.
+
+    Raises:
+        InputError: Among others, if a model's code is not the code that the file has the hash of.
+    """
     require("torch", "train", "federations that train")
     import torch
 
@@ -45,30 +49,8 @@ def build(model: Model, dtype: Dtype) -> Pair:
             module = models.mlp(*(model.sizes or ()), activation=activation, seed=seed)
             loss = losses.cross_entropy
         case _:
-            module, loss = _call_code(model.code or "", seed)
+            module, loss = model_code.call(model.code or "", model.code_sha256, seed)
     return module.to(getattr(torch, dtype)), loss
-
-
-def _call_code(name: str, seed: int) -> Pair:
-    """What the public function returns, with torch's randomness at the seed."""
-    import torch
-
-    # the file names code that all users can read; it is run on each user's machine
-    function = own_data.import_function(name, "model.code")
-    with torch.random.fork_rng(devices=[]):  # torch's own state stays as it was
-        torch.manual_seed(seed)
-        try:
-            made = function()
-        except Exception as problem:  # any error of the user's code is the user's to correct
-            raise InputError(
-                f"model.code {name!r} failed: {type(problem).__name__}: {problem}"
-            ) from problem
-    match made:
-        case (torch.nn.Module(), loss) if isinstance(made, tuple) and callable(loss):
-            return made
-    raise InputError(
-        f"model.code {name!r} must return (torch.nn.Module, loss), not {type(made).__name__}"
-    )
 
 
 def convert_data(model: Model, dtype: Dtype, what: str, shard: Pair) -> Pair:

@@ -8,6 +8,7 @@ sent again; no step is ever computed twice.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 import time
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from decor.errors import DecorError, InputError
+from decor.errors import DecorError, InputError, TransientError
 from decor.graph.gossip import Gossip
 from decor.learning.task import Task
 from decor.net.connections import Log
@@ -25,6 +26,7 @@ from decor.net.identity import Identity
 from decor.net.ledger import Ledger
 from decor.net.neighbour import Values
 from decor.net.peer import Peer, PeerConfig
+from decor.noise.stream import EDGE_SIGMA
 from decor.privacy.guarantee import Guarantee
 from decor.results.run import Run
 from decor.results.stop_reason import StopReason
@@ -112,9 +114,12 @@ class Node:
         self.step = 0
         # steps that the others took without this user
         self.missed = 0
-        self.run, new = open_run(self.ledger, terms, self.allowance)
+        self.run, new = open_run(self.ledger, terms, self.number, self.allowance)
         if new:
             self.log("new run in the ledger", ledger=self.ledger.path)
+        final = self.ledger.final_model(self.run)
+        if final is not None:
+            self.step, self.model = self.steps + 1, self._vector(final)
         self.peer: Peer | None = None
         # where a step that was interrupted goes on: its round, and the model of the round before
         self._round = 0
@@ -146,30 +151,40 @@ class Node:
             config, self.ledger, self.run, self.log, self._check_values, listen, **more
         ) as peer:
             self.peer = peer
+            if self.step > self.steps:
+                return await self._end(peer)
             self._recover(peer)
             # with all messages made, any neighbour will do for the last rounds
             all_made = self.ledger.next_step(self.run) == self.steps
             needed = 0 if all_made else config.quorum_count
             if not await peer.wait_for_neighbours(terms.patience, needed):
-                raise DecorError(
+                raise TransientError(
                     "all messages of this user are made, and no neighbour came for the last rounds "
                     f"in {terms.patience:g} s: the others have finished, or cannot be reached. "
-                    "Start again to try once more, or take the model from one of them"
+                    "Start again to try once more, or use decor fetch"
                 )
             await peer.wait_for_progress()
             while self.step <= self.steps:
                 if not self._catch_up(peer):
                     await self._take_step(peer)
-            # neighbours that connect now get the final model
-            peer.begin(self.step, _bytes(self.model))
             # in the ledger, which is known to be writable: no full disk or crash loses the model
             self.ledger.end(self.run, "finished", _bytes(self.model))
             self.log("finished", steps=self.messages, epsilon=rounded_up(self.guarantee().epsilon))
-            self.save(self.outcome())
-            await peer.finish(self.serve)
-            # the neighbours' last tags have come meanwhile
-            outcome = self.outcome()
-            self.save(outcome)
+            return await self._end(peer)
+
+    async def _end(self, peer: Peer) -> Run:
+        """Saves the final model, and gives it to neighbours that were away."""
+        # neighbours that connect now get the final model
+        peer.begin(self.step, _bytes(self.model))
+        self.save(self.outcome())
+        await peer.finish(self.serve)
+        # the neighbours' last tags have come meanwhile
+        outcome = self.outcome()
+        self.save(outcome)
+        if (left := self.noise_left()) > 1:
+            counts = {n: len(steps) for n, steps in peer.steps_left_over().items() if steps}
+            named = ", ".join(f"{self.terms.members[n].name} {c}" for n, c in counts.items())
+            self.log("noise left", times_planned=rounded_up(left), steps=named)
         return outcome
 
     @property
@@ -189,6 +204,23 @@ class Node:
             self._spent = self.terms.guarantee_after(messages)
         return self._spent
 
+    def noise_left(self) -> float:
+        """Noise in the average of all models over the planned noise, by this user's edges alone.
+
+        1 if the noise of all its edges cancels. An edge and step counts as left unless both ends
+        are known to have drawn the same; the step under way does not count yet.
+        """
+        if self.peer is None:
+            return 1.0
+        plan, rates = self.terms.plan, self.rates
+        planned = plan.topology.users * plan.sigma_cdp**2 * float(np.sum(rates**2))
+        left = 0.0
+        for number, steps in self.peer.steps_left_over().items():
+            edge = self.terms.grid.unit * self.multiples[number] * EDGE_SIGMA
+            over = [step for step in steps if step < self.step]
+            left += edge**2 * float(np.sum(rates[over] ** 2))
+        return math.sqrt(1.0 + left / planned)
+
     def outcome(self) -> Run:
         """The run as far as it has come."""
         terms, messages = self.terms, self.messages
@@ -206,6 +238,7 @@ class Node:
             noise={"kind": "grid", "distance": terms.grid.distance},
             federation=terms.digest.hex(),
             steps_missed=self.missed,
+            noise_left=self.noise_left(),
         )
         unfinished = StopReason(f"stopped after step {self.step} of {self.steps}", "unfinished")
         # private test data stay unmeasured: a metric would reveal something of them
@@ -233,6 +266,7 @@ class Node:
             "messages": self.messages,
             "missed": self.missed,
             "late": peer.late if peer is not None else 0,
+            "noise_left": self.noise_left(),
             "epsilon": guarantee.epsilon,
             "epsilon_if_fixed": self.cost_so_far().epsilon,
             "delta": guarantee.delta,
@@ -311,7 +345,8 @@ class Node:
             message, tags = await self._make_message(step, keys)
             # from here on these bytes are the step's message, for ever; nothing of them has left
             # yet
-            peer.record(step, _bytes(message), tags)
+            velocity = None if self.velocity is None else _bytes(self.velocity)
+            peer.record(step, _bytes(message), tags, velocity)
             self.model = message
         gossip = self.terms.recipe.gossip if step < self.steps else self.terms.recipe.final_gossip
         if await self._gossip(peer, gossip):
@@ -385,14 +420,13 @@ class Node:
 
     def _save_round(self, round_: int, now: Vector, before: Vector) -> None:
         """Saves what a restart in this round needs, if the ledger does not hold it already."""
-        is_message = round_ == 0 and self.step < self.steps
-        if is_message and self.velocity is None:
+        if round_ == 0 and self.step < self.steps:  # the message, with its momentum
             return
         self.ledger.save_round(
             self.run,
             self.step,
             round_,
-            None if is_message else _bytes(now),
+            _bytes(now),
             _bytes(before) if round_ > 0 else None,
             None if self.velocity is None else _bytes(self.velocity),
         )

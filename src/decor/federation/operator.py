@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import signal
 import time
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-from decor.errors import DecorError
+from decor.errors import DecorError, PrivacyStop, TransientError
 from decor.net import status
+from decor.net.accepting import Throttle
 from decor.results.run import Run
 
 from .node import Node
 
 _MMAP_THRESHOLD = -3
 """M_MMAP_THRESHOLD of glibc's malloc.h."""
+_EVENTS = dict.fromkeys(
+    ("socket.send() raised exception.", "SSL connection is closed"),
+    "wrote to a connection that had ended",
+)
+"""Messages of asyncio that an operator may see, in our words."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -45,9 +53,87 @@ def _quote(value: object) -> str:
     return text if text and not set(text) & set(' "=') else '"' + text.replace('"', "'") + '"'
 
 
-def error_text(problem: Exception) -> str:
+INCOMPLETE = 4
+"""Exit code: done, with fewer steps than planned or with noise left."""
+
+
+def run_code(run: Run) -> int:
+    """The exit code of a node that has ended with this run."""
+    # 130 as shells report SIGINT; it can be started again
+    if run.stopped is not None:
+        return 130
+    manifest = run.manifest
+    incomplete = manifest.get("steps_missed") or manifest.get("noise_left", 1.0) > 1.0
+    return INCOMPLETE if incomplete else 0
+
+
+def error_code(problem: BaseException) -> int:
+    """The exit code of a node that could not go on.
+
+    1: a cause outside that may pass, worth a restart. 3: stopped for privacy. 2: anything else, a
+    person must look; also an unknown exception, which may depend on the data.
+    """
+    if isinstance(problem, PrivacyStop):
+        return 3
+    return 1 if isinstance(problem, TransientError) else 2
+
+
+def error_text(problem: BaseException) -> str:
     """Our own message; of any other exception only its type: its message might repeat data."""
     return str(problem) if isinstance(problem, DecorError) else type(problem).__name__
+
+
+class _AsyncioLog(logging.Handler):
+    """asyncio's messages as events of a node's log: what they are, never what they say.
+
+    They may quote anything: the representation of a callback and its arguments, or the message of
+    an exception that repeats data.
+    """
+
+    def __init__(self, log: Callable[..., None]) -> None:
+        super().__init__(logging.WARNING)
+        # a connection that is reset while much is written gives one message for each piece
+        self._log = Throttle(log)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        problem = record.exc_info[1] if record.exc_info else None
+        self._write(_EVENTS.get(str(record.msg), "asyncio reported a problem"), problem, record)
+
+    def on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """As of `loop.set_exception_handler`: exceptions that nothing has handled."""
+        del loop
+        self._write("an error that nothing handled", context.get("exception"))
+
+    def _write(
+        self,
+        event: str,
+        problem: BaseException | None,
+        record: logging.LogRecord | None = None,
+    ) -> None:
+        facts = {} if problem is None else {"why": error_text(problem)}
+        # where in asyncio, for a report of a bug: a place in its code is no data
+        place = {} if record is None else {"place": f"{record.module}.{record.funcName}"}
+        self._log(event, **facts, **place)
+
+
+@contextmanager
+def asyncio_messages_to(log: Callable[..., None]) -> Iterator[None]:
+    """Meanwhile asyncio's own messages are events of `log`; within a running loop.
+
+    Args:
+        log: As `EventLog`.
+
+    Guarantee: nothing of a message but our own words, and of an exception its type, is written.
+    """
+    handler, logger = _AsyncioLog(log), logging.getLogger("asyncio")
+    # not taken back: what goes wrong while the loop is closed is no traceback either
+    asyncio.get_running_loop().set_exception_handler(handler.on_exception)
+    others, propagate = logger.handlers, logger.propagate
+    logger.handlers, logger.propagate = [handler], False
+    try:
+        yield
+    finally:
+        logger.handlers, logger.propagate = others, propagate
 
 
 def return_freed_memory() -> None:
@@ -70,10 +156,11 @@ async def run_node(node: Node, socket: Path | None, metrics: int | None) -> Run:
     return_freed_memory()
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
+        stack.enter_context(asyncio_messages_to(node.log))
         if socket is not None:
-            await stack.enter_async_context(status.serve_socket(socket, node.status))
+            await stack.enter_async_context(status.serve_socket(socket, node.status, node.log))
         if metrics is not None:
-            await stack.enter_async_context(status.serve_metrics(metrics, node.status))
+            await stack.enter_async_context(status.serve_metrics(metrics, node.status, node.log))
         work = asyncio.create_task(node.train())
         for number in _SIGNALS:
             # cancelling ends the connections in good order

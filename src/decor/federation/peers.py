@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from decor.training.validation import check
 
 from .federation import Member
 from .local_federation import LocalFederation
+from .process_starter import ProcessStarter
 from .terms import Terms
 
 
@@ -123,22 +125,26 @@ class Peers:
             raise InputError(
                 "peers have no server, so they cannot run central DP; use Vectorised()"
             )
-        # fresh keys: this federation lives as long as the run
-        identities = [Identity.new() for _ in range(task.users)]
-        terms = self.terms(task, setting, recipe, identities, plan.budget.delta)
 
         def report(statuses: list[dict[str, Any]]) -> None:
             slowest = min((status["step"] for status in statuses), default=0)
             what = f"{task.users} peers training {task.name}"
             progress.report(what, slowest, plan.exposure.steps)
 
-        # a folder of our own is removed after the run
         with ExitStack() as stack:
+            # first: it loads torch meanwhile
+            starter = stack.enter_context(ProcessStarter())
+            # fresh keys: this federation lives as long as the run
+            identities = [Identity.new() for _ in range(task.users)]
+            terms = self.terms(task, setting, recipe, identities, plan.budget.delta)
+            # a folder of our own is removed after the run
             folder = Path(
                 self.folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="decor-"))
             )
-            tasks = split_by_user(task)
-            runs = LocalFederation(terms, identities, tasks, folder, on_status=report).run()
+            tasks = partial(split_by_user, task)
+            runs = LocalFederation(
+                starter, terms, identities, tasks, folder, on_status=report
+            ).run()
         engine = {
             "name": "peers",
             "dtype": self.dtype,

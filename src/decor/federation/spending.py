@@ -1,118 +1,304 @@
-"""What a user's data has spent over all runs in its ledger, and whether another run may begin."""
+"""What a user's data has spent over all runs in its ledger, and whether another run may begin.
+
+A figure answers one question (`privacy.composition`): what is protected, and against whom.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
-from decor.errors import InputError, LedgerError
+from decor.errors import InputError, LedgerError, PrivacyStop
 from decor.net.ledger import Entry, Ledger
-from decor.privacy.guarantee import Guarantee
+from decor.privacy.budget import ACCOUNTED
+from decor.privacy.composition import PastRun, Question, compose
 from decor.privacy.plan import NoisePlan
 from decor.text import rounded_up
+from decor.training.release_grid import grid_of
 
 from .terms import Terms
 
+_MOST_PARAMETERS = 2**30
+"""A message of at most 4 GB holds no more; for ledgers that do not say what the tables add."""
+_PRINTED = 1 + 1e-9
+"""A total that exceeds its printed value by rounding alone is that value: see `rounded_up`."""
 
-def ledger_terms(terms: Terms) -> str:
-    """What the ledger stores of a run, as JSON: enough to account for its messages for ever."""
+
+@dataclass(frozen=True)
+class Limit:
+    """A promise: all runs together, with those that may still go on, stay within it.
+
+    Attributes:
+        question: What is protected, and against whom.
+        epsilon: The most epsilon of all runs together.
+        delta: Failure probability of all runs together.
+    """
+
+    question: Question
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon < math.inf:
+            raise InputError(
+                "--allow must be a number above 0, the most that all runs together may spend, "
+                f"not {self.epsilon!r}"
+            )
+        if not 0 < self.delta < 1:
+            raise InputError(
+                f"the delta of a limit must lie between 0 and 1, not {self.delta!r}; the "
+                "federation's delta is usual"
+            )
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What runs cost together, for one question.
+
+    Attributes:
+        question: What is protected, and against whom.
+        delta: Failure probability of all runs together.
+        promised: Epsilon with the whole plan of each run that has not ended: limits are about this.
+        so_far: Epsilon of the messages made, if their number was fixed in advance; no promise. At
+            example level a run that has begun counts as a whole.
+    """
+
+    question: Question
+    delta: float
+    promised: float
+    so_far: float
+
+
+def ledger_terms(terms: Terms, number: int) -> str:
+    """What the ledger stores of a run, as JSON: enough to account for its messages for ever.
+
+    Args:
+        terms: Of the federation.
+        number: This user, in the order of the federation's file.
+    """
     return json.dumps(
-        {"name": terms.name, "delta": terms.delta, "plan": json.loads(terms.plan.to_json())}
+        {
+            "name": terms.name,
+            "delta": terms.delta,
+            "plan": json.loads(terms.plan.to_json()),
+            "number": number,
+            "distance": terms.grid.distance,
+        }
     )
 
 
 def name_of(entry: Entry) -> str:
     """The name of a run's federation."""
-    return str(_read(entry)[0])
+    return _terms_of(entry).name
 
 
 def plan_of(entry: Entry) -> NoisePlan:
     """The plan of a run."""
-    return _read(entry)[2]
+    return _terms_of(entry).plan
 
 
-def cost(entry: Entry) -> Guarantee:
-    """What one run counts for in the ledger.
+def delta_of(entry: Entry) -> float:
+    """The failure probability that a run's federation has promised."""
+    return _terms_of(entry).delta
 
-    At user level only messages that were sent count, under the limit that was fixed before: the
-    rest may be spent later. At example level a run that has begun counts as a whole.
+
+def past_run(entry: Entry, whole_plan: bool | None = None) -> PastRun:
+    """A run of the ledger as the composition takes it.
+
+    Args:
+        entry: The run.
+        whole_plan: Whether all steps of its plan count; None: unless the run has ended.
     """
-    _, delta, plan = _read(entry)
-    whole = plan.exposure.unit == "example" and entry.steps > 0
-    return plan.guarantee_on_grid(0.0, delta, steps=None if whole else entry.steps)
+    terms = _terms_of(entry)
+    reserved = entry.ended is None if whole_plan is None else whole_plan
+    return PastRun(terms.plan, terms.number, entry.steps, entry.repeated, reserved, terms.distance)
 
 
-def promise(entry: Entry) -> Guarantee:
-    """What a run promised, which holds however early it stopped."""
-    _, delta, plan = _read(entry)
-    return plan.guarantee_on_grid(0.0, delta)
+def figure(entries: Iterable[Entry], question: Question, delta: float) -> Figure:
+    """What runs of a ledger cost together.
 
+    Args:
+        entries: The runs.
+        question: What is protected, and against whom.
+        delta: Failure probability of all of them together.
 
-def total_cost(entries: list[Entry]) -> tuple[float, float]:
-    """(epsilon, delta) of all runs together: both add up, whatever the runs were.
-
-    Guarantee: an upper bound of what an adversary learns from the messages of all runs, if in each
-    run it is the adversary of that run's plan.
+    Guarantee: as of `composition.compose`.
     """
-    # a run without messages has cost nothing
-    each = [cost(entry) for entry in entries if entry.steps]
-    return sum(g.epsilon for g in each), sum(g.delta for g in each)
+    entries = list(entries)
+    promised = compose([past_run(entry) for entry in entries], question, delta)
+    so_far = compose([past_run(entry, whole_plan=False) for entry in entries], question, delta)
+    return Figure(question, delta, promised, so_far)
 
 
-def open_run(ledger: Ledger, terms: Terms, allowance: float | None) -> tuple[int, bool]:
+def own_figure(entry: Entry) -> Figure:
+    """What one run costs, for the question and the delta of its own plan."""
+    return figure([entry], Question.of(plan_of(entry)), delta_of(entry))
+
+
+def epsilon_of_plan(entry: Entry) -> float:
+    """Epsilon of a run's whole plan, which holds whatever made the run stop."""
+    question = Question.of(plan_of(entry))
+    return compose([past_run(entry, whole_plan=True)], question, delta_of(entry))
+
+
+def figures(entries: Sequence[Entry], delta: float | None = None) -> list[Figure]:
+    """What all runs cost together, for every question that a plan among them answers.
+
+    Questions about a user come first: they are answered whatever the plans protect.
+
+    Args:
+        entries: The runs.
+        delta: Failure probability of all of them together; by default the largest of a run.
+    """
+    if not entries:
+        return []
+    own = [Question.of(plan_of(entry)) for entry in entries]
+    kinds: dict[tuple[str, str], None] = {("user", "replace"): None}
+    kinds |= dict.fromkeys(sorted((q.unit, q.relation) for q in own if q.unit == "example"))
+    known = {question.colluders for question in own}
+    colluders: list[int | None] = [*sorted(q for q in known if q is not None)]
+    colluders += [None] if None in known else []
+    at = max(map(delta_of, entries)) if delta is None else delta
+    questions = [Question(u, r, q) for u, r in kinds for q in colluders]  # type: ignore[arg-type]
+    return [figure(entries, question, at) for question in questions]
+
+
+def open_run(
+    ledger: Ledger,
+    terms: Terms,
+    number: int,
+    allowance: float | None = None,
+    allowed_delta: float | None = None,
+    limits: Sequence[Limit] = (),
+) -> tuple[int, bool]:
     """Continues the federation's run in the ledger, or begins it.
 
     Args:
         ledger: The user's ledger.
         terms: Of the federation.
-        allowance: The most epsilon that all runs together may spend; None: this plan's budget.
+        number: This user, in the order of the federation's file.
+        allowance: The most epsilon that all runs together may spend, for the question of this plan;
+            None: the ledger's limit, or this plan's budget.
+        allowed_delta: The delta of that; None: the federation's.
+        limits: Further promises, which may be about other questions.
 
     Returns:
         The run's number, and whether it is new.
 
     Raises:
-        InputError: The run has finished, or the allowance does not suffice.
+        PrivacyStop: The run has ended, or a limit does not allow its whole plan.
     """
     entries = ledger.entries()
     # one run per federation: the digest is of the file and its noise
     own = next((entry for entry in entries if entry.federation == terms.digest), None)
     # a second run of the same file would spend the budget twice
     if own is not None and own.ended is not None:
-        raise InputError(
+        # its model is still there, for this user's folder and for neighbours
+        if ledger.final_model(own.run) is not None:
+            return own.run, False
+        if own.repeated:
+            raise PrivacyStop(f"this user's run of {terms.name} has ended for good: {own.why}")
+        raise PrivacyStop(
             f"this user has taken part in {terms.name} to the end ({own.steps} messages, epsilon "
-            f"{rounded_up(cost(own).epsilon)}): its budget is spent. Another run needs another "
-            "federation file, which all users agree on"
+            f"{rounded_up(own_figure(own).so_far)}): its budget is spent. Another run needs "
+            "another federation file, which all users agree on"
         )
-    budget = terms.plan.budget
-    if budget is not None:
-        before, _ = total_cost([entry for entry in entries if entry is not own])
-        allowed = budget.epsilon if allowance is None else allowance
-        if not (0 < allowed < math.inf):
-            raise InputError(
-                "--allow must be a number above 0, the most that all runs together may spend, "
-                f"not {allowed!r}"
-            )
-        # the whole budget of this run, not its cost so far: it may be spent from here on
-        if not before + budget.epsilon <= allowed:
-            raise InputError(
-                f"the data behind this ledger has spent epsilon {rounded_up(before)} in other "
-                f"runs, and {terms.name} costs up to {budget.epsilon:g}: together above "
-                f"{allowed:g}. See decor ledger; the person responsible for the data can allow it "
-                f"with --allow {rounded_up(before + budget.epsilon)}"
-            )
+    budget, facts, question = terms.plan.budget, ledger.facts, Question.of(terms.plan)
+    if facts.allow is not None:
+        # what the ledger's owner has promised, whatever a node is started with
+        delta = terms.delta if facts.allow_delta is None else facts.allow_delta
+        limits = [Limit(question, facts.allow, delta), *limits]
+    elif allowance is None and budget is not None:
+        allowance = budget.epsilon
+    if allowance is not None:
+        delta = terms.delta if allowed_delta is None else allowed_delta
+        limits = [Limit(question, allowance, delta), *limits]
+    others = [entry for entry in entries if entry is not own]
+    # the whole plan, not its cost so far: it may be spent from here on
+    steps, repeated = (0, 0) if own is None else (own.steps, own.repeated)
+    new = PastRun(terms.plan, number, steps, repeated, True, terms.grid.distance)
+    for limit in limits:
+        _check(limit, others, new, terms.name)
     if own is not None:
         return own.run, False
-    return ledger.begin(terms.digest, ledger_terms(terms)), True
+    return ledger.begin(terms.digest, ledger_terms(terms, number)), True
 
 
-def _read(entry: Entry) -> tuple[str, float, NoisePlan]:
-    """(name, delta, plan) of a run."""
+def _check(limit: Limit, others: Sequence[Entry], new: PastRun, name: str) -> None:
+    """Raises unless all runs together are within the limit, with the whole plan of the new one."""
+    before = [past_run(entry) for entry in others]
+    question, delta = limit.question, limit.delta
+    together = compose([*before, new], question, delta)
+    if together <= limit.epsilon * _PRINTED:
+        return
+    spent = rounded_up(compose(before, question, delta))
+    unit = "all data of one user" if question.unit == "user" else "one example"
+    kind = f"delta {rounded_up(delta)}, {unit}, against {question.adversary}"
+    unfinished = [name_of(entry) for entry in others if entry.ended is None]
+    reserved = f" (with the whole plan of {', '.join(unfinished)})" if unfinished else ""
+    way_out = "no --allow suffices for this question"
+    if math.isfinite(together):
+        way_out = (
+            f"the person responsible for the data can allow it with --allow {rounded_up(together)}"
+        )
+    raise PrivacyStop(
+        f"the data behind this ledger has spent epsilon {spent} in other "
+        f"runs{reserved}, and with {name} it comes to {rounded_up(together)}: above "
+        f"{limit.epsilon:g} ({kind}). See decor ledger show; {way_out}"
+    )
+
+
+@dataclass(frozen=True)
+class _StoredTerms:
+    name: str
+    delta: float
+    plan: NoisePlan
+    number: int | None
+    distance: float
+
+
+def _terms_of(entry: Entry) -> _StoredTerms:
     try:
-        held = json.loads(entry.plan)
-        return held["name"], held["delta"], NoisePlan.from_json(json.dumps(held["plan"]))
+        return _read(entry.plan)
     except (ValueError, KeyError, TypeError) as problem:
         # an error, not a run without cost
         raise LedgerError(
             f"run {entry.run} of the ledger has terms that cannot be read ({problem}); is it "
             "damaged?"
         ) from None
+
+
+@lru_cache(maxsize=256)
+def _read(text: str) -> _StoredTerms:
+    held = json.loads(text)
+    plan = NoisePlan.from_json(json.dumps(held["plan"]))
+    # ledgers of earlier versions have neither: the worst user, and the most that tables can add
+    number, distance = held.get("number"), held.get("distance")
+    if distance is None:
+        distance = _largest_distance(plan)
+    stored = _StoredTerms(str(held["name"]), float(held["delta"]), plan, number, float(distance))
+    PastRun(plan, stored.number, distance=stored.distance)  # validates both
+    return stored
+
+
+def _largest_distance(plan: NoisePlan) -> float:
+    """The most that noise tables add to a run of this plan, whatever the size of its model."""
+    low, high = 0, _MOST_PARAMETERS + 1
+    distance = -1.0
+    # a grid grows with the model until it is refused, and nodes have refused it then too
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            low, distance = middle, grid_of(plan, middle).distance
+        except InputError:
+            high = middle
+    if distance >= 0:
+        return distance
+    if plan.budget is None:
+        return 1.0
+    # what was checked before such a run began
+    share = (1 - ACCOUNTED) * plan.budget.delta * _PRINTED
+    return share / (1 + math.exp(min(plan.budget.epsilon, 700.0)))

@@ -16,14 +16,18 @@ from typing import Any
 from decor.errors import RemoteProtocolError
 
 from . import transport
+from .accepting import READ_BYTES, Acceptor, Throttle
+from .accepting import Log as Log
 from .identity import Identity
 from .messages import Alive
-from .neighbour import CLOSING_SECONDS, LONGEST_QUARANTINE, Connection, Link, Neighbour
+from .neighbour import CLOSING_SECONDS, Connection, Link, Neighbour
+from .rate_limit import RateLimit
 from .session import Agreed, Ended, Event, Session
 
-Log = Callable[..., None]
-"""log(event, **facts): one line for people and programs; never a secret, never data."""
-
+CALLS, CALLS_PER_SECOND = 10, 0.5
+"""Connections of one neighbour that come as far as a greeting, at once and per second."""
+LONGEST_QUARANTINE = 300.0
+"""Seconds for which a neighbour that broke the rules is not talked to, at most; it grows."""
 OPENING_SECONDS = 15.0
 """From the TLS handshake to a common secret; a connection that takes longer is closed."""
 UNIDENTIFIED = 32
@@ -75,9 +79,8 @@ class Connections:
         self._failure: BaseException | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections: set[Connection] = set()
-        self._unidentified: dict[asyncio.Task[None], None] = {}
-        self._refusals = 0
-        self._next_refusal_line = 0.0
+        # strangers must not fill the log
+        self._log_refusal = Throttle(log, STRANGERS_SECONDS)
 
     def open(self) -> None:
         """Starts to dial and to accept."""
@@ -87,10 +90,19 @@ class Connections:
         now = time.monotonic()
         for link in self._links.values():
             link.conn.down_since = now
+            link.conn.calls = RateLimit(CALLS, CALLS_PER_SECOND)
             if link.neighbour.dials:
                 self._spawn(self._keep_dialling(link))
         if self._listener is not None:
-            self._spawn(self._accept(self._listener))
+            self._acceptor = Acceptor(
+                self._listener,
+                UNIDENTIFIED,
+                self._serve,
+                self._spawn,
+                self._log_refusal,
+                "the peers' port",
+            )
+            self._spawn(self._acceptor.run())
         self._spawn(self._send_alive())
 
     async def close(self) -> None:
@@ -151,57 +163,15 @@ class Connections:
 
     # incoming connections
 
-    async def _accept(self, listener: socket.socket) -> None:
-        # not loop.sock_accept: it prints a traceback if a client connects while it is cancelled
-        loop, descriptor, ready = asyncio.get_running_loop(), listener.fileno(), asyncio.Event()
-        loop.add_reader(descriptor, ready.set)
-        try:
-            while True:
-                await ready.wait()
-                ready.clear()
-                await self._accept_one(listener)
-        finally:
-            loop.remove_reader(descriptor)
-
-    async def _accept_one(self, listener: socket.socket) -> None:
-        try:
-            accepted, _ = listener.accept()
-        except (BlockingIOError, InterruptedError):  # the client has gone again
-            return
-        except OSError as problem:  # too many open files, say: existing connections go on
-            self._log_refusal(transport.reason(problem))
-            await asyncio.sleep(FIRST_WAIT)
-            return
-        accepted.setblocking(False)
-        # the oldest goes: a neighbour's handshake takes a moment, and idle strangers must not
-        # keep neighbours out
-        if len(self._unidentified) >= UNIDENTIFIED:
-            oldest = next(iter(self._unidentified))
-            del self._unidentified[oldest]
-            oldest.cancel()
-            self._log_refusal("too many at a time")
-        self._unidentified[self._spawn(self._serve(accepted))] = None
-        await asyncio.sleep(0)
-
     async def _serve(self, accepted: socket.socket) -> None:
-        own = asyncio.current_task()
-        assert own is not None
         try:
             reader, writer = await transport.accept_tls(accepted, self._server_tls)
             link = self._links[transport.identify(writer, self._numbers)]
-            self._unidentified.pop(own, None)
+            self._acceptor.release(asyncio.current_task())
             await self._run_connection(link, reader, writer)
         except _FAILURES as problem:
-            self._log_refusal(transport.reason(problem))
-        finally:
-            self._unidentified.pop(own, None)
-
-    def _log_refusal(self, reason: str) -> None:
-        """Writes one line for many strangers: they must not fill the log."""
-        self._refusals += 1
-        if time.monotonic() >= self._next_refusal_line:
-            self._log("stranger refused", why=reason, so_far=self._refusals)
-            self._next_refusal_line = time.monotonic() + STRANGERS_SECONDS
+            event, why = transport.refusal(problem)
+            self._log_refusal(event, why=why)
 
     # outgoing connections
 
@@ -252,7 +222,7 @@ class Connections:
         reason = "hung up"
         try:
             async with asyncio.timeout(OPENING_SECONDS) as opening:
-                while data := await reader.read(transport.READ_BYTES):
+                while data := await reader.read(READ_BYTES):
                     for event in connection.session.receive(data):
                         # each event may end this connection, or a newer one may replace it
                         if is_current():
@@ -267,8 +237,9 @@ class Connections:
             reason = str(problem).removeprefix(f"{link.neighbour.name} ")
             # a user that takes part and breaks the rules would cost a timeout each time it is back
             if is_current() and link.is_open:
-                conn.quarantined_until = time.monotonic() + conn.quarantine
-                conn.quarantine = min(2 * conn.quarantine, LONGEST_QUARANTINE)
+                seconds = min(conn.quarantine, LONGEST_QUARANTINE)
+                conn.quarantined_until = time.monotonic() + seconds
+                conn.quarantine = 2 * seconds
         except TimeoutError:
             reason = f"did not agree on a secret within {OPENING_SECONDS:g} s"
         except OSError as problem:

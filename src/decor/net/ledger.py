@@ -406,6 +406,7 @@ class Ledger:
         tags: bytes = b"",
         receipts: Iterable[Receipt] = (),
         cancelled: Mapping[int, bytes] | None = None,
+        velocity: bytes | memoryview | None = None,
     ) -> bytes:
         """Stores a step's message; returns its digest when it cannot be lost any more.
 
@@ -419,6 +420,7 @@ class Ledger:
             tags: Tags of the edges' noise, `TAG_BYTES` for each neighbour.
             receipts: The newest receipts of other users.
             cancelled: Step -> one byte for each neighbour: 1 if the edge's noise cancels.
+            velocity: The momentum after this step; see `RoundState`.
         """
         digest = hashlib.sha256(message).digest()
         with self._translate_errors(), self._transaction():
@@ -434,6 +436,8 @@ class Ledger:
                 (run, step, digest, time.time(), keys, tags),
             )
             self._store_bytes(run, step, message)
+            if velocity is not None:
+                self._store_round((run, step, 0, None, None, velocity))
             self._store_news(run, receipts, cancelled)
         return digest
 
@@ -495,14 +499,7 @@ class Ledger:
             self._db.execute("PRAGMA synchronous = NORMAL")
             try:
                 with self._transaction():
-                    # the step before is kept: its last round may not have reached everyone
-                    self._db.execute(
-                        "DELETE FROM rounds WHERE run = ? AND step < ?", (run, step - 1)
-                    )
-                    self._db.execute(
-                        "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?)",
-                        (run, step, round_, now, before, velocity),
-                    )
+                    self._store_round((run, step, round_, now, before, velocity))
             finally:
                 self._db.execute("PRAGMA synchronous = FULL")
 
@@ -595,6 +592,11 @@ class Ledger:
                 [(flags, run, step) for step, flags in cancelled.items()],
             )
 
+    def _store_round(self, row: tuple[int, int, int, Any, Any, Any]) -> None:
+        # the step before is kept: its last round may not have reached everyone
+        self._db.execute("DELETE FROM rounds WHERE run = ? AND step < ?", (row[0], row[1] - 1))
+        self._db.execute("INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?)", row)
+
     def _store_bytes(self, run: int, step: int, message: bytes | memoryview) -> None:
         slot = KEPT * run + step % KEPT
         self._db.execute("INSERT OR REPLACE INTO slots VALUES (?, ?, ?)", (slot, run, step))
@@ -655,7 +657,8 @@ class _Lock:
         except OSError as problem:
             self.release()
             raise LedgerError(
-                f"the ledger {str(path)!r} cannot be used: {problem.strerror} ({lock.name})"
+                f"the ledger {str(path)!r} cannot be used: {problem.strerror} ({lock.name}); "
+                "nothing is sent before it can be written"
             ) from None
 
     def release(self) -> None:

@@ -22,10 +22,8 @@ CLOSING_SECONDS = 1.0
 """How long a connection that ends may take to send its last bytes."""
 HELD = 3
 """Models of one neighbour that are kept until they are used."""
-_CALLS, _CALLS_PER_SECOND = 10, 0.5
-"""Connections of one neighbour that agree on a secret, at once and per second."""
-FIRST_QUARANTINE, LONGEST_QUARANTINE = 2.0, 300.0
-"""Seconds for which a neighbour that broke the rules is not talked to: each time twice as long."""
+FIRST_QUARANTINE = 2.0
+"""Seconds for which a neighbour that broke the rules is not talked to the first time."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +146,8 @@ class ConnectionState:
     """How often it has been open."""
     down_since: float = 0.0
     problem: str = "has not been reached yet"
-    calls: RateLimit = field(default_factory=lambda: RateLimit(_CALLS, _CALLS_PER_SECOND))
+    calls: RateLimit = field(default_factory=lambda: RateLimit(math.inf, 0))
+    """How many connections it may make."""
     quarantine: float = FIRST_QUARANTINE
     """Seconds of the next one."""
     quarantined_until: float = 0.0

@@ -237,13 +237,16 @@ class Peer:
         self._connections.raise_failure()
         return {number: link.keys.take(step, draw) for number, link in self.links.items()}
 
-    def record(self, step: int, message: Values, tags: Mapping[int, bytes]) -> None:
+    def record(
+        self, step: int, message: Values, tags: Mapping[int, bytes], velocity: Values | None
+    ) -> None:
         """Writes a step's message to the ledger, and signs it; it may be sent from now on.
 
         Args:
             step: The step whose keys were taken last.
             message: The message.
             tags: The tag of each edge's noise, by neighbour.
+            velocity: The momentum after this step, if there is any.
         """
         # a receipt that came meanwhile may say that this ledger is an old one
         self._connections.raise_failure()
@@ -258,6 +261,7 @@ class Peer:
             b"".join(tags[number] for number in self.links),
             self._receipts.take_unsaved(),
             self._take_unsaved_steps(),
+            velocity,
         )
         self._receipts.sign(step, digest)
         self.next_step = step + 1
@@ -288,15 +292,15 @@ class Peer:
         """
         self._connections.raise_failure()
         self._at = step, round_
-        # kept for neighbours that connect during the round, or the next; after a restart it is
-        # there already
+        # after a restart every connection has been sent it already
         if (step, round_) not in [(each[0], each[1]) for each in self._sent]:
+            # kept for neighbours that connect during the round, or the next
             self._sent.append((step, round_, values))
-        for link in self.links.values():
-            if link.is_open:
-                self._send(link, step, round_, values)
-                if round_ == 0 and step in link.tags.own:
-                    self._send_tag(link, step)
+            for link in self.links.values():
+                if link.is_open:
+                    self._send(link, step, round_, values)
+                    if round_ == 0 and step in link.tags.own:
+                        self._send_tag(link, step)
         # a user that always finds all models here must still let its tasks read and write
         await asyncio.sleep(0)
         until = time.monotonic() + self.config.timeout

@@ -13,21 +13,23 @@ import os
 import random
 import socket
 import ssl
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from decor.errors import InputError, RemoteProtocolError
+from decor.errors import InputError, RemoteProtocolError, TransientError
 
+from .accepting import READ_BYTES, Streams, open_streams
 from .identity import Identity, certificate
 
 HANDSHAKE_SECONDS = 10.0
-READ_BYTES, WRITE_BYTES = 1 << 18, 1 << 20
-"""Read and written at a time."""
-
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+WRITE_BYTES = 1 << 20
+"""Written at a time."""
+_NOT_YET_VALID, _EXPIRED = 9, 10
+"""OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
 
 
 def tls_context(identity: Identity, neighbours: Iterable[bytes], server: bool) -> ssl.SSLContext:
@@ -86,33 +88,32 @@ def listen(address: str) -> socket.socket:
     except OSError as problem:
         in_use = problem.errno == errno.EADDRINUSE
         hint = "is another node running there?" if in_use else f"try --listen 0.0.0.0:{port}"
-        raise InputError(f"cannot listen at {address}: {reason(problem)}; {hint}") from None
+        # a port that is still closing, or a name server that is not up yet, may do in a moment
+        may_pass = in_use or isinstance(problem, socket.gaierror)
+        kind = TransientError if may_pass else InputError
+        raise kind(f"cannot listen at {address}: {reason(problem)}; {hint}") from None
     listener.setblocking(False)
     return listener
 
 
 async def accept_tls(accepted: socket.socket, tls: ssl.SSLContext) -> Streams:
     """The TLS handshake of an incoming connection; raises without a trusted certificate."""
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=READ_BYTES, loop=loop)
-    # as asyncio.start_server does, but with a socket that this side has accepted itself
-    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-    try:
-        transport, _ = await loop.connect_accepted_socket(
-            lambda: protocol, accepted, ssl=tls, ssl_handshake_timeout=HANDSHAKE_SECONDS
-        )
-    except BaseException:
-        accepted.close()
-        raise
-    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+    return await open_streams(accepted, ssl=tls, ssl_handshake_timeout=HANDSHAKE_SECONDS)
 
 
 def reason(problem: BaseException) -> str:
     """Why a connection failed, in a few words."""
+    if _is_wrong_clock(problem):
+        # of certificates that are trusted by their bytes, so their dates are those of `identity`
+        today = time.strftime("%Y-%m-%d", time.gmtime())
+        return (
+            f"this machine's clock says {today}, and certificates are valid from 2020 to 2120; "
+            "set the clock"
+        )
     if isinstance(problem, ssl.SSLCertVerificationError):
         return "its certificate is not the one of the key in the federation's file"
     if isinstance(problem, ssl.SSLError):
-        what = (problem.reason or "hung up").lower().replace("_", " ")
+        what = (getattr(problem, "reason", None) or "hung up").lower().replace("_", " ")
         return f"no TLS handshake ({what})"
     if isinstance(problem, TimeoutError):
         return "no answer in time"
@@ -122,6 +123,27 @@ def reason(problem: BaseException) -> str:
             return os.strerror(problem.errno).lower()
         return (problem.strerror or str(problem) or "hung up").lower()
     return str(problem)
+
+
+def refusal(problem: BaseException) -> tuple[str, str]:
+    """The event of the log, and why, for an incoming connection that was not identified.
+
+    A stranger is one that has shown what no neighbour shows. A neighbour may be slow, or cut off.
+    """
+    why = reason(problem)
+    if _is_wrong_clock(problem):
+        return "wrong clock", why
+    if isinstance(problem, TimeoutError | ConnectionAbortedError):  # asyncio raises the latter
+        return "connection closed", "it did not identify itself in time"
+    if isinstance(problem, ConnectionError | ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return "connection closed", f"it ended before it had identified itself ({why})"
+    return "stranger refused", why
+
+
+def _is_wrong_clock(problem: BaseException) -> bool:
+    codes = _NOT_YET_VALID, _EXPIRED
+    # Python raises some without a code
+    return getattr(problem, "verify_code", None) in codes
 
 
 def split_address(address: str) -> tuple[str, int]:

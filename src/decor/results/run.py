@@ -244,11 +244,13 @@ class Run:
             self._write(Path(path), overwrite)
 
     @classmethod
-    def load(cls, path: str | Path) -> Run:
+    def load(cls, path: str | Path, models: bool = True) -> Run:
         """Reads a run folder that `save` or `release` wrote.
 
         Args:
             path: The folder.
+            models: Whether to read the models, which loads torch; without them the run has its
+                guarantee, metrics and manifest.
 
         Raises:
             InputError: If a file is missing or damaged; the message names it.
@@ -263,16 +265,16 @@ class Run:
         plan, name = NoisePlan.load(folder / _PLAN), str(folder / _MANIFEST)
         # these become attributes; what is left of the manifest is `manifest`
         keys = ("steps_taken", "stopped", "stop_cause", "models")
-        steps, stopped, cause, models = (manifest.pop(key, None) for key in keys)
+        steps, stopped, cause, file = (manifest.pop(key, None) for key in keys)
         if not checks.is_count(steps, 0, plan.exposure.steps):
             raise InputError(
                 f"{name!r} says steps_taken {steps!r}, but the plan has {plan.exposure.steps} steps"
             )
-        if not isinstance(stopped, str | None) or not isinstance(models, str):
+        if not isinstance(stopped, str | None) or not isinstance(file, str):
             raise InputError(f"{name!r} does not name the models file, or why the run stopped")
         private = folder / _PRIVATE
         # only a file of this folder: a manifest from elsewhere must not lead to other files
-        tensors = _load_tensors(folder / Path(models).name)
+        tensors = _load_tensors(folder / Path(file).name) if models else _no_tensors()
         return cls(
             plan,
             read_metrics(folder / _METRICS, steps),
@@ -377,6 +379,10 @@ class Run:
         return same_plan and same_run and bool(old["steps_taken"] <= self.steps_taken)
 
 
+def _no_tensors() -> dict[str, dict[str, Tensor]]:
+    return {kind: {} for kind in _TENSORS}
+
+
 def _load_tensors(path: Path) -> dict[str, dict[str, Tensor]]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -385,7 +391,7 @@ def _load_tensors(path: Path) -> dict[str, dict[str, Tensor]]:
         tensors = load_file(path)
     except (OSError, SafetensorError) as problem:
         raise InputError(f"{str(path)!r} cannot be read: {problem}") from None
-    parts: dict[str, dict[str, Tensor]] = {kind: {} for kind in _TENSORS}
+    parts = _no_tensors()
     for name, tensor in tensors.items():
         kind, _, parameter = name.partition("/")
         # later versions may store more

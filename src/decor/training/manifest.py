@@ -44,6 +44,8 @@ class RunManifest:
         stop_saw_private_data: Whether the stop may depend on private data; it voids the guarantee.
         federation: Digest of the federation's terms, of one user's run.
         steps_missed: Steps that this user missed, of one user's run.
+        noise_left: Noise in the average model over the planned noise, as far as this user knows:
+            above 1 if noise of its edges did not cancel.
     """
 
     simulated: bool
@@ -61,6 +63,7 @@ class RunManifest:
     stop_saw_private_data: bool | None = None
     federation: str | None = None
     steps_missed: int | None = None
+    noise_left: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The manifest as a file holds it: plain values only, as `Run.manifest` needs."""

@@ -1,3 +1,5 @@
+import math
+
 import mpmath
 import numpy as np
 import pytest
@@ -104,3 +106,23 @@ def test_only_a_mu_that_delta_covers_is_free():
         )
         assert gaussian.epsilon(threshold * 1.0005, delta) > 0
         assert gaussian.epsilon(threshold * 0.9, delta) < 1e-3 * delta + 1e-12
+
+
+@pytest.mark.parametrize("mu", [1e-9, 1e-6, 1e-3, 0.05, 0.3, 1.0, 6.0, 120.0, 1e5])
+@pytest.mark.parametrize("epsilon", [0.0, 1e-4, 0.1, 1.0, 3.0, 50.0, 1e4])
+def test_delta_is_never_below_the_truth(epsilon, mu):
+    truth, ours = true_delta(epsilon, mu), gaussian.delta(epsilon, mu)
+    assert truth <= ours <= 1
+    if mu >= 1e-6 and truth > 1e-290:
+        assert ours <= truth * (1 + 1e-5)
+    assert gaussian.delta(epsilon, 0.0) == 0.0 and gaussian.delta(epsilon, math.inf) == 1.0
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 10.0, 300.0])
+def test_tangents_of_log_delta_in_mu_squared_lie_above_it(epsilon):
+    points = [0.02, 0.1, 0.5, 2.0, 9.0, 25.0, 600.0]
+    for x in points:
+        value, slope = gaussian.log_delta_tangent(epsilon, math.sqrt(x))
+        for other in [*points, 0.99 * x, 1.01 * x]:
+            truth = mpmath.log(true_delta(epsilon, math.sqrt(other)))
+            assert truth <= value + slope * (other - x) + 1e-11 * abs(value)

@@ -89,7 +89,9 @@ def epsilon(
     """Epsilon of the adaptive composition of all phases at delta, and whether it is tight.
 
     Args:
-        phases: The phases of the run.
+        phases: The phases of the run. Those with Poisson sampling name the relation of the result.
+            Phases of fixed size beside them have "replace", which covers "add-remove": an example
+            that is removed leaves an empty one in its place.
         delta: Failure probability.
         fine: False for searches: several times faster, and often within 1 %.
 
@@ -102,7 +104,7 @@ def epsilon(
     Guarantee: never below the epsilon of the dominating pairs (see the module), on any grid.
     """
     check_delta(delta)
-    if len({phase.relation for phase in phases}) > 1:
+    if len({phase.relation for phase in phases if phase.sampling == "poisson"}) > 1:
         raise BudgetError(
             'phases mix the relations "add-remove" and "replace": account for all of them with the '
             "same one"
@@ -159,10 +161,17 @@ def _directions(phases: Sequence[SubsampledStep]) -> list[list[RepeatedPair]]:
         )
         return RepeatedPair(below, above, step.steps)
 
-    if all(step.relation == "add-remove" for step in phases):
-        return [[phase(step, way, way) for step in phases] for way in ((1, 0), (0, 1))]
-    shifts = {"poisson": ((1, 1), (1, 1)), "fixed": ((0, 2), (2, 0))}
-    return [[phase(step, *shifts[step.sampling]) for step in phases]]
+    # added or removed: the same in all phases. The pairs of "replace" dominate both directions.
+    mixed = any(step.relation == "add-remove" for step in phases)
+    directions = []
+    for way in ((1, 0), (0, 1)) if mixed else ((1, 1),):
+        shifts = {
+            ("poisson", "add-remove"): (way, way),
+            ("poisson", "replace"): ((1, 1), (1, 1)),
+            ("fixed", "replace"): ((0, 2), (2, 0)),
+        }
+        directions.append([phase(step, *shifts[step.sampling, step.relation]) for step in phases])
+    return directions
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,92 @@
+"""`decor ledger new`, `adopt` and `convert`: a ledger is made on purpose, and bound to keys."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from decor.errors import InputError
+
+from . import options as opt
+from . import values
+from .node import require_libraries
+
+_NEW = """example:
+  decor ledger new bonn.ledger --identity bonn.key --data "patients 2026" --allow 20"""
+_ADOPT = """examples:
+  decor ledger adopt bonn.ledger --identity new.key --old-key bonn.key
+  decor ledger adopt bonn.ledger --identity new.key --old-key-lost"""
+_CONVERT = """example:
+  decor ledger convert bonn.ledger --identity bonn.key"""
+
+
+def add_to(kinds: Any) -> None:
+    identity = "the user's key file, written by decor keygen"
+    data = "a name for the data whose spending is recorded"
+    new = opt.add_command(
+        kinds, "new", run_new, "make the ledger of a data set, once and for all its runs", _NEW
+    )
+    new.add_argument("file", metavar="FILE", help="the ledger, which does not exist yet")
+    new.add_argument("--identity", required=True, metavar="FILE", help=identity)
+    new.add_argument("--data", default="", metavar="NAME", help=data)
+    allow = "largest epsilon that all runs in the ledger may spend together (default: no limit)"
+    new.add_argument("--allow", type=values.number, metavar="E", help=allow)
+    delta = "failure probability of that limit (default: the delta of each new federation)"
+    new.add_argument("--allow-delta", type=values.probability, metavar="D", help=delta)
+
+    help = "let another key use a ledger, when a key is replaced"
+    adopt = opt.add_command(kinds, "adopt", run_adopt, help, _ADOPT)
+    adopt.add_argument("file", metavar="FILE", help="the ledger; it is changed in place")
+    adopt.add_argument("--identity", required=True, metavar="FILE", help="the new key file")
+    which = adopt.add_mutually_exclusive_group(required=True)
+    which.add_argument("--old-key", metavar="FILE", help="a key file of the ledger, which signs")
+    which.add_argument("--old-key-lost", action="store_true", help="no key of the ledger is left")
+
+    help = "bring a ledger of version 0.1 up to date, keeping what it says"
+    convert = opt.add_command(kinds, "convert", run_convert, help, _CONVERT)
+    convert.add_argument("file", metavar="FILE", help="the ledger; it is changed in place")
+    convert.add_argument("--identity", required=True, metavar="FILE", help=identity)
+    convert.add_argument("--data", default="", metavar="NAME", help=data)
+
+
+def run_new(options: argparse.Namespace) -> None:
+    require_libraries()
+    from decor.net.identity import Identity
+    from decor.net.ledger import Ledger
+
+    if options.allow is not None and not 0 < options.allow < float("inf"):
+        raise InputError(f"--allow must be a finite number above 0, not {options.allow!r}")
+    if options.allow is None and options.allow_delta is not None:
+        raise InputError("--allow-delta belongs to --allow; give both")
+    public = Identity.load(options.identity).public
+    Ledger.create(options.file, public, options.data, options.allow, options.allow_delta)
+    print(
+        f"wrote {options.file}: the only ledger of this data. Keep it with the data; never copy "
+        "it, restore an older one, or make a second one"
+    )
+
+
+def run_adopt(options: argparse.Namespace) -> None:
+    require_libraries()
+    from decor.net.identity import Identity
+    from decor.net.ledger import Ledger, adoption_text
+
+    new = Identity.load(options.identity)
+    old = None if options.old_key is None else Identity.load(options.old_key)
+    with Ledger(Path(options.file), None if old is None else old.public) as ledger:
+        if new.public in ledger.facts.identities:
+            raise InputError(f"{options.file!r} has this key already")
+        signature = None if old is None else old.key.sign(adoption_text(ledger.id, new.public))
+        ledger.adopt(new.public, None if old is None else old.public, signature)
+    print(f"{options.file} may be used with the key {new.line}")
+
+
+def run_convert(options: argparse.Namespace) -> None:
+    require_libraries()
+    from decor.net.identity import Identity
+    from decor.net.ledger import Ledger, read_entries
+
+    Ledger.convert(options.file, Identity.load(options.identity).public, options.data)
+    runs = len(read_entries(Path(options.file)))
+    print(f"{options.file} is up to date; it holds {runs} {'run' if runs == 1 else 'runs'}")

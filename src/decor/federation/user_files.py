@@ -1,0 +1,41 @@
+"""Where a user of a local federation writes its files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class UserFiles:
+    """The files of one user.
+
+    Attributes:
+        number: The user, in the order of the federation's members.
+        name: Its name, which its files have too.
+        folder: The folder of all users.
+    """
+
+    number: int
+    name: str
+    folder: Path
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / f"{self.name}.ledger"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{self.name}.log"
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / f"{self.name}.ledger.socket"
+
+    @property
+    def run_folder(self) -> Path:
+        return self.folder / self.name
+
+    @property
+    def recording(self) -> Path:
+        return self.folder / f"{self.name}.witness"

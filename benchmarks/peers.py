@@ -38,7 +38,7 @@ from decor.federation.local_gradient import LocalGradient
 from decor.federation.node import Node
 from decor.federation.peers import Peers
 from decor.learning.recipe import Recipe
-from decor.net import transport
+from decor.net import accepting, transport
 from decor.net.identity import Identity
 from decor.net.ledger import Ledger
 from decor.net.transport import free_ports
@@ -110,10 +110,10 @@ async def _exchange(
         lambda reader, writer: came.set_result((reader, writer)),
         "127.0.0.1",
         ports[i],
-        ssl=transport.context(identities[i], keys, True),
-        limit=transport.READ,
+        ssl=transport.tls_context(identities[i], keys, True),
+        limit=accepting.READ_BYTES,
     )
-    calls = transport.context(identities[i], keys, False)
+    calls = transport.tls_context(identities[i], keys, False)
     while True:
         try:
             one = await transport.dial(f"127.0.0.1:{ports[right]}", calls)
@@ -184,7 +184,7 @@ def wire() -> dict[str, object]:
     counted = [0]
     relay = threading.Thread(
         target=_relay,
-        args=(transport.split(terms.members[0].address)[1], hidden, counted),
+        args=(transport.split_address(terms.members[0].address)[1], hidden, counted),
         daemon=True,
     )
     relay.start()
@@ -194,6 +194,7 @@ def wire() -> dict[str, object]:
         for i, identity in enumerate(identities):
             one = decor.Task(given.model, given.loss, [given.shards[i]])
             listen = f"127.0.0.1:{hidden}" if i == 0 else None
+            Ledger.create(f"{folder}/{i}", identity.public)
             ledger = Ledger(f"{folder}/{i}")
             nodes.append(
                 Node(terms, i, identity, one, ledger, lambda event, **facts: None, listen=listen)

@@ -310,7 +310,8 @@ def test_a_user_to_be_killed_who_has_finished_is_not_started_again(three, tmp_pa
 def test_a_users_process_can_be_killed_by_its_id(three):
     together, _ = three
     prepare(together)
-    os.kill(together.start(1), signal.SIGKILL)
+    (pid,) = together.start(1)
+    os.kill(pid, signal.SIGKILL)
     while together.pids:
         together.reap(1.0)
     assert together.codes == {1: -signal.SIGKILL}
@@ -323,7 +324,7 @@ def test_a_users_process_can_be_killed_by_its_id(three):
 def test_a_starter_that_is_killed_takes_its_users_along_and_the_caller_says_so(three):
     together, _ = three
     prepare(together)
-    pids = [together.start(number) for number in range(2)]
+    pids = together.start(0, 1)
     os.kill(together.starter.pid, signal.SIGKILL)
     with pytest.raises(decor.DecorError, match="ended with code -9, and so they have stopped"):
         while True:

@@ -118,7 +118,7 @@ def test_private_keys_are_in_no_argument_environment_or_file(starter, tmp_path):
     task = decor.tasks.breast_cancer(users=3, seed=0)
     terms, files = make_terms(task, identities), make_files(tmp_path)
     starter.prepare(terms, identities, partial(split_by_user, task), files)
-    pids = [starter.pid, starter.start(0)]
+    pids = [starter.pid, *starter.start(0)]
     wait_until((tmp_path / "user-0.ledger.socket").exists)
     with _file_of(Work(terms, partial(split_by_user, task), files, False, None)) as file:
         file.seek(0)

@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -107,6 +109,19 @@ def test_a_run_that_was_trained_is_loaded_as_it_was(tmp_path):
     whole = decor.train(task, plan(), learning_rate=0.5, momentum=0.9)
     assert all(torch.equal(end.models[name], whole.models[name]) for name in whole.models)
     assert end.history == whole.history
+
+
+def test_without_its_models_a_run_is_loaded_without_torch(tmp_path):
+    saved = made()
+    saved.save(tmp_path / "run")
+    code = (
+        "import sys; from decor.results.run import Run; run = Run.load(sys.argv[1], models=False); "
+        "print(run.guarantee, run.steps_taken, run.models, 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "run"], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == f"{saved.guarantee} 4 {{}} False\n", done.stderr
 
 
 def test_the_average_model_is_the_mean_over_users():

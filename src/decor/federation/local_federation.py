@@ -88,8 +88,7 @@ class LocalFederation:
         crash = dict(self.crash)
         self.finished_before = {user.number for user in self.users if self._has_final_model(user)}
         try:
-            for user in self.users:
-                self.start(user.number)
+            self.start(*range(len(self.users)))
             asked = time.monotonic()
             while self.pids and not self._failures():
                 self.reap(_POLL)
@@ -147,12 +146,13 @@ class LocalFederation:
             if number in crash and each["messages"] >= crash[number]:
                 self._crash_and_restart(number, crash.pop(number))
 
-    def start(self, number: int) -> int:
-        """Starts a user's process; returns its id."""
-        pid = self.starter.start(number)
-        self.pids[number] = pid
-        self.codes.pop(number, None)
-        return pid
+    def start(self, *numbers: int) -> list[int]:
+        """Starts the processes of some users; returns their ids."""
+        pids = self.starter.start(*numbers)
+        for number, pid in zip(numbers, pids, strict=True):
+            self.pids[number] = pid
+            self.codes.pop(number, None)
+        return pids
 
     def reap(self, timeout: float = 0.0) -> None:
         """Notes the exit codes of processes that have ended.

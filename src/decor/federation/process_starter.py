@@ -25,21 +25,24 @@ from typing import IO, TYPE_CHECKING, Any
 
 from decor import errors
 from decor.errors import DecorError, InputError, require
-from decor.net.identity import Identity
 
-from .terms import Terms
-from .user_files import UserFiles
-
-if TYPE_CHECKING:  # torch is loaded by the starter, and not by every caller
+if TYPE_CHECKING:  # nothing heavy: the sooner the starter begins to load, the better
     import torch
 
     from decor.learning.task import Task
+    from decor.net.identity import Identity
+
+    from .terms import Terms
+    from .user_files import UserFiles
 
 _MAIN = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "import gc, json, sys; gc.disable(); sys.path[:] = json.loads(sys.argv[1]); "
     "from decor.federation.user_processes import main; main(int(sys.argv[2]))"
 )
-"""What the new interpreter runs: its modules come from where this process's come from."""
+"""What the new interpreter runs: its modules come from where this process's come from.
+
+It collects no garbage before everything is loaded: hardly anything of modules is ever free.
+"""
 
 
 @dataclass(frozen=True)
@@ -136,10 +139,13 @@ class ProcessStarter:
                 send_handle(self._connection, file.fileno(), self.pid)
             self._answer()
 
-    def start(self, number: int) -> int:
-        """Starts a user's process; returns its id."""
-        self._send("start", number)
-        return int(self._answer())
+    def start(self, *numbers: int) -> list[int]:
+        """Starts the processes of some users; returns their ids.
+
+        All in one request: an answer for each would wait for the cores that users now work on.
+        """
+        self._send("start", *numbers)
+        return list(self._answer())
 
     def signal(self, number: int, signal_number: int) -> None:
         """Sends a signal to a user's process, if it has not ended."""

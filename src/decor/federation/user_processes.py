@@ -7,6 +7,7 @@ nothing: with a GPU that would start threads, which forked processes have to do 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import pickle
@@ -19,6 +20,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle
 from typing import Any, NoReturn
@@ -28,6 +30,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from decor import errors
+from decor.choices import Dtype
 from decor.errors import DecorError, InputError
 from decor.learning.task import Task
 from decor.net.identity import Identity
@@ -43,6 +46,7 @@ from .process_starter import Work
 from .recording import Recorder
 from .terms import Terms
 from .user_files import UserFiles
+from .vector_kernels import descend, is_bounded, pull_towards
 
 _KEY_BYTES = 32
 _STOP_SECONDS = 10
@@ -58,11 +62,16 @@ def main(descriptor: int) -> NoReturn:
     # the mask kept Ctrl-C away until here: the caller stops users in good order
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    # what users would load one by one: TLS, keys of edges, and saving a model
+    for name in ("cryptography.hazmat.backends.openssl.backend", "safetensors.torch"):
+        import_module(name)
     # threads do not survive a fork, and users share the cores
     torch.set_num_threads(1)
-    # any grid: compiled before the caller has sent its own
-    grid = Grid.of(1.0, [1.0], [(0, 1)], 2, 1.0, 1, 1)
-    grid.add_noise(np.zeros(1), bytes(_KEY_BYTES), [])
+    # any grid and the usual dtype: compiled before the caller has sent its own
+    _compile_step(Grid.of(1.0, [1.0], [(0, 1)], 2, 1.0, 1, 1), "float32")
+    # users share what is loaded: a collection in one of them must not touch, and so copy, it
+    gc.freeze()
+    gc.enable()
     server = _Server(Connection(descriptor))
     try:
         server.serve()
@@ -166,11 +175,14 @@ class _Server:
         ]
         # what fails here fails once, and not per user
         terms = work.terms
-        terms.grid.add_noise(np.zeros(1), bytes(_KEY_BYTES), [])
+        _compile_step(terms.grid, terms.dtype)
         terms.guarantee_after(1)
         LocalGradient(self._tasks[0], terms.plan.exposure, terms.recipe, terms.dtype, os.urandom)
 
-    def _start(self, number: int) -> int:
+    def _start(self, *numbers: int) -> list[int]:
+        return [self._fork(number) for number in numbers]
+
+    def _fork(self, number: int) -> int:
         # what is buffered would be written by both processes
         sys.stdout.flush()
         sys.stderr.flush()
@@ -236,6 +248,18 @@ class _Server:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
+
+
+def _compile_step(grid: Grid, dtype: Dtype) -> None:
+    """Compiles what a node's step calls, for a model of one parameter; differentiates nothing."""
+    own, edge = bytes(_KEY_BYTES), bytes([1]) * _KEY_BYTES
+    model = np.zeros(1, dtype)
+    grid.add_noise(model, own, [(edge, 1)], over=True)
+    descend(model, model, 0.0, 1.0)
+    # a received model is read-only or not, which are two types to a compiler
+    for other in (model, np.frombuffer(bytes(model.nbytes), dtype)):
+        is_bounded(other)
+        pull_towards(np.zeros(1, dtype), model, other, 0.0)
 
 
 def _read(descriptor: int) -> Work:

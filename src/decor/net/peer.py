@@ -238,7 +238,7 @@ class Peer:
         return {number: link.keys.take(step, draw) for number, link in self.links.items()}
 
     def record(
-        self, step: int, message: Values, tags: Mapping[int, bytes], velocity: Values | None
+        self, step: int, message: Values, tags: Mapping[int, bytes], velocity: Values | None = None
     ) -> None:
         """Writes a step's message to the ledger, and signs it; it may be sent from now on.
 

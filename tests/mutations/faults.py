@@ -1255,8 +1255,9 @@ FAULTS = (
         (
             Edit(
                 "federation/node.py",
-                "order = list(self.multiples)",
-                "order = [j for j in self.multiples if keys[j] is not None]",
+                "edges = [(keys[j], self.multiples[j]) for j in order]",
+                "here = self.peer.links\n"
+                "        edges = [(keys[j], self.multiples[j] * here[j].is_open) for j in order]",
             ),
         ),
         (TRANSCRIPTS + "the_noise_of_an_absent_neighbours_edge_is_added_all_the_same",),

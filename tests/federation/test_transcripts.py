@@ -17,7 +17,7 @@ from decor.learning.recipe import Recipe
 from decor.net.identity import Identity
 from decor.net.messages import Model
 from decor.net.transport import free_ports
-from decor.noise.agreement import EdgeSecret
+from decor.noise.agreement import EdgeSecret, key_id
 from decor.noise.stream import EDGE_SIGMA, OWN_SIGMA
 
 USERS, STEPS, WIDE, RATE = 4, 250, 60, 0.5
@@ -194,7 +194,8 @@ def test_a_users_own_randomness_is_the_operating_systems():
 
 
 def test_no_secret_is_on_disk_or_in_a_log(tmp_path, monkeypatch):
-    secrets = set()
+    """Ids of keys and tags of noise are in the ledger; no key is, nor what one follows from."""
+    secrets, keys = set(), set()
     init, key = EdgeSecret.__init__, EdgeSecret.key
 
     def noted_init(self, chain, confirmation, sealing, *rest):
@@ -203,6 +204,7 @@ def test_no_secret_is_on_disk_or_in_a_log(tmp_path, monkeypatch):
 
     def noted_key(self, step):
         found = key(self, step)
+        keys.add(found)
         secrets.update((found, bytes(self._chain)))
         return found
 
@@ -236,8 +238,10 @@ def test_no_secret_is_on_disk_or_in_a_log(tmp_path, monkeypatch):
         repr(vars(node)).encode() for node in nodes
     ]
     data = [X.tobytes()[:40] for X, _ in shards]
-    # the search finds what is there
+    # the search finds what is there: also what belongs to the keys
     assert any(runs[0].manifest["federation"].encode() in held for held in written)
+    used = {key_id(each) for each in keys}
+    assert len(used) == 3 * 8 and all(any(each in held for held in written) for each in used)
     for held in written:
         for secret in secrets | set(data):
             for form in (

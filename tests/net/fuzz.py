@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -103,10 +103,7 @@ class Seen:
         ):
             raise Finding(f"a refusal that names no neighbour, or is not fit for a log: {said!r}")
         self.refusals[refusal(said)] += 1
-        frame = problem.__context__.__traceback__
-        while frame.tb_next is not None:
-            frame = frame.tb_next
-        self.lines.add((Path(frame.tb_frame.f_code.co_filename).name, frame.tb_lineno))
+        self.lines.add(raised_at(problem.__context__))
 
     def missing(self) -> dict[str, list]:
         """What no input has reached: moves of the table, refusals, lines that refuse."""
@@ -121,6 +118,14 @@ class Seen:
             "lines": sorted(every_line() - self.lines),
         }
         return {name: what for name, what in found.items() if what}
+
+
+def raised_at(problem: BaseException) -> tuple[str, int]:
+    """File and line."""
+    frame = problem.__traceback__
+    while frame.tb_next is not None:
+        frame = frame.tb_next
+    return Path(frame.tb_frame.f_code.co_filename).name, frame.tb_lineno
 
 
 def refusal(said: str) -> str:
@@ -160,12 +165,12 @@ def every_refusal() -> frozenset[str]:
 
 
 @cache
-def every_line() -> frozenset[tuple[str, int]]:
-    """Every `raise RemoteProtocolError` of the two modules, less the one that adds the neighbour's
-    name.
+def every_line(*modules: ModuleType) -> frozenset[tuple[str, int]]:
+    """Every `raise RemoteProtocolError` of modules (of sessions unless given), less the one that
+    adds the neighbour's name.
     """
     found = set()
-    for module in (messages, session):
+    for module in modules or (messages, session):
         for function in ast.walk(ast.parse(Path(module.__file__).read_text())):
             if isinstance(function, ast.FunctionDef) and function.name != "receive":
                 for node in ast.walk(function):

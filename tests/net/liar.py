@@ -66,7 +66,12 @@ def make_peer(folder, neighbours=2, users=None, quorum=0.5, timeout=5.0, liars=1
     )
     ledger = open_ledger(folder / "ledger", IDENTITIES[0].public)
     runs = [entry.run for entry in ledger.entries()] or [ledger.begin(FEDERATION, "{}")]
-    return Peer(config, ledger, runs[0], Log(), lambda step, values: None, "")
+    return Peer(config, ledger, runs[0], Log(), check_values, "")
+
+
+def check_values(step, values):
+    """As a node does: a model of ones only is out of bounds."""
+    return "sent a model that no user can reach" if bytes(values[:1]) == b"\xff" else None
 
 
 def make_receipt(user: int, step: int, digest: bytes = b"d" * 32) -> Receipt:

@@ -5,11 +5,16 @@ refusals.
 --minutes 10` as long as is said.
 """
 
+import asyncio
 import hashlib
 import os
 import random
+import shutil
+import time
+from dataclasses import replace
 
 import fuzz
+import liar as played
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -23,7 +28,7 @@ from hypothesis.stateful import (
 )
 
 from decor.errors import RemoteProtocolError
-from decor.net import messages, session
+from decor.net import edge_keys, messages, peer, receipt_book, session
 from decor.net.messages import (
     HEADER,
     Alive,
@@ -41,6 +46,7 @@ from decor.net.messages import (
     encode,
     limits,
 )
+from decor.net.neighbour import HELD
 from decor.net.receipts import Receipt
 from decor.net.session import (
     MOVES,
@@ -417,3 +423,156 @@ def test_the_fuzzer_finds_what_is_broken_on_purpose(monkeypatch, where, name, br
     monkeypatch.setattr(where, name, broken)
     with pytest.raises(fuzz.Finding, match=said):
         fuzz.fuzzed(seed=3, inputs=3000)
+
+
+# a peer, and a neighbour that agrees on secrets and then sends anything
+
+
+class Attack:
+    """One neighbour of a peer that makes its steps meanwhile; raises a Finding."""
+
+    def __init__(self, rng, folder):
+        self.rng, self.folder, self.lines, self.peer = rng, folder, set(), None
+
+    def restart(self):
+        """The peer again, from its ledger, or a new one near the end of its run."""
+        if self.peer is not None:
+            self.peer.ledger.close()
+        if self.peer is None or self.peer.next_step > played.STEPS - 3:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir()
+        self.peer = played.make_peer(self.folder, neighbours=2, users=4)
+        self.attacker, honest = (played.Liar(self.peer, number) for number in (1, 2))
+        if self.rng.random() < 0.8:
+            honest.connect()
+
+    def number(self):
+        near = max(self.peer.next_step + self.rng.randrange(-2, 3), 0)
+        return near if self.rng.random() < 0.75 else self.rng.choice(fuzz.NUMBERS)
+
+    def receipt(self):
+        rng, step = self.rng, min(self.number(), 2**64 - 1)
+        user = rng.choice((0, 1, 1, 2, 3, 3, 4, 2**32 - 1))
+        # of itself it signs anything, and others' are real or forged
+        made = played.make_receipt(user if user < 4 else 1, step, rng.choice((b"d", b"e")) * 32)
+        if user == 0:
+            held = self.peer.ledger.digest(self.peer.run, min(step, 2**62))
+            made = played.make_receipt(0, step, held) if held else replace(made, step=step ^ 1)
+        if rng.random() < 0.2:
+            made = replace(made, signature=rng.randbytes(64))
+        return replace(made, user=user)
+
+    def message(self):
+        rng, step = self.rng, self.number()
+        if self.attacker.link.awaits_key and rng.random() < 0.8:
+            step = self.peer.next_step
+            key = rng.choice((b"k" * 32, b"k" * 32, rng.randbytes(32)))
+            sealed = rng.choice((b"", bytes(48), *[self.attacker.secret.seal(step, key)] * 3))
+            return SealedKey(step, sealed)
+        return rng.choice(
+            (
+                Model(step, rng.choice((0, 0, 1, 2, 3)), bytes([rng.choice((0, 0, 255))]) * 16),
+                SignedReceipt(self.receipt()),
+                SignedReceipt(self.receipt()),
+                KeyRequest(step),
+                SealedKey(step, b""),
+                NoiseTag(step, rng.randbytes(8)),
+                Alive(),
+                Done(),
+                Bye("enough"),
+            )
+        )
+
+    def act(self):
+        rng, one = self.rng, self.peer
+        before = len(one.log.lines), rng.randrange(1, 9)
+        try:
+            used = edge_keys.NO_KEY if rng.random() < 0.3 else edge_keys.key_id(b"k" * 32)
+            claim = self.number() % 2**62, used
+            if rng.random() < 0.5:  # it has made a message that this user has not
+                claim = one.next_step + 1, edge_keys.key_id(b"k" * 32)
+            shown = self.receipt() if rng.random() < 0.3 else None
+            self.attacker.connect(self.number() % 2**62, claim, shown)
+            for _ in range(before[1]):
+                if rng.random() < 0.3:
+                    one._keys_ready(one.next_step, time.monotonic() + rng.choice((-1, 5)))
+                if rng.random() < 0.2 and not self.attacker.link.keys.is_confirming:
+                    played.make_message(one, one.next_step)
+                if not self.attacker.link.is_open:
+                    break
+                count = 3000 if rng.random() < 0.05 else 1
+                self.attacker.send(*[self.message()] * count)
+                if count > 1 and self.attacker.link.is_open:
+                    raise fuzz.Finding("a flood is not refused")
+        except RemoteProtocolError as problem:
+            said = str(problem)
+            if not said.isascii() or not said.isprintable() or len(said) > 300:
+                raise fuzz.Finding(f"a refusal that is not fit for a log: {said!r}") from problem
+            self.lines.add(fuzz.raised_at(problem))
+        except fuzz.Finding:
+            raise
+        except Exception as problem:
+            raise fuzz.Finding(f"{type(problem).__name__} instead of a refusal") from problem
+        self.check(len(one.log.lines) - before[0])
+
+    def check(self, logged):
+        one, link = self.peer, self.attacker.link
+        if logged > 60:
+            raise fuzz.Finding(f"one connection has filled the log with {logged} lines")
+        if len(link.inbox) > HELD or len(link.tags._theirs) > played.STEPS:
+            raise fuzz.Finding("more is kept than may be")
+        (entry,) = one.ledger.entries()
+        if entry.ended is not None or entry.repeated:
+            raise fuzz.Finding("what this user never signed has ended its run")
+        ids = [used for row in one.ledger.noise_rows(one.run) for used in peer.split(row[1], 32)]
+        if len(ids) != len(set(ids)):
+            raise fuzz.Finding("one key has served two messages")
+
+
+def attack(folder, seed, inputs):
+    """The lines that refused."""
+    attacked = Attack(random.Random(seed), folder / "peer")
+
+    async def run():
+        with fuzz.hurried() as hurry:
+            for k in range(inputs):
+                hurry()
+                if k % 20 == 0 or attacked.peer.next_step > played.STEPS - 3:
+                    attacked.restart()
+                attacked.act()
+
+    asyncio.run(run())
+    attacked.peer.ledger.close()
+    return attacked.lines
+
+
+def test_nothing_that_a_neighbour_sends_breaks_a_peer_and_every_way_to_refuse_it_is_met(tmp_path):
+    missing = fuzz.every_line(peer, receipt_book)
+    assert len(missing) >= 15
+    for seed in range(1, 5):  # keys are drawn anew, and once in a while a rare line is not met
+        missing -= attack(tmp_path, seed, 1500)
+        if not missing:
+            return
+    raise AssertionError(missing)
+
+
+def _give_what_is_sealed(link, step, sealed):
+    link.keys.unseal(step, sealed)
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "broken", "said"),
+    [
+        (peer.Peer, "_handle_key", lambda self, *rest: _give_what_is_sealed(*rest), "AgreementErr"),
+        (receipt_book.ReceiptBook, "is_own", lambda self, r: r.user == 0, "PrivacyStop|Overflow"),
+        (receipt_book.ReceiptBook, "_check_step", lambda *_: None, "IndexError|OverflowError"),
+        (peer.Peer, "_count_word", lambda *_: None, "a flood is not refused"),
+        (peer.Ledger, "has_key", lambda *_: False, "one key has served two messages"),
+    ],
+)
+def test_the_attack_on_a_peer_finds_what_is_broken_on_purpose(
+    tmp_path, monkeypatch, where, name, broken, said
+):
+    monkeypatch.setattr(where, name, broken)
+    with pytest.raises(fuzz.Finding, match=said):
+        attack(tmp_path, 1, 1500)

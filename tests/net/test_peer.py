@@ -725,6 +725,12 @@ async def test_a_user_that_starts_again_before_its_message_uses_the_keys_of_the_
         # a neighbour's TLS may be broken: the key is not in the clear inside it
         assert sealed.receiver == "0" and mine[1] not in sealed.message.sealed
         assert len(sealed.message.sealed) == 48 and second_messages(proxy.messages()) == []
+    # its id is on disk, and the key nowhere
+    held = [path.read_bytes() for path in tmp_path.iterdir()]
+    held.append(repr([one.log.lines for one in (a, b, c, again)]).encode())
+    assert any(key_id(mine[1]) in each for each in held)
+    for key in mine.values():
+        assert not any(form in each for each in held for form in (key, key.hex().encode()))
 
 
 @in_loop

@@ -63,9 +63,10 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     require_libraries()
+    from decor.federation.exit_codes import run_code
     from decor.federation.federation import Federation
     from decor.federation.node import Node
-    from decor.federation.operator import EventLog, run_code, run_node
+    from decor.federation.operator import EventLog, run_node
     from decor.federation.terms import Terms
     from decor.learning import own_data
     from decor.net.identity import Identity

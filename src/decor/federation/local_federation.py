@@ -15,6 +15,7 @@ from decor.net import status
 from decor.net.identity import Identity
 from decor.results.run import Run
 
+from .exit_codes import INCOMPLETE
 from .process_starter import ProcessStarter
 from .terms import Terms
 from .user_files import UserFiles
@@ -26,6 +27,9 @@ _POLL, _STATUS = 0.05, 2.0
 """Seconds between looks at which processes have ended, and between questions for their status."""
 _STOP_SECONDS = 10
 """How long a process may take to stop after SIGTERM, before it is killed."""
+
+_DONE = (None, 0, INCOMPLETE)
+"""Exit codes of users that run, or have done their work."""
 
 
 @dataclass
@@ -106,7 +110,7 @@ class LocalFederation:
                 f"{first.name} stopped early: {_last_log_line(first.log)}{others}; see {first.log}"
             )
         for user in self.users:
-            if code := self.codes.get(user.number):
+            if (code := self.codes.get(user.number)) not in _DONE:
                 self.notify(
                     f"{user.name} had finished its work when its process ended with code {code}; "
                     f"see {user.log}"
@@ -115,7 +119,7 @@ class LocalFederation:
 
     def _failures(self) -> list[UserFiles]:
         """Users whose process ended before their work did."""
-        ended = [user for user in self.users if self.codes.get(user.number)]
+        ended = [user for user in self.users if self.codes.get(user.number) not in _DONE]
         failed = [user for user in ended if not self._has_finished(user)]
         # code 2 first: that user failed by itself, others perhaps because of it
         return sorted(failed, key=lambda user: self.codes[user.number] != 2)

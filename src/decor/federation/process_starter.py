@@ -230,9 +230,10 @@ def _file_of(work: Work) -> IO[bytes]:
         raise DecorError(f"the data cannot be copied for the users: {problem}") from None
     except Exception as problem:  # whatever the objects of a task raise
         file.close()
+        what = _what_cannot_be_copied(work)
         raise InputError(
-            f"{_what_cannot_be_copied(work)} cannot be sent to the users' processes: {problem}; keep open "
-            "files, locks and connections out of it"
+            f"{what} cannot be sent to the users' processes: {problem}; keep open files, locks and "
+            "connections out of it"
         ) from None
     return file
 

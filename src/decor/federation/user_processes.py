@@ -38,9 +38,10 @@ from decor.net.ledger import Ledger
 from decor.noise.grid import Grid
 from decor.results.run import Run
 
+from .exit_codes import error_code, run_code
 from .local_gradient import LocalGradient
 from .node import Node
-from .operator import EventLog, error_code, error_text, run_code, run_node
+from .operator import EventLog, error_text, run_node
 from .peers import combine
 from .process_starter import Work
 from .recording import Recorder

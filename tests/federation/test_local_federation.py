@@ -218,8 +218,9 @@ def test_a_failure_after_the_last_work_is_told_and_is_none_of_the_run(up):
         "The average of all models is right on" in done.out
         and 'why="the disk is full"' in Path("trial/run/ulm.log").read_text()
     )
-    # the ledger has the model, so that the folder is written again
-    assert "ended with code" not in up().err
+    assert "ulm stopped early" in up(code=2).err, (
+        "what an earlier run has left is no success of this one"
+    )
 
 
 def fail_after_the_others(folder):

@@ -4,10 +4,10 @@ import json
 from dataclasses import replace
 
 import pytest
+from ledgers import open_ledger
 
 import decor
 from decor.cli.main import main
-from decor.net.ledger import Ledger
 from decor.privacy.composition import PastRun, Question, compose
 
 
@@ -20,7 +20,7 @@ def ledger(tmp_path):
     held = {"name": "heart", "delta": 1e-5, "plan": json.loads(plan.to_json())}
     held |= {"number": 2, "distance": 1e-25}
     path = tmp_path / "bonn.ledger"
-    with Ledger(path) as made:
+    with open_ledger(path) as made:
         for number in range(2):
             run = made.begin(bytes([number]) * 32, json.dumps(held))
             for step in range(10 - 7 * number):
@@ -87,7 +87,7 @@ def test_show_has_every_run_and_a_row_for_every_question(capsys, ledger):
 
 
 def test_an_empty_ledger_has_spent_nothing(capsys, tmp_path):
-    Ledger(tmp_path / "new.ledger").close()
+    open_ledger(tmp_path / "new.ledger").close()
     assert "has spent nothing" in output(capsys, "ledger", "show", tmp_path / "new.ledger")
 
 

@@ -218,7 +218,7 @@ def test_a_failure_after_the_last_work_is_told_and_is_none_of_the_run(up):
         "The average of all models is right on" in done.out
         and 'why="the disk is full"' in Path("trial/run/ulm.log").read_text()
     )
-    assert "budget is spent" in up(code=2).err, (
+    assert "ulm stopped early" in up(code=2).err, (
         "what an earlier run has left is no success of this one"
     )
 
@@ -331,9 +331,13 @@ def test_a_starter_that_is_killed_takes_its_users_along_and_the_caller_says_so(t
     assert not any(map(is_running, pids))
 
 
-def test_a_spent_budget_is_refused_to_the_whole_federation(trial):
-    done = run("up", "trial/federation.toml", cwd=trial[0], code=2)
-    assert "budget is spent" in done.stderr
+def test_a_second_time_every_user_gives_its_model_again_and_spends_nothing(trial):
+    folder, said, _ = trial
+    ledgers = ("ledger", "trial/run/ulm.ledger", "--json")
+    before = run(*ledgers, cwd=folder).stdout
+    again = json.loads(run("up", "trial/federation.toml", "--json", cwd=folder).stdout)
+    assert again["users"] == said["users"] and again["metrics"] == said["metrics"]
+    assert run(*ledgers, cwd=folder).stdout == before
 
 
 @pytest.mark.parametrize("crash", ["ulm", "ulm@", "ulm@0", "ulm@40", "rome@3", "ulm@x"])

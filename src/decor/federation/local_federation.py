@@ -15,6 +15,7 @@ from decor.net import status
 from decor.net.identity import Identity
 from decor.results.run import Run
 
+from .exit_codes import INCOMPLETE
 from .process_starter import ProcessStarter
 from .terms import Terms
 from .user_files import UserFiles
@@ -106,18 +107,23 @@ class LocalFederation:
             raise DecorError(
                 f"{first.name} stopped early: {_last_log_line(first.log)}{others}; see {first.log}"
             )
-        for user in self.users:
-            if code := self.codes.get(user.number):
-                self.notify(
-                    f"{user.name} had finished its work when its process ended with code {code}; "
-                    f"see {user.log}"
-                )
+        for user in self._failed():
+            code = self.codes[user.number]
+            self.notify(
+                f"{user.name} had finished its work when its process ended with code {code}; "
+                f"see {user.log}"
+            )
         return [Run.load(user.run_folder, models) for user in self.users]
 
+    def _failed(self) -> list[UserFiles]:
+        """Users whose process failed, before its work was done or after."""
+        # with fewer steps or with noise left a user is done all the same
+        good = (None, 0, INCOMPLETE)
+        return [user for user in self.users if self.codes.get(user.number) not in good]
+
     def _failures(self) -> list[UserFiles]:
-        """Users whose process ended before their work did."""
-        ended = [user for user in self.users if self.codes.get(user.number)]
-        failed = [user for user in ended if not self._has_finished(user)]
+        """Users whose process failed before their work was done."""
+        failed = [user for user in self._failed() if not self._has_finished(user)]
         # code 2 first: that user failed by itself, others perhaps because of it
         return sorted(failed, key=lambda user: self.codes[user.number] != 2)
 

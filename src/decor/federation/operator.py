@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from decor.errors import DecorError, PrivacyStop, TransientError
+from decor.errors import DecorError
 from decor.net import status
 from decor.net.accepting import Throttle
 from decor.results.run import Run
@@ -51,31 +51,6 @@ def _quote(value: object) -> str:
     # one event, one line: no line breaks or control characters
     text = "".join(c if c.isprintable() else "?" for c in str(value))
     return text if text and not set(text) & set(' "=') else '"' + text.replace('"', "'") + '"'
-
-
-INCOMPLETE = 4
-"""Exit code: done, with fewer steps than planned or with noise left."""
-
-
-def run_code(run: Run) -> int:
-    """The exit code of a node that has ended with this run."""
-    # 130 as shells report SIGINT; it can be started again
-    if run.stopped is not None:
-        return 130
-    manifest = run.manifest
-    incomplete = manifest.get("steps_missed") or manifest.get("noise_left", 1.0) > 1.0
-    return INCOMPLETE if incomplete else 0
-
-
-def error_code(problem: BaseException) -> int:
-    """The exit code of a node that could not go on.
-
-    1: a cause outside that may pass, worth a restart. 3: stopped for privacy. 2: anything else, a
-    person must look; also an unknown exception, which may depend on the data.
-    """
-    if isinstance(problem, PrivacyStop):
-        return 3
-    return 1 if isinstance(problem, TransientError) else 2
 
 
 def error_text(problem: BaseException) -> str:

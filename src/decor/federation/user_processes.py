@@ -35,9 +35,10 @@ from decor.net.ledger import Ledger
 from decor.noise.grid import Grid
 from decor.results.run import Run
 
+from .exit_codes import error_code, run_code
 from .local_gradient import LocalGradient
 from .node import Node
-from .operator import EventLog, error_code, error_text, run_code, run_node
+from .operator import EventLog, error_text, run_node
 from .peers import combine
 from .process_starter import Work
 from .recording import Recorder
@@ -213,7 +214,7 @@ class _Server:
 
     def _run_user(self, number: int) -> NoReturn:
         """Runs one user in the forked process, and exits without the starter's exit handlers."""
-        code = 1
+        code = 2
         try:
             signal.set_wakeup_fd(-1)
             for each in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):

@@ -59,6 +59,8 @@ def run_new(options: argparse.Namespace) -> None:
         raise InputError(f"--allow must be a finite number above 0, not {options.allow!r}")
     if options.allow is None and options.allow_delta is not None:
         raise InputError("--allow-delta belongs to --allow; give both")
+    if options.allow_delta is not None and not 0 < options.allow_delta < 1:
+        raise InputError(f"--allow-delta must lie between 0 and 1, not {options.allow_delta!r}")
     public = Identity.load(options.identity).public
     Ledger.create(options.file, public, options.data, options.allow, options.allow_delta)
     print(

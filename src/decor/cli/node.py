@@ -62,6 +62,17 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    try:
+        return _run(options)
+    except DecorError:
+        raise
+    except Exception:
+        # not 1, which supervisors take for worth a restart: it may depend on the data
+        traceback.print_exc()
+        return 2
+
+
+def _run(options: argparse.Namespace) -> int:
     require_libraries()
     from decor.federation.exit_codes import run_code
     from decor.federation.federation import Federation
@@ -91,14 +102,7 @@ def run(options: argparse.Namespace) -> int:
             f"{name}: training {federation.name}", min(step, node.steps), node.steps
         )
         node.save = lambda run: run.save(output, overwrite=True)
-        try:
-            result = asyncio.run(run_node(node, socket_of(path), options.metrics))
-        except DecorError:
-            raise
-        except Exception:
-            # not 1, which supervisors take for worth a restart: it may depend on the data
-            traceback.print_exc()
-            return 2
+        result = asyncio.run(run_node(node, socket_of(path), options.metrics))
     progress.report("")
     guarantee = result.guarantee
     if options.json:

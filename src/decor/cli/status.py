@@ -80,7 +80,7 @@ def _state(ledger: Path) -> dict[str, Any]:
         if not ledger.is_file():
             raise
     idle = {"running": False, "finished": False, "user": ledger.stem}
-    idle |= {"problem": None, "result": None}
+    idle |= {"problem": None, "result": None, "noise_left": None}
     try:
         if is_in_use(ledger):
             return idle | {"problem": "does not answer: it is starting or ending"}
@@ -108,12 +108,12 @@ def _last_run(ledger: Path, last: Entry) -> dict[str, Any]:
         "epsilon": epsilon_of_plan(last) if last.steps else 0.0,
         "epsilon_if_fixed": own.so_far,
         "delta": own.delta,
-        "result": _result(ledger, last.federation.hex()) if finished else None,
+        **(_result(ledger, last.federation.hex()) if finished else {}),
     }
 
 
-def _result(ledger: Path, federation: str) -> str | None:
-    """The folder of the run, if it is where decor up or decor node puts it by default."""
+def _result(ledger: Path, federation: str) -> dict[str, Any]:
+    """The folder of the run and its noise, if it is where decor up or node puts it by default."""
     name = f"run-{ledger.stem}"
     for folder in (ledger.with_suffix(""), ledger.with_name(name), Path(name)):
         try:
@@ -121,8 +121,8 @@ def _result(ledger: Path, federation: str) -> str | None:
         except (OSError, ValueError):
             continue
         if isinstance(manifest, dict) and manifest.get("federation") == federation:
-            return str(folder)
-    return None
+            return {"result": str(folder), "noise_left": manifest.get("noise_left")}
+    return {}
 
 
 def _why_idle(node: dict[str, Any]) -> str:
@@ -145,6 +145,9 @@ def _lines(node: dict[str, Any]) -> list[str]:
         f"  guarantee: epsilon {epsilon} (delta {delta}) for the whole plan; {node['messages']} "
         f"messages{missed}: epsilon {fixed} if their number was fixed in advance",
     ]
+    # unknown where no node answers and its folder is elsewhere, or of version 0.1
+    if (left := node.get("noise_left") or 1.0) > 1:
+        lines.append(f"  noise left: {rounded_up(left)} x planned, which did not cancel")
     for other in node.get("neighbours", ()):
         answer = "here" if other["here"] else "done" if other["done"] else other["problem"]
         lines.append(f"  {other['name']}: {answer}")

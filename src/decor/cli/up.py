@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import decor
 from decor import progress
 from decor.errors import InputError
-from decor.text import table
+from decor.text import rounded_up, table
 
 from . import options as opt
 from .node import require_libraries
@@ -89,6 +89,7 @@ def _run(options: argparse.Namespace, starter: ProcessStarter) -> None:
                 "name": member.name,
                 "messages": run.steps_taken,
                 "missed": run.manifest["steps_missed"],
+                "noise_left": run.manifest["noise_left"],
                 "metrics": run.metrics,
             }
             for member, run in zip(members, runs, strict=True)
@@ -107,6 +108,9 @@ def _run(options: argparse.Namespace, starter: ProcessStarter) -> None:
     print(f"{federation.name}: {len(members)} users, {steps} steps on {graph}")
     rows = [_row(member.name, run) for member, run in zip(members, runs, strict=True)]
     print(table(["user", "messages", "steps missed", "test accuracy"], rows))
+    for member, run in zip(members, runs, strict=True):
+        if (left := run.manifest["noise_left"]) > 1:
+            print(f"{member.name}: noise left: {rounded_up(left)} x planned, which did not cancel")
     if "accuracy" in metrics:
         accuracy = f"{metrics['accuracy']:.1%}"
         print(f"\nThe average of all models is right on {accuracy} of the public test records.")

@@ -226,7 +226,7 @@ class _Server:
 
     def _run_user(self, number: int) -> NoReturn:
         """Runs one user in the forked process, and exits without the starter's exit handlers."""
-        code = 1
+        code = 2
         try:
             signal.set_wakeup_fd(-1)
             for each in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):

@@ -1,0 +1,233 @@
+"""`decor ledger new`, `adopt` and `convert`: ledgers made on purpose, bound to keys, and updated."""
+
+import gzip
+import hashlib
+import json
+import os
+import sqlite3
+import stat
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from decor.errors import LedgerError
+from decor.net.identity import Identity
+from decor.net.ledger import Ledger, adoption_text, read_entries, read_facts
+
+VERSION_0_1 = Path(__file__).parent.parent / "version_0_1"
+
+
+@pytest.fixture
+def keys(tmp_path):
+    """Two identities, saved as bonn.key and new.key."""
+    made = {name: Identity.new() for name in ("bonn", "new")}
+    for name, identity in made.items():
+        identity.save(tmp_path / f"{name}.key")
+    return made
+
+
+@pytest.fixture
+def ledger(here, keys, tmp_path):
+    here("ledger", "new", "bonn.ledger", "--identity", "bonn.key")
+    return tmp_path / "bonn.ledger"
+
+
+def identities(path):
+    """The rows (public, old, signature) of a ledger's keys, the first one first."""
+    with closing(sqlite3.connect(path)) as db:
+        return db.execute("SELECT public, old, signature FROM identities ORDER BY added").fetchall()
+
+
+# new
+
+
+def test_a_new_ledger_is_bound_to_its_key_its_data_and_its_limits(here, keys, tmp_path):
+    said = here(
+        *("ledger", "new", "bonn.ledger", "--identity", "bonn.key"),
+        *("--data", "patients 2026", "--allow", "20", "--allow-delta", "1e-6"),
+    )
+    assert "wrote bonn.ledger: the only ledger of this data" in said.stdout
+    facts = read_facts(tmp_path / "bonn.ledger")
+    assert (facts.data, facts.allow, facts.allow_delta) == ("patients 2026", 20.0, 1e-6)
+    assert facts.identities == (keys["bonn"].public,)
+    with pytest.raises(LedgerError, match="the ledger of another key"):
+        Ledger(tmp_path / "bonn.ledger", keys["new"].public)
+
+
+def test_nobody_else_can_read_a_ledger_or_what_lies_beside_it(here, keys, tmp_path):
+    # whatever the user's own setting is
+    before = os.umask(0)
+    try:
+        here("ledger", "new", "bonn.ledger", "--identity", "bonn.key")
+        with Ledger(tmp_path / "bonn.ledger", keys["bonn"].public) as opened:
+            opened.record(opened.begin(bytes(32), "{}"), 0, b"message")
+            files = sorted(tmp_path.glob("bonn.ledger*"))
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in files}
+    finally:
+        os.umask(before)
+    beside = ("", "-lock", "-shm", "-wal")
+    assert modes == {f"bonn.ledger{suffix}": 0o600 for suffix in beside}
+
+
+def test_a_ledger_is_never_replaced(here, ledger):
+    before = ledger.read_bytes()
+    said = here("ledger", "new", "bonn.ledger", "--identity", "bonn.key", check=2)
+    assert "exists; a ledger is never replaced" in said.stderr
+    assert ledger.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ("--identity bonn.key --allow 0", "--allow must be a finite number above 0"),
+        ("--identity bonn.key --allow inf", "--allow must be a finite number above 0"),
+        ("--identity bonn.key --allow-delta 1e-5", "--allow-delta belongs to --allow"),
+        ("--identity bonn.key --allow 3 --allow-delta 2", "--allow-delta"),
+        ("--identity none.key", "none.key"),
+        ("", "--identity"),
+    ],
+)
+def test_a_wrong_option_leaves_no_ledger(here, keys, tmp_path, wrong, what):
+    said = here("ledger", "new", "bonn.ledger", *wrong.split(), check=2)
+    assert what in said.stderr and not list(tmp_path.glob("bonn.ledger*"))
+
+
+def test_a_folder_that_does_not_exist_is_told(here, keys):
+    said = here("ledger", "new", "none/bonn.ledger", "--identity", "bonn.key", check=2)
+    assert "cannot be made: No such file or directory" in said.stderr
+
+
+# adopt
+
+
+def test_an_old_key_signs_for_the_new_one(here, keys, ledger):
+    said = here("ledger", "adopt", "bonn.ledger", "--identity", "new.key", "--old-key", "bonn.key")
+    assert keys["new"].line in said.stdout
+    old, new = keys["bonn"].public, keys["new"].public
+    (first, second) = identities(ledger)
+    assert first == (old, None, None) and second[:2] == (new, old)
+    with Ledger(ledger, new) as opened:
+        text = adoption_text(opened.id, new)
+    Ed25519PublicKey.from_public_bytes(old).verify(second[2], text)
+    # for this ledger alone
+    with pytest.raises(InvalidSignature):
+        Ed25519PublicKey.from_public_bytes(old).verify(second[2], adoption_text("0" * 32, new))
+    # both may use it: a federation that knows the old key may still begin
+    Ledger(ledger, old).close()
+    assert ledger.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_lost_key_needs_no_signature_and_is_on_record(here, keys, ledger):
+    here("ledger", "adopt", "bonn.ledger", "--identity", "new.key", "--old-key-lost")
+    assert identities(ledger)[1] == (keys["new"].public, None, None)
+    Ledger(ledger, keys["new"].public).close()
+
+
+@pytest.mark.parametrize(
+    ("how", "what"),
+    [
+        ("", "--old-key"),
+        ("--old-key bonn.key --old-key-lost", "not allowed with"),
+        # a key that is none of the ledger's cannot sign
+        ("--old-key other.key", "is the ledger of another key"),
+    ],
+)
+def test_a_key_is_not_adopted_without_an_old_one_or_a_word_that_it_is_lost(
+    here, keys, ledger, tmp_path, how, what
+):
+    Identity.new().save(tmp_path / "other.key")
+    before = identities(ledger)
+    said = here("ledger", "adopt", "bonn.ledger", "--identity", "new.key", *how.split(), check=2)
+    assert what in said.stderr and identities(ledger) == before
+
+
+def test_a_key_that_the_ledger_has_is_not_adopted_again(here, keys, ledger):
+    again = ("--identity", "bonn.key", "--old-key", "bonn.key")
+    said = here("ledger", "adopt", "bonn.ledger", *again, check=2)
+    assert "has this key already" in said.stderr and len(identities(ledger)) == 1
+
+
+@pytest.mark.parametrize("how", [("--old-key", "bonn.key"), ("--old-key-lost",)])
+def test_no_key_is_adopted_in_the_middle_of_a_run(here, keys, ledger, how):
+    with Ledger(ledger) as opened:
+        run = opened.begin(bytes(32), "{}")
+        opened.record(run, 0, b"message")
+    adopt = ("ledger", "adopt", "bonn.ledger", "--identity", "new.key", *how)
+    said = here(*adopt, check=2)
+    assert "run 1" in said.stderr and "finish it first" in said.stderr
+    assert len(identities(ledger)) == 1
+    with Ledger(ledger) as opened:
+        opened.end(run, "finished")
+    here(*adopt)
+
+
+def test_a_ledger_that_a_node_is_using_is_left_alone_and_may_be_tried_again(here, keys, ledger):
+    with Ledger(ledger):
+        adopt = ("ledger", "adopt", "bonn.ledger", "--identity", "new.key", "--old-key-lost")
+        said = here(*adopt, check=1)
+    assert "in use by another node" in said.stderr and len(identities(ledger)) == 1
+
+
+# convert
+
+
+@pytest.fixture
+def old(tmp_path):
+    """A ledger that version 0.1 wrote."""
+    path = tmp_path / "old.ledger"
+    path.write_bytes(gzip.decompress((VERSION_0_1 / "bonn.ledger.gz").read_bytes()))
+    return path
+
+
+def test_an_old_ledger_is_converted_in_place_and_keeps_what_it_says(here, keys, old):
+    before = read_entries(old)
+    with closing(sqlite3.connect(old)) as db:
+        query = "SELECT run, step, digest, written FROM messages ORDER BY run, step"
+        messages = db.execute(query).fetchall()
+    shown = json.loads(here("ledger", "old.ledger", "--json").stdout)
+    with pytest.raises(LedgerError, match="decor ledger convert"):
+        Ledger(old)
+    said = here(
+        "ledger", "convert", "old.ledger", "--identity", "bonn.key", "--data", "patients 2025"
+    )
+    assert f"old.ledger is up to date; it holds {len(before)} run" in said.stdout
+    assert read_entries(old) == before and len(before) > 0
+    with closing(sqlite3.connect(old)) as db:
+        assert db.execute(query).fetchall() == messages
+    assert json.loads(here("ledger", "old.ledger", "--json").stdout) == shown
+    facts = read_facts(old)
+    assert facts.identities == (keys["bonn"].public,) and facts.data == "patients 2025"
+    assert old.stat().st_mode & 0o777 == 0o600
+    # what may have to be sent again is still there, to the byte
+    with Ledger(old, keys["bonn"].public) as opened:
+        entry = before[-1]
+        kept = opened.message(entry.run, entry.last_step)
+        assert hashlib.sha256(kept).digest() == opened.digest(entry.run, entry.last_step)
+
+
+def test_a_ledger_is_converted_once(here, keys, old, ledger):
+    here("ledger", "convert", "old.ledger", "--identity", "bonn.key")
+    for name in ("old.ledger", "bonn.ledger"):
+        before = Path(name).read_bytes()
+        said = here("ledger", "convert", name, "--identity", "new.key", check=2)
+        assert "is no ledger of version 0.1" in said.stderr
+        assert Path(name).read_bytes() == before
+
+
+def test_a_file_that_is_no_ledger_is_not_touched(here, keys, tmp_path):
+    (tmp_path / "notes").write_text("no ledger " * 1000)
+    with closing(sqlite3.connect(tmp_path / "other.db")) as db:
+        db.execute("CREATE TABLE patients (name TEXT)")
+        db.commit()
+    for name, what in (
+        ("notes", "cannot be read as a ledger"),
+        ("other.db", "of another program"),
+        ("none", "there is no ledger"),
+    ):
+        before = Path(name).read_bytes() if Path(name).exists() else None
+        said = here("ledger", "convert", name, "--identity", "bonn.key", check=2)
+        assert what in said.stderr
+        assert (Path(name).read_bytes() if Path(name).exists() else None) == before

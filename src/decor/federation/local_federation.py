@@ -28,6 +28,9 @@ _POLL, _STATUS = 0.05, 2.0
 _STOP_SECONDS = 10
 """How long a process may take to stop after SIGTERM, before it is killed."""
 
+_DONE = (None, 0, INCOMPLETE)
+"""Exit codes of users that run, or have done their work."""
+
 
 @dataclass
 class LocalFederation:
@@ -89,8 +92,7 @@ class LocalFederation:
         crash = dict(self.crash)
         self.finished_before = {user.number for user in self.users if self._has_final_model(user)}
         try:
-            for user in self.users:
-                self.start(user.number)
+            self.start(*range(len(self.users)))
             asked = time.monotonic()
             while self.pids and not self._failures():
                 self.reap(_POLL)
@@ -107,23 +109,18 @@ class LocalFederation:
             raise DecorError(
                 f"{first.name} stopped early: {_last_log_line(first.log)}{others}; see {first.log}"
             )
-        for user in self._failed():
-            code = self.codes[user.number]
-            self.notify(
-                f"{user.name} had finished its work when its process ended with code {code}; "
-                f"see {user.log}"
-            )
+        for user in self.users:
+            if (code := self.codes.get(user.number)) not in _DONE:
+                self.notify(
+                    f"{user.name} had finished its work when its process ended with code {code}; "
+                    f"see {user.log}"
+                )
         return [Run.load(user.run_folder, models) for user in self.users]
 
-    def _failed(self) -> list[UserFiles]:
-        """Users whose process failed, before its work was done or after."""
-        # with fewer steps or with noise left a user is done all the same
-        good = (None, 0, INCOMPLETE)
-        return [user for user in self.users if self.codes.get(user.number) not in good]
-
     def _failures(self) -> list[UserFiles]:
-        """Users whose process failed before their work was done."""
-        failed = [user for user in self._failed() if not self._has_finished(user)]
+        """Users whose process ended before their work did."""
+        ended = [user for user in self.users if self.codes.get(user.number) not in _DONE]
+        failed = [user for user in ended if not self._has_finished(user)]
         # code 2 first: that user failed by itself, others perhaps because of it
         return sorted(failed, key=lambda user: self.codes[user.number] != 2)
 
@@ -153,12 +150,13 @@ class LocalFederation:
             if number in crash and each["messages"] >= crash[number]:
                 self._crash_and_restart(number, crash.pop(number))
 
-    def start(self, number: int) -> int:
-        """Starts a user's process; returns its id."""
-        pid = self.starter.start(number)
-        self.pids[number] = pid
-        self.codes.pop(number, None)
-        return pid
+    def start(self, *numbers: int) -> list[int]:
+        """Starts the processes of some users; returns their ids."""
+        pids = self.starter.start(*numbers)
+        for number, pid in zip(numbers, pids, strict=True):
+            self.pids[number] = pid
+            self.codes.pop(number, None)
+        return pids
 
     def reap(self, timeout: float = 0.0) -> None:
         """Notes the exit codes of processes that have ended.

@@ -38,7 +38,7 @@ from decor.net.ledger import KEY_ID_BYTES, Ledger, split  # noqa: E402
 from decor.net.transport import free_ports  # noqa: E402
 
 SCRIPT = Path(__file__).with_name("fault_injection.py")
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds that anything may take on a machine that is busy with other things."""
 EPSILON = 10.0
 FEATURES = 4

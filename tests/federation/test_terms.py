@@ -69,7 +69,7 @@ def test_no_honest_model_exceeds_the_largest_parameter_and_a_larger_one_is_refus
     )
     nodes, runs = train_together(task, plan, Recipe(momentum=0.5), tmp_path, rate=0.5)
     terms, node = nodes[0].terms, nodes[0]
-    largest = [terms.largest_parameter(step, 0.0) for step in range(12)]
+    largest = [terms.largest_parameter(step, node._start_size) for step in range(12)]
     assert largest == sorted(largest) and largest[-1] < 1e6
     reached = max(float(value.abs().max()) for run in runs for value in run.models.values())
     assert 0 < reached <= largest[-1]

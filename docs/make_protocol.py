@@ -15,18 +15,23 @@ from xml.sax.saxutils import escape
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from decor.net.edge_keys import NO_KEY
 from decor.net.messages import (
     KINDS,
     Alive,
     Bye,
     Decoder,
     Done,
+    KeyRequest,
     Message,
     Model,
     NoiseTag,
+    SealedKey,
+    SignedReceipt,
     encode,
     limits,
 )
+from decor.net.receipts import Receipt
 from decor.net.session import MOVES, Session, SessionConfig, State
 from decor.results import axes
 
@@ -73,6 +78,9 @@ def _played(state: State, kind: type[Message]) -> Move:
         NoiseTag: NoiseTag(0, bytes(8)),
         Alive: Alive(),
         Done: Done(),
+        SignedReceipt: SignedReceipt(Receipt(0, 0, bytes(32), bytes(64))),
+        KeyRequest: KeyRequest(0),
+        SealedKey: SealedKey(0, b""),
     }
     told = one.receive(encode(ready.get(kind) or waiting.popleft()))
     says = tuple(type(message).__name__ for message in _messages(one))
@@ -95,7 +103,8 @@ def _pair() -> tuple[Session, Session]:
         )
         for k in (0, 1)
     ]
-    return Session(ends[0], 1, 0), Session(ends[1], 1, 0)
+    one, two = (Session(end, 1, 0, lambda: (0, NO_KEY)) for end in ends)
+    return one, two
 
 
 def table() -> str:

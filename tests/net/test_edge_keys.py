@@ -1,7 +1,7 @@
 """Keys of an edge: all orders of events of two ends are explored, with crashes and rollbacks.
 
-The invariant: one key serves one message that left, and the two ends' keys of a step differ only
-after one of them has drawn a fresh key.
+The invariant: one key serves one message that left, the two ends' keys of a step differ only
+after one of them has drawn a fresh key, and whoever seizes an end gets one past key at most.
 """
 
 from dataclasses import dataclass, field, replace
@@ -219,6 +219,7 @@ def check(state):
     for e, end in enumerate(state.ends):
         ids = [used for _, used, *_ in end.ledger]
         assert len(set(ids)) == len(ids), "one key, one message"
+        assert len(past_keys(state, e)) <= 1, "more than one past key can be seized"
         for step, used, _, number in end.ledger:
             for who, when, before, sent in state.left:
                 if who == e and sent != number:
@@ -228,6 +229,17 @@ def check(state):
     for step, used, fresh, _ in state.ends[1].ledger:
         if step in mine and not fresh and not mine[step][1]:
             assert mine[step][0] == used, f"step {step}: two keys, and nobody drew afresh"
+
+
+def past_keys(state, e):
+    """Ids of keys, of both ends' messages before this end's next step, that its memory yields."""
+    keys = state.ends[e].keys
+    used = {row[1] for end in state.ends for row in end.ledger if row[0] < keys.next_step}
+    held = [*keys._older, *([keys._current[1]] if keys._current else [])]
+    steps = range(keys.next_step)
+    known = {each.copy().key(step) for each in held for step in steps if step >= each.step}
+    known |= {pair[1] for pair in (keys._past, keys._spare) if pair} | {keys._found or b""}
+    return used & set(map(key_id, known))
 
 
 def explore(limits):

@@ -136,6 +136,11 @@ class EdgeKeys:
         # nobody can name a key of them any more
         if self._current is not None and self._current[0] <= step + 1:
             self._older = []
+        # nor one of this step or an earlier one, which the neighbour may have used: an end that is
+        # seized yields `_past` alone
+        for older in self._older:
+            if older.step <= step:
+                older.key(step)
         return key
 
     def give(self, step: int) -> bytes | None:

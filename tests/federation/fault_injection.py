@@ -31,7 +31,7 @@ import time
 import traceback
 from functools import partial
 
-from decor.net.messages import HEADER, Model
+from decor.net.messages import HEADER, KINDS, Model
 
 POINTS = {
     "before a gradient": ("gradient", 0),
@@ -184,25 +184,40 @@ def _sends(round_of, count, step):
     real, heads = asyncio.StreamWriter.write, []
 
     def wrapped(self, data):
-        head = bytes(data[: HEADER.size + Model.fixed.size])
-        if (
-            len(head) == HEADER.size + Model.fixed.size
-            and HEADER.unpack_from(head)[0] == Model.kind
-        ):
-            at, round_ = Model.fixed.unpack_from(head, HEADER.size)
-            if at >= step and round_ == round_of:
-                if count == 0:
-                    kill_self()
-                heads.append(self)
-                real(self, data)
-                if count == 0.5:
-                    kill_self()
+        at, whole = _message_of(data, step, round_of)
+        if at is not None:
+            if count == 0:
+                kill_self()
+            heads.append(self)
+            if count == 0.5:
+                real(self, data[: at + HEADER.size + Model.fixed.size])
+                kill_self()
+            real(self, data)
+            if not whole:  # its body is the next write
                 return
-        real(self, data)
+        else:
+            real(self, data)
         if heads and heads[-1] is self and len(heads) == count:
             kill_self()
 
     asyncio.StreamWriter.write = wrapped
+
+
+def _message_of(data, step, round_of):
+    """Where the first model of a step and round begins in what is written, and whether all of it is
+    there; (None, False) if there is none. Short frames are written together.
+    """
+    at, size = 0, HEADER.size + Model.fixed.size
+    while at + size <= len(data):
+        kind, length = HEADER.unpack_from(data, at)
+        if kind not in KINDS:  # the body of a model
+            break
+        if kind == Model.kind:
+            found, round_ = Model.fixed.unpack_from(data, at + HEADER.size)
+            if found >= step and round_ == round_of:
+                return at, at + HEADER.size + length <= len(data)
+        at += HEADER.size + length
+    return None, False
 
 
 def serve():

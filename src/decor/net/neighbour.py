@@ -22,6 +22,8 @@ CLOSING_SECONDS = 1.0
 """How long a connection that ends may take to send its last bytes."""
 HELD = 3
 """Models of one neighbour that are kept until they are used."""
+_SHORT = 1 << 12
+"""Bytes of a piece that is copied to be written with others."""
 FIRST_QUARANTINE = 2.0
 """Seconds for which a neighbour that broke the rules is not talked to the first time."""
 
@@ -67,7 +69,7 @@ class Connection:
         with suppress(OSError):
             while True:
                 while self._unsent:
-                    whole = memoryview(self._unsent.popleft())
+                    whole = memoryview(self._next_piece())
                     # one piece at a time, so that little is encrypted but not yet sent
                     for first in range(0, len(whole), transport.WRITE_BYTES):
                         self._writer.write(whole[first : first + transport.WRITE_BYTES])
@@ -77,6 +79,16 @@ class Connection:
                     return
                 self._more.clear()
                 await self._more.wait()
+
+    def _next_piece(self) -> Values:
+        """What is written next: short pieces together, each write is encrypted by itself."""
+        piece = self._unsent.popleft()
+        if len(piece) >= _SHORT or not self._unsent or len(self._unsent[0]) >= _SHORT:
+            return piece
+        short = [piece]
+        while self._unsent and len(self._unsent[0]) < _SHORT:
+            short.append(self._unsent.popleft())
+        return b"".join(short)
 
 
 class Inbox:

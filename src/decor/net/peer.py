@@ -298,9 +298,10 @@ class Peer:
             self._sent.append((step, round_, values))
             for link in self.links.values():
                 if link.is_open:
-                    self._send(link, step, round_, values)
+                    # before the model: short messages are written together
                     if round_ == 0 and step in link.tags.own:
                         self._send_tag(link, step)
+                    self._send(link, step, round_, values)
         # a user that always finds all models here must still let its tasks read and write
         await asyncio.sleep(0)
         until = time.monotonic() + self.config.timeout

@@ -107,7 +107,7 @@ class LocalFederation:
             raise DecorError(
                 f"{first.name} stopped early: {_last_log_line(first.log)}{others}; see {first.log}"
             )
-        for user in self._failed():
+        for user in self._bad_ends():
             code = self.codes[user.number]
             self.notify(
                 f"{user.name} had finished its work when its process ended with code {code}; "
@@ -115,7 +115,7 @@ class LocalFederation:
             )
         return [Run.load(user.run_folder, models) for user in self.users]
 
-    def _failed(self) -> list[UserFiles]:
+    def _bad_ends(self) -> list[UserFiles]:
         """Users whose process failed, before its work was done or after."""
         # with fewer steps or with noise left a user is done all the same
         good = (None, 0, INCOMPLETE)
@@ -123,7 +123,7 @@ class LocalFederation:
 
     def _failures(self) -> list[UserFiles]:
         """Users whose process failed before their work was done."""
-        failed = [user for user in self._failed() if not self._has_finished(user)]
+        failed = [user for user in self._bad_ends() if not self._has_finished(user)]
         # code 2 first: that user failed by itself, others perhaps because of it
         return sorted(failed, key=lambda user: self.codes[user.number] != 2)
 

@@ -46,7 +46,7 @@ from decor.results.run import Run
 from decor.training.engine import Setting
 
 USERS, SHORT, LONG = 16, 20, 120
-STARTS = 3
+STARTS = 5
 
 
 def task(hidden: int = 100, users: int = USERS) -> decor.Task:

@@ -18,7 +18,7 @@ from matplotlib.ticker import NullLocator
 
 import decor
 from decor import Adversary, Exposure, NoisePlan, theory
-from decor.privacy.answer import PlanAnswer
+from decor.privacy.plan_answer import PlanAnswer
 from decor.results import axes
 from decor.results.graph_layout import places
 from decor.results.plots import plan_figure

@@ -24,7 +24,7 @@ import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 from decor.cli.main import main  # noqa: E402
-from decor.machine import cores  # noqa: E402
+from decor.cpu_cores import cores  # noqa: E402
 
 settings.register_profile(
     "decor",

@@ -14,16 +14,16 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "decor"
 
-LEAVES = {"errors", "checks", "choices", "arrays", "text", "progress", "machine", "version"}
+LEAVES = {"errors", "checks", "choices", "array_types", "text", "progress", "cpu_cores", "version"}
 BELOW_TRAINING = {*LEAVES, "graph", "privacy", "noise", "learning", "results"}
 MAY_IMPORT = {
     "errors": set(),
     "checks": {"errors"},
-    "arrays": set(),
+    "array_types": set(),
     "choices": set(),
     "text": set(),
     "progress": set(),
-    "machine": set(),
+    "cpu_cores": set(),
     "version": set(),
     "graph": LEAVES,
     "privacy": {*LEAVES, "graph"},
@@ -185,9 +185,9 @@ def test_nothing_that_others_could_have_written_is_unpickled():
 
 
 TESTED_ELSEWHERE: dict[str, str] = {
-    "arrays": "types only",
+    "array_types": "types only",
     "choices": "types only",
-    "machine": "training/test_threads.py: threads up to the number of cores",
+    "cpu_cores": "training/test_threads.py: threads up to the number of cores",
     "version": "cli/test_main.py: `decor --version`",
     "cli.reproduce": "reproductions/test_figure_one.py and reproductions/test_running.py",
     "cli.status": "federation/test_local_federation.py and test_faults.py: all states of a node",
@@ -214,7 +214,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "learning.gradients.layers": "learning/gradients/test_gradients.py: against autograd",
     "learning.gradients.linear": "learning/gradients/test_gradients.py: against autograd",
     "results.axes": "results/test_figures.py and results/test_inline_svg.py: every figure uses them",
-    "results.files": "results/test_run.py: broken files, full disks, saves that are killed",
+    "results.safe_files": "results/test_run.py: broken files, full disks, saves that are killed",
     "results.live_status": "ui/test_watch.py: what the planner reads of a run that trains",
     "results.publication": "training/test_private.py: what a released folder holds",
     "training.compare": "cli/test_compare.py: `decor compare`",

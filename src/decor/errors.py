@@ -12,7 +12,7 @@ class DecorError(Exception):
 
 
 class InputError(DecorError, ValueError):
-    """A value that cannot be meant: the message names it and says what to give instead."""
+    """An invalid value; the message names it and says what to give instead."""
 
 
 class GraphError(InputError):
@@ -72,8 +72,8 @@ class RemoteProtocolError(DecorError):
 
 
 class LedgerError(DecorError):
-    """The ledger cannot be read or written, or was asked for what it never allows; nothing may be
-    sent before it is mended.
+    """The ledger cannot be read or written, or has refused a forbidden request; nothing may be
+    sent until this is fixed.
     """
 
 
@@ -90,7 +90,7 @@ class TransientError(DecorError):
 
 
 def require(library: str, extra: str, what: str) -> None:
-    """Raises MissingExtra where a library is not installed that an extra brings; loads nothing.
+    """Raises MissingExtra if a library that an extra provides is not installed; imports nothing.
 
     Args:
         library: The library's import name.

@@ -125,12 +125,12 @@ REFUSED = [
     ('"ring"', '"ring"\nquorum = 1.5', "network.quorum must be .* not 1.5"),
     ('"ring"', '"ring"\ntimeout = 0.0', "network.timeout must be .* not 0.0"),
     (users(), "", "users are missing"),
-    (users(), users(["bonn"]), "users: there is 1"),
+    (users(), users(["bonn"]), "users: the file lists 1"),
     (users(), users(["bonn", "ulm"]), 'network.topology "ring" does not fit 2 users'),
-    (users(), users(["bonn", "ulm", "bonn"]), "users.name 'bonn' is there twice"),
+    (users(), users(["bonn", "ulm", "bonn"]), "users.name 'bonn' appears more than once"),
     (users(), users(addressless=("bonn", "ulm")), "users.address is empty for 'bonn' and 'ulm'"),
-    (KEYS[1], KEYS[0], "users.key 'decor-ed25519 .* is there twice"),
-    ("ulm.example.org", "bonn.example.org", "users.address 'bonn.* is there twice"),
+    (KEYS[1], KEYS[0], "users.key 'decor-ed25519 .* appears more than once"),
+    ("ulm.example.org", "bonn.example.org", "users.address 'bonn.* appears more than once"),
     ("ulm.example.org:7400", "ulm.example.org", r"users.address of 'ulm': .* \(user 1 \(ulm\)\)"),
     ("ulm.example.org:7400", "ulm example:7400", "users.address must be .* not 'ulm example"),
     ('name = "ulm"', 'name = "../ulm"', r"users.name must be .* \(user 1\)"),
@@ -178,7 +178,7 @@ def test_two_lines_of_one_key_are_one_key():
     """Base64 leaves two bits over, so that four lines say the same."""
     other = KEYS[0][:-2] + chr(ord(KEYS[0][-2]) + 1) + "="
     assert other != KEYS[0]
-    with pytest.raises(InputError, match="users.key .* is there twice"):
+    with pytest.raises(InputError, match="users.key .* appears more than once"):
         Federation.parse(TEXT.replace(KEYS[1], other))
 
 

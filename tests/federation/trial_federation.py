@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "net"))
 
 from proxy import Proxy, second_messages  # noqa: E402
 
-from decor.cli.trial import TOWNS  # noqa: E402
+from decor.cli.federation_trial import TOWNS  # noqa: E402
 from decor.errors import InputError  # noqa: E402
 from decor.federation.federation import Federation, Member, Model, Network, Privacy, Training  # noqa: E402
 from decor.federation.spending import figures, own_figure  # noqa: E402

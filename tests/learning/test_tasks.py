@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 
 from decor.errors import InputError
 from decor.learning import losses, shards, tasks
-from decor.learning.datasets import a9a, embedded, files, mnist
+from decor.learning.datasets import a9a, files, mnist, scikit_learn_files
 
 
 def needs(name):
@@ -162,7 +162,7 @@ class TestEmbedded:
             assert [label_of[tuple(row)] for row in X.double().tolist()] == y.tolist()
 
     def test_every_user_gets_the_records_that_the_shards_of_that_seed_name(self):
-        X, y = embedded.digits()
+        X, y = scikit_learn_files.digits()
         kept, out = shards.hold_out(y, 0.2, seed=7)
         task = tasks.digits(users=5, seed=7, shards="dirichlet", alpha=1.0)
         for mine, records in zip(

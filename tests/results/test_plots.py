@@ -5,7 +5,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import decor
-from decor.privacy.answer import AdversaryRow, PlanAnswer
+from decor.privacy.plan_answer import AdversaryRow, PlanAnswer
 from decor.results.plots import graph_figure, plan_figure
 
 EXPOSURE = decor.Exposure(clip=1.0, steps=10)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from decor.arrays import Array
+from decor.array_types import Array
 from decor.privacy.adversary import Adversary
 from decor.privacy.leverage.deletion import from_scratch
 from decor.privacy.leverage.solve import leverages

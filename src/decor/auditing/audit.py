@@ -124,7 +124,7 @@ def message_sources(
 
         return [PeerSource(engine)]
     if engine.seed is None:
-        from .private_source import PrivateSource  # simulations need no cipher
+        from .private_run_source import PrivateSource  # simulations need no cipher
 
         return [PrivateSource(engine)]
     if engine.noise is not None and not isinstance(engine.noise, str):

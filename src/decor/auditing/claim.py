@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import stats
 
-from decor.arrays import Array
+from decor.array_types import Array
 from decor.privacy.adversary import Adversary
 from decor.privacy.plan import NoisePlan
 

@@ -14,13 +14,13 @@ import numpy as np
 from scipy import stats
 
 from decor import progress
-from decor.arrays import Array
+from decor.array_types import Array
 from decor.choices import Relation, Sampling
 from decor.privacy.loss import subsampled
 from decor.privacy.plan import NoisePlan
 
 from .attackers import Attacker, list_attackers, plan_covariance
-from .canary import NORMS, PATHS, ExampleCanaries
+from .canary_tasks import NORMS, PATHS, ExampleCanaries
 from .claim import DELTAS, Claim
 from .findings import SourceFindings
 from .mu_bound import Attack, ErrorCounts, count_errors, measure_mu

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from decor.arrays import Array
+from decor.array_types import Array
 
 from .noise_law import Check
 

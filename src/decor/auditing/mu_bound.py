@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from decor.arrays import Array
+from decor.array_types import Array
 
 from .attackers import Attacker
 

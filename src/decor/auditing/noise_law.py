@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from decor.arrays import Array
+from decor.array_types import Array
 
 _TESTED, _BLOCK = 6_000, 100
 """Columns whose distribution is tested, in blocks of so many neighbours. Repetitions are searched
@@ -195,7 +195,7 @@ class NoiseLaw:
 
 
 class CoordinateLaw:
-    """Statistics of each coordinate alone, which show a few without noise among very many."""
+    """Statistics per coordinate, which reveal a few noiseless coordinates among very many."""
 
     def __init__(self, covariance: Array, own: float) -> None:
         self.inverse, self.own, self.steps = np.linalg.inv(covariance), own, 0

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from decor.arrays import Array
+from decor.array_types import Array
 from decor.choices import Dtype
 from decor.errors import DecorError, InputError
 from decor.federation import recording

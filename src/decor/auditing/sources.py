@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decor.arrays import Array
+from decor.array_types import Array
 from decor.distributed.process_group import ProcessGroup
 from decor.distributed.world import World
 from decor.learning.batches import Batches

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from decor.arrays import Array
+from decor.array_types import Array
 from decor.privacy.plan import NoisePlan
 
 from .attackers import Attacker, covariance, incidence

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from decor import progress
-from decor.arrays import Array
+from decor.array_types import Array
 from decor.privacy.plan import NoisePlan
 
 from .attackers import Attacker, list_attackers, plan_covariance
-from .canary import NORMS, PATTERNS, UserCanaries
+from .canary_tasks import NORMS, PATTERNS, UserCanaries
 from .claim import Claim
 from .findings import SourceFindings
 from .mu_bound import Attack, count_errors, fit_linear, measure_mu

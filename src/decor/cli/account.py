@@ -8,7 +8,7 @@ from typing import Any
 
 import decor
 from decor.errors import InputError
-from decor.privacy.answer import PlanAnswer
+from decor.privacy.plan_answer import PlanAnswer
 
 from . import options as opt
 from . import plan_output

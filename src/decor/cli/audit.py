@@ -12,12 +12,12 @@ from typing import Any
 
 import decor
 from decor import progress
+from decor.cpu_cores import cores
 from decor.distributed import launch
 from decor.distributed.world import World
 from decor.errors import AuditFailed, FragileGraphWarning, InputError
-from decor.machine import cores
 from decor.results.audit_summary import HEADER, AuditSummary
-from decor.results.files import replace_text
+from decor.results.safe_files import replace_text
 from decor.text import table
 
 from . import options as opt

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import decor
 from decor.errors import InputError
-from decor.results.files import clear, replace_text
+from decor.results.safe_files import clear, replace_text
 
 from . import options as opt
 from . import report, training_options, values

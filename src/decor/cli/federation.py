@@ -14,8 +14,8 @@ from decor.federation.file import FORMAT, Model, Network, Privacy, Training
 from . import options as opt
 from . import values
 from .federation_check import report
+from .federation_trial import MODELS, Trial
 from .output_files import write_federation
-from .trial import MODELS, Trial
 
 if TYPE_CHECKING:
     from decor.federation.federation import Federation
@@ -137,7 +137,7 @@ def run_check(options: argparse.Namespace) -> None:
 
 
 def _federation_of_users(options: argparse.Namespace) -> Federation:
-    from decor.federation.hints import steady_ratio
+    from decor.federation.improvements import steady_ratio
 
     if options.users is not None:
         raise InputError("--users is for --task; with --user every user is named, so drop it")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from decor.errors import InputError
 from decor.privacy.adversary import Adversary
-from decor.privacy.answer import AdversaryRow, PlanAnswer
+from decor.privacy.plan_answer import AdversaryRow, PlanAnswer
 from decor.text import rounded_up, table
 
 from .plan_output import adversary_table, noise_lines
@@ -87,7 +87,7 @@ def _facts(
     unknown: Sequence[Adversary],
 ) -> dict[str, Any]:
     from decor.federation.file import net_module
-    from decor.federation.hints import hints
+    from decor.federation.improvements import hints
 
     plan, guarantee, topology = answer.plan, answer.guarantee, federation.topology
     messages = net_module("messages")

@@ -7,9 +7,9 @@ from typing import Any
 
 import decor
 from decor.graph import laplacian, mixing
-from decor.privacy.answer import advice
 from decor.privacy.leverage.coalition import Phase, worst_leverages
 from decor.privacy.leverage.solve import ScaledCovariance
+from decor.privacy.plan_answer import advice
 from decor.text import rounded_up, table
 
 from . import options as opt

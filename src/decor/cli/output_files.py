@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from decor.errors import InputError
-from decor.results.files import replace_text
+from decor.results.safe_files import replace_text
 
 if TYPE_CHECKING:
     from decor.federation.federation import Federation

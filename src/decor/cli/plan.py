@@ -11,7 +11,7 @@ import decor
 from decor.errors import InputError
 from decor.graph.gossip import Gossip
 from decor.learning.recipe import Recipe
-from decor.privacy.answer import PlanAnswer
+from decor.privacy.plan_answer import PlanAnswer
 from decor.text import rounded_up, table
 
 from . import options as opt

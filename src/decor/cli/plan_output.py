@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable
 
-from decor.privacy.answer import AdversaryRow, PlanAnswer, note_on_parts
+from decor.privacy.plan_answer import AdversaryRow, PlanAnswer, note_on_parts
 from decor.text import rounded_up, table
 
 from .terminal import write_json

@@ -45,8 +45,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _read_comparison(path: Path) -> Report:
-    from decor.results.files import read_json
     from decor.results.report_data import Report
+    from decor.results.safe_files import read_json
 
     return Report.from_json(read_json(path))
 

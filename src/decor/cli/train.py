@@ -14,11 +14,11 @@ from typing import Any
 
 import decor
 from decor import progress
+from decor.cpu_cores import cores
 from decor.distributed import launch
 from decor.distributed.world import World
 from decor.errors import InputError
 from decor.learning.recipe import Recipe
-from decor.machine import cores
 from decor.results.live_status import LiveStatus
 from decor.results.stop_reason import StopReason
 from decor.text import table

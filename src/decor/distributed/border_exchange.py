@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decor.arrays import Array
+from decor.array_types import Array
 from decor.graph.gossip import Gossip
 from decor.graph.topology import Topology
 from decor.learning.gradients.clip import Blocks

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decor.arrays import Array
+from decor.array_types import Array
 from decor.graph.gossip import Gossip
 from decor.learning.gradients.clip import Blocks
 from decor.privacy.plan import NoisePlan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from decor.arrays import Array
+from decor.array_types import Array
 from decor.errors import InputError
 from decor.graph.topology import Topology
 from decor.noise import root

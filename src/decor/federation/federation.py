@@ -416,7 +416,8 @@ class Federation:
     def _check_members(self) -> None:
         if len(self.members) < 2:
             raise InputError(
-                f"users: there is {len(self.members) or 'none'}; a federation has two users or more"
+                f"users: the file lists {len(self.members) or 'none'}; a federation needs at least "
+                "two"
             )
         for column in ("name", "key", "address"):
             values = [getattr(m, column) for m in self.members]
@@ -424,7 +425,8 @@ class Federation:
             twice = [value for value in values if value and values.count(value) > 1]
             if twice:
                 raise InputError(
-                    f"users.{column} {abbreviate(twice[0])} is there twice; give every user its own"
+                    f"users.{column} {abbreviate(twice[0])} appears more than once; each user "
+                    "needs its own"
                 )
 
     def _check_records(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from decor.arrays import Array
+from decor.array_types import Array
 
 Vector = Array
 LARGEST = 1e18

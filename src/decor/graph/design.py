@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from decor.arrays import Floats
+from decor.array_types import Floats
 from decor.errors import InputError
 
 from .laplacian import DENSE_LIMIT

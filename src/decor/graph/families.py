@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from decor import checks
-from decor.arrays import Ints
+from decor.array_types import Ints
 from decor.errors import GraphError
 
 from .topology import MAX_USERS, Family, Topology

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from decor import checks
-from decor.arrays import Floats
+from decor.array_types import Floats
 from decor.choices import Acceleration
 from decor.errors import InputError
 

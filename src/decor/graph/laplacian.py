@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from decor.arrays import Floats, Ints
+from decor.array_types import Floats, Ints
 from decor.errors import GraphError
 
 from .topology import Topology

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from decor.arrays import Floats
+from decor.array_types import Floats
 
 from .laplacian import DENSE_LIMIT, extreme_eigenvalue, laplacian_spectrum
 from .topology import Topology

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from decor.arrays import Floats
+from decor.array_types import Floats
 
 from .laplacian import DENSE_LIMIT, extreme_eigenvalue, laplacian_spectrum
 from .topology import Topology

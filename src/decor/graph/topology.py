@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from decor import checks
-from decor.arrays import Floats, Ints
+from decor.array_types import Floats, Ints
 from decor.errors import GraphError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from decor.arrays import Array
+from decor.array_types import Array
 from decor.choices import Sampling
 from decor.errors import DecorError, InputError
 

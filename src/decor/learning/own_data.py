@@ -22,7 +22,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from decor.arrays import Array
+from decor.array_types import Array
 from decor.errors import InputError
 
 Arrays = tuple[NDArray[np.float32], Array]

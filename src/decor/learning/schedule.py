@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from decor import checks
-from decor.arrays import Floats
+from decor.array_types import Floats
 from decor.errors import InputError
 
 

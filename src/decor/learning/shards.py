@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from decor import checks
-from decor.arrays import Array, Ints
+from decor.array_types import Array, Ints
 from decor.errors import InputError
 
 WAYS = ("iid", "dirichlet", "by-label")

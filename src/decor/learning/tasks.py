@@ -16,14 +16,14 @@ import torch
 from torch import nn
 
 from decor import checks
-from decor.arrays import Array, Ints
+from decor.array_types import Array, Ints
 from decor.errors import InputError
 
 from . import losses, models
 from . import shards as ways
 from .datasets import a9a as a9a_files
-from .datasets import embedded
 from .datasets import mnist as mnist_files
+from .datasets import scikit_learn_files
 from .datasets.download import download
 from .task import Loss, Shard, Task
 
@@ -96,7 +96,7 @@ def breast_cancer(
         alpha: Of "dirichlet" only; None is 10, which makes users alike.
     """
     splitter = _Splitter(users, seed, shards, alpha)
-    X, y = embedded.breast_cancer()
+    X, y = scikit_learn_files.breast_cancer()
     kept, out = ways.hold_out(y, TEST_PART, seed)
     # the test data does not enter the mean, so that it stays unseen
     X = (X - X[kept].mean(axis=0)) / X[kept].std(axis=0)
@@ -130,7 +130,7 @@ def digits(
         hidden: The size of a hidden layer; None is a linear model.
     """
     splitter = _Splitter(users, seed, shards, alpha)
-    X, y = embedded.digits()
+    X, y = scikit_learn_files.digits()
     kept, out = ways.hold_out(y, TEST_PART, seed)
     facts = {
         "source": "scikit-learn load_digits (UCI Optical Recognition of Handwritten Digits)",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from decor.arrays import Floats
+from decor.array_types import Floats
 
 _u32, _u64, _i32, _f32 = np.uint32, np.uint64, np.int32, np.float32
 LANES = 32

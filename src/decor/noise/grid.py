@@ -23,7 +23,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike
 
-from decor.arrays import Array
+from decor.array_types import Array
 from decor.errors import InputError
 
 from .stream import (

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numba import njit
 from numpy.typing import NDArray
 
-from decor.arrays import Array
+from decor.array_types import Array
 from decor.errors import InputError
 
 from .grid import Grid, round_with_dither

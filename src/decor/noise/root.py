@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from decor.arrays import Array
+from decor.array_types import Array
 
 
 class SparseRoot(NamedTuple):

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numba import njit
 from numpy.typing import NDArray
 
-from decor.arrays import Array
+from decor.array_types import Array
 from decor.errors import DecorError, InputError
 
 Integers = NDArray[np.int32]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from decor import progress
-from decor.arrays import Floats, Ints
+from decor.array_types import Floats, Ints
 from decor.errors import InputError
 from decor.graph.mixing import edge_heterogeneity
 

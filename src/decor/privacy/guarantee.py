@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from decor.arrays import Floats
+from decor.array_types import Floats
 from decor.choices import Method, Relation, Unit
 from decor.graph.topology import Topology
 from decor.text import rounded_up

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from decor.arrays import Floats
+from decor.array_types import Floats
 from decor.errors import InputError
 from decor.graph.topology import Topology
 

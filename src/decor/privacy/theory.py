@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from decor.arrays import Floats
+from decor.array_types import Floats
 from decor.errors import BudgetError
 from decor.graph.gossip import ONE_ROUND, Gossip
 from decor.graph.laplacian import algebraic_connectivity

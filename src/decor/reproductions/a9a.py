@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 import decor
-from decor.arrays import Array
+from decor.array_types import Array
 
 from . import figure_one, published
 from .study import OURS, Row, Study

@@ -14,7 +14,7 @@ import math
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
-from decor.arrays import Floats
+from decor.array_types import Floats
 
 ORDERS = np.arange(2, 129)
 _SPACING, _TAIL = 0.25, 40.0

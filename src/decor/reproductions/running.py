@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from decor import progress
+from decor.cpu_cores import cores
 from decor.errors import DecorError, InputError
-from decor.machine import cores
-from decor.results.files import replace_text
+from decor.results.safe_files import replace_text
 
 from .study import Cell, Row, Study
 

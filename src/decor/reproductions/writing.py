@@ -15,8 +15,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLoca
 
 from decor.errors import InputError
 from decor.results.axes import save_figure, style_axes
-from decor.results.files import replace_text
 from decor.results.palette import HUES, MARKS
+from decor.results.safe_files import replace_text
 
 from .study import OURS, PAPER, PUBLISHED, Panel, Row, Series, Study
 

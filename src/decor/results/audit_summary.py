@@ -17,8 +17,8 @@ from decor.privacy.adversary import Adversary
 from decor.privacy.plan import NoisePlan
 from decor.text import rounded_down, rounded_up
 
-from .files import read_json
 from .json_dataclass import Epsilon, JsonRecord
+from .safe_files import read_json
 
 HEADER = ("engine", "adversary", "claimed epsilon", "measured", "reached", "")
 

@@ -14,7 +14,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from decor.arrays import Floats
+from decor.array_types import Floats
 from decor.errors import InputError
 from decor.text import rounded_up
 

@@ -17,7 +17,7 @@ from typing import Any
 from decor.errors import InputError
 from decor.privacy.plan import NoisePlan
 
-from .files import replace_text
+from .safe_files import replace_text
 
 FILE, FORMAT = "live.json", "decor-live-1"
 _INTERVAL = 0.5

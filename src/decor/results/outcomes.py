@@ -11,9 +11,9 @@ import numpy as np
 from decor.errors import InputError
 from decor.graph.topology import Topology
 from decor.privacy.adversary import Adversary
-from decor.privacy.answer import PlanAnswer
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
+from decor.privacy.plan_answer import PlanAnswer
 
 from .report_data import (
     AdversaryEpsilon,

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from decor.arrays import Floats
+from decor.array_types import Floats
 from decor.graph.topology import Topology
 from decor.privacy import baselines
-from decor.privacy.answer import AdversaryRow, PlanAnswer
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
+from decor.privacy.plan_answer import AdversaryRow, PlanAnswer
 
 from .axes import (
     BLUE,

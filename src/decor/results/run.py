@@ -24,7 +24,14 @@ from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
 
 from . import publication
-from .files import metrics_lines, read_json, read_key, read_metrics, replace_text, write_private
+from .safe_files import (
+    metrics_lines,
+    read_json,
+    read_key,
+    read_metrics,
+    replace_text,
+    write_private,
+)
 from .stop_reason import StopReason
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decor.arrays import Array
+from decor.array_types import Array
 from decor.errors import InputError
 from decor.graph.gossip import Gossip
 from decor.learning.gradients.clip import Blocks

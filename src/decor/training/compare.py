@@ -27,10 +27,10 @@ from decor.privacy.adversary import Adversary
 from decor.privacy.budget import Budget, Exposure
 from decor.privacy.calibrate import calibrate
 from decor.privacy.plan import NoisePlan
-from decor.results.files import replace_text
 from decor.results.outcomes import describe_method, make_report, summarise_runs
 from decor.results.report_data import GridEnd, Method, Outcome, Repeat, Report, Tuning
 from decor.results.run import Run
+from decor.results.safe_files import replace_text
 
 from .engine import Engine
 from .manifest import fingerprint, versions

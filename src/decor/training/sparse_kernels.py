@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from decor.arrays import Array
+from decor.array_types import Array
 from decor.noise.gaussians import GROUP, fill
 
 _CACHE = 1 << 15

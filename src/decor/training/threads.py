@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from decor.machine import cores
+from decor.cpu_cores import cores
 
 _LARGE = 300_000
 """Parameters of all models from which a second core can help; below, waiting for it costs more."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from decor.graph import laplacian, mixing
 from decor.privacy.adversary import Adversary
-from decor.privacy.answer import AdversaryRow, PlanAnswer, advice, note_on_parts
+from decor.privacy.plan_answer import AdversaryRow, PlanAnswer, advice, note_on_parts
 from decor.results.report_data import GraphDrawing
 from decor.text import json_safe, rounded_up
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from decor.arrays import Floats, Ints
+from decor.array_types import Floats, Ints
 from decor.errors import InputError
 
 from . import files

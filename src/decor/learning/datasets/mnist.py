@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
-from decor.arrays import Ints
+from decor.array_types import Ints
 from decor.errors import InputError
 
 from . import files

@@ -15,7 +15,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from decor.arrays import Array
+from decor.array_types import Array
 
 CPU = torch.device("cpu")
 Blocks = list[Tensor]

@@ -10,7 +10,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from decor.arrays import Array
+from decor.array_types import Array
 from decor.learning.batches import Batch
 
 from .clip import Blocks, limits

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from decor.arrays import Array
+from decor.array_types import Array
 
 STATE_WORDS = 624
 """32-bit words in the state of torch's CPU generator (MT19937); a seed would fill only one."""

@@ -10,7 +10,7 @@ import torch
 from numba import njit
 from torch import Tensor, nn
 
-from decor.arrays import Array
+from decor.array_types import Array
 from decor.learning import losses
 from decor.learning.batches import Batch
 from decor.learning.task import Task

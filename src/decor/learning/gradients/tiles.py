@@ -18,7 +18,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from decor.arrays import Array
+from decor.array_types import Array
 from decor.errors import InputError
 
 from .clip import length_of, lengths, scale

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import networkx as nx
 import numpy as np
 
-from decor.arrays import Floats, Ints
+from decor.array_types import Floats, Ints
 from decor.errors import InputError
 
 from . import branch_kernels, dense

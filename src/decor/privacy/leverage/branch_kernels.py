@@ -46,7 +46,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from decor.arrays import Floats, Ints
+from decor.array_types import Floats, Ints
 
 from .network import UNIT_ROUNDOFF
 

@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from decor import progress
-from decor.arrays import Floats, Ints
+from decor.array_types import Floats, Ints
 from decor.errors import CannotBound
 from decor.privacy.threads import one_thread
 

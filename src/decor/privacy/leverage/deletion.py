@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from decor.arrays import Floats, Ints
+from decor.array_types import Floats, Ints
 
 from . import dense
 from .network import UNIT_ROUNDOFF, Network

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from decor.arrays import Floats
+from decor.array_types import Floats
 
 from .network import UNIT_ROUNDOFF
 

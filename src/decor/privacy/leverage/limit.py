@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from decor import progress
-from decor.arrays import Floats
+from decor.array_types import Floats
 from decor.choices import Method, Relation, Sampling
 from decor.errors import InputError
 from decor.graph.laplacian import DENSE_LIMIT, laplacian_spectrum

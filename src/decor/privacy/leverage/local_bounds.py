@@ -12,7 +12,7 @@ from collections import deque
 import numpy as np
 
 from decor import progress
-from decor.arrays import Floats
+from decor.array_types import Floats
 
 from .deletion import bounds_within
 from .network import Network

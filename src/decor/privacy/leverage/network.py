@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from decor.arrays import Floats, Ints
+from decor.array_types import Floats, Ints
 
 UNIT_ROUNDOFF = 2.0**-53
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from decor import progress
-from decor.arrays import Floats
+from decor.array_types import Floats
 from decor.errors import CannotBound
 from decor.graph.laplacian import laplacian_spectrum
 from decor.graph.topology import Topology

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from decor.arrays import Floats, Ints
+from decor.array_types import Floats, Ints
 from decor.errors import InputError
 
 from . import dense

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from decor.arrays import Ints
+from decor.array_types import Ints
 from decor.errors import CannotBound
 
 CORE_LIMIT = 16_000

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from decor import progress
-from decor.arrays import Floats
+from decor.array_types import Floats
 from decor.choices import Method, Relation, Sampling
 from decor.errors import InputError
 from decor.graph.topology import Topology

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from decor.arrays import Floats
+from decor.array_types import Floats
 
 from . import gaussian
 from .loss_distribution import ROUNDING

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import erfcx
 
-from decor.arrays import Floats
+from decor.array_types import Floats
 from decor.errors import BudgetError
 
 _ROOT_HALF = math.sqrt(0.5)

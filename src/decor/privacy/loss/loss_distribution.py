@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from decor.arrays import Floats
+from decor.array_types import Floats
 
 ROUNDING = 8 * float(np.finfo(np.float64).eps)
 """Bound on the relative error of any function used here."""

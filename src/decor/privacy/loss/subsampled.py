@@ -29,7 +29,7 @@ import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 
 from decor import checks
-from decor.arrays import Floats
+from decor.array_types import Floats
 from decor.choices import Relation, Sampling
 from decor.errors import BudgetError, CannotBound
 from decor.privacy.budget import validate_delta

@@ -7,7 +7,7 @@ import pytest
 import decor
 from decor import Adversary, Budget, Exposure, NoisePlan, theory
 from decor.graph.gossip import Gossip
-from decor.privacy.answer import AdversaryRow, PlanAnswer, advice, note_on_parts
+from decor.privacy.plan_answer import AdversaryRow, PlanAnswer, advice, note_on_parts
 
 BUDGET, EXPOSURE = Budget(3.0, 1e-5), Exposure(1.0, 100)
 TOWNS = decor.from_edges(4, [(0, 1), (1, 2), (2, 3), (0, 3)], ["ulm", "bonn", "kiel", "jena"])

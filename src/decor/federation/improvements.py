@@ -66,7 +66,7 @@ def _insiders(now: Federation) -> str | None:
 
 
 def _colluders(now: Federation) -> str | None:
-    """Edges that keep the fewest users who can isolate another from doing so."""
+    """Edges to add so that the smallest coalition that can isolate a user no longer can."""
     degree = int(now.topology.degrees.min())
     # None: everyone; and a complete graph has no edge to add
     if now.adversary.colluders is None or degree >= len(now.members) - 1:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from decor.arrays import Array
+from decor.array_types import Array
 from decor.learning import losses
 from decor.learning.task import Loss, Task
 
@@ -29,11 +29,11 @@ NORMS = (1.2, 2.0, 8.0)
 does one that clips too late.
 """
 _FAR, _FIRM = 1e4, 100.0
-"""An example's gradient is so many times larger than what models change of it; and the weight that
-must hardly change is so many times larger than models move.
+"""Ratio of an example's gradient to the change in it that training causes; and ratio of the weight
+that must stay nearly fixed to the distance that models move.
 """
 _FIRST = 8
-"""One of so many parameters of a network is in its first layer, where noise is seen alone."""
+"""One in this many parameters of a network is in its first layer, where noise is seen alone."""
 _TICK = 40.0
 """A step moves the clock so many times farther than noise may move it in all steps."""
 

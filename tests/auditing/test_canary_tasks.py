@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from decor.auditing.canary import NORMS, PATHS, ExampleCanaries, UserCanaries
+from decor.auditing.canary_tasks import NORMS, PATHS, ExampleCanaries, UserCanaries
 
 
 def gradient(task, user, weights):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from decor.arrays import Floats, Ints
+from decor.array_types import Floats, Ints
 from decor.errors import InputError
 
 Arrays = tuple[Floats, Ints]

@@ -4,7 +4,7 @@ from federation_files import TEXT
 
 import decor
 from decor.federation.federation import Federation
-from decor.federation.hints import edges_to_add, hints, steady_ratio
+from decor.federation.improvements import edges_to_add, hints, steady_ratio
 
 
 def test_hints_are_true():

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decor.arrays import Array
+from decor.array_types import Array
 from decor.learning.task import Task
 from decor.noise.private_noise import WORDS_PER_KEY
 from decor.privacy.plan import NoisePlan

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import decor
 from decor.errors import InputError
-from decor.results.files import clear
+from decor.results.safe_files import clear
 
 from .output_files import make_folder, replaceable_trial, write_federation
 
@@ -51,7 +51,7 @@ class Trial:
 
     def __init__(self, options: argparse.Namespace) -> None:
         from decor.federation.file import net_module
-        from decor.federation.hints import steady_ratio
+        from decor.federation.improvements import steady_ratio
 
         name = options.task.replace("_", "-")
         if name not in MODELS:

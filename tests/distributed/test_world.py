@@ -12,6 +12,8 @@ import sys
 
 import decor
 from decor.auditing.findings import Audit, SourceFindings
+from decor.net.identity import Identity
+from decor.net.ledger import Ledger
 
 TORCHRUNS = (
     "RANK",
@@ -130,7 +132,10 @@ def test_a_node_with_a_rank_keeps_its_model(tmp_path):
     )
     nodes = []
     for name in ("bonn", "ulm"):
-        own = ["--identity", f"t/keys/{name}.key", "--data", f"t/data/{name}.npz", "--output", name]
+        key = f"t/keys/{name}.key"
+        Ledger.create(tmp_path / f"{name}.ledger", Identity.load(tmp_path / key).public)
+        own = ["--identity", key, "--data", f"t/data/{name}.npz", "--output", name]
+        own += ["--ledger", f"{name}.ledger"]
         command = [sys.executable, "-m", "decor", "node", "t/federation.toml", *own]
         environment = PLAIN | {"RANK": "1", "WORLD_SIZE": "2"}
         nodes.append(

@@ -170,7 +170,7 @@ class Link:
     """One neighbour. Only `Peer` writes these fields; `Connections` writes `conn`.
 
     `Connections` reads three of them: a neighbour that is `done` is not dialled again, and a
-    neighbour whose `inbox` is not empty is not read from, unless this side `awaits_key`.
+    neighbour whose `inbox` is not empty is not read from, unless it `must_be_read`.
     """
 
     neighbour: Neighbour
@@ -201,6 +201,11 @@ class Link:
     gave_key: bool = False
     words: RateLimit = field(default_factory=lambda: RateLimit(math.inf, 0))
     """How many short messages it may send."""
+
+    @property
+    def must_be_read(self) -> bool:
+        """Whether something is needed that comes after a model: a key, or proof of progress."""
+        return self.awaits_key or self.step_start is not None
 
     @property
     def is_open(self) -> bool:

@@ -27,7 +27,7 @@ from decor.federation.federation import Federation
 from decor.net import transport
 from decor.net.edge_keys import NO_KEY
 from decor.net.identity import Identity
-from decor.net.ledger import read_entries
+from decor.net.ledger import Ledger, read_entries
 from decor.net.messages import HEADER, Hello, Model, SignedReceipt, encode
 from decor.net.receipts import Receipt
 from decor.net.session import Session, SessionConfig, State
@@ -454,7 +454,10 @@ def test_a_wrong_key_is_refused_before_anything_is_done(tmp_path_factory, fork_s
             trial.file.read_text().replace(trial.identities["kiel"].line, Identity.load(other).line)
         )
         trial.start("bonn", "ulm")
-        trial.start("kiel", file=file, more=["--identity", str(other)])
+        ledger = trial.folder / "other.ledger"
+        Ledger.create(ledger, Identity.load(other).public)
+        own = ["--identity", str(other), "--ledger", str(ledger)]
+        trial.start("kiel", file=file, more=own)
         trial.logged("kiel", "neighbour=bonn why=")
         trial.logged("bonn", 'event="stranger refused" why=".*certificate')
         trial.moving("bonn", "ulm")

@@ -104,6 +104,7 @@ class Trial:
         fork_server,
         users=4,
         topology="ring",
+        edges=None,
         steps=30,
         rounds=1,
         timeout=2.0,
@@ -131,7 +132,13 @@ class Trial:
                 **training,
             ),
             model=Model(kind="logistic", features=FEATURES),
-            network=Network(topology=topology, timeout=timeout, quorum=quorum, patience=patience),
+            network=Network(
+                topology=None if edges else topology,
+                edges=edges,
+                timeout=timeout,
+                quorum=quorum,
+                patience=patience,
+            ),
             members=tuple(
                 Member(n, self.address(n), self.identities[n].public) for n in self.names
             ),
@@ -140,8 +147,8 @@ class Trial:
         self.file = folder / f"{name}.toml"
         self.file.write_text(self.federation.to_toml())
         self.model_bytes = self.federation.model_bytes
-        edges = self.federation.topology.edges.tolist() if proxied else []
-        self.edges = [(self.names[high], self.names[low]) for low, high in edges]
+        pairs = self.federation.topology.edges.tolist() if proxied else []
+        self.edges = [(self.names[high], self.names[low]) for low, high in pairs]
         self.places = {}
         self.pids, self.killed, self.commands = {}, dict.fromkeys(self.names, 0), {}
         rng = np.random.default_rng(0)

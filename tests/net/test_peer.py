@@ -127,6 +127,19 @@ def test_who_has_just_come_has_its_time_and_who_is_gone_had_it(tmp_path):
     assert not came.is_open and came.silent
 
 
+def test_who_was_silent_comes_back_and_goes_again_holds_up_nobody(tmp_path):
+    one = peer(tmp_path, neighbours=2, timeout=5.0)
+    liar, here = one.links.values()
+    now = time.monotonic()
+    here.conn.is_open = True
+    here.inbox.put(0, 0, bytes(SIZE))
+    # it has greeted since, sent no model, and was refused
+    liar.silent, liar.absent, liar.conn.down_since = True, False, now
+    waits = one._seconds_to_deadline(0, 0, now + 5)
+    # a wait without an end must not be for a neighbour that may never come
+    assert one._ready(0, 0, now + 5) or waits is not None
+
+
 def test_who_says_that_it_is_alive_has_more_time_but_not_for_ever(tmp_path):
     one = peer(tmp_path, neighbours=2, timeout=5.0)
     alive, here = one.links.values()
@@ -142,7 +155,7 @@ def test_who_says_that_it_is_alive_has_more_time_but_not_for_ever(tmp_path):
     assert not one._ready(0, 0, now - 11) and not lost
     one.paused = None
     assert one._ready(0, 0, now - 11) and lost == ["sent no model for 15 s"] and alive.silent
-    alive.silent, alive.heard_at = False, now - 6
+    alive.silent, alive.absent, alive.heard_at = False, False, now - 6
     assert one._ready(0, 0, now - 1) and lost[1:] == ["was silent for 5 s"]
 
 

@@ -195,6 +195,11 @@ class Link:
         return self.conn.is_open
 
     @property
+    def is_given_up(self) -> bool:
+        """It sends no more models, or has been waited for already."""
+        return self.done or self.absent or self.silent
+
+    @property
     def open_connection(self) -> Connection | None:
         """The connection, if anything can be sent: a Bye may be among the bytes just read."""
         connection = self.conn.connection

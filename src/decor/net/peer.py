@@ -417,8 +417,8 @@ class Peer:
         for link in self.links.values():
             if link.inbox.has(step, round_):
                 here += 1
-            elif link.done or (link.silent if link.is_open else link.absent):
-                continue  # it sends no more, or has been waited for already
+            elif link.is_given_up:
+                continue
             elif now < self._deadline(link, until):
                 waiting = True
             elif link.is_open:
@@ -454,7 +454,7 @@ class Peer:
         deadlines = [
             self._deadline(link, until)
             for link in self.links.values()
-            if not (link.inbox.has(step, round_) or link.absent or link.silent or link.done)
+            if not (link.inbox.has(step, round_) or link.is_given_up)
         ]
         # a millisecond more, so that the deadline is over when the wait is
         return max(0.0, min(deadlines) - now) + 0.001 if deadlines else None

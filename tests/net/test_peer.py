@@ -98,11 +98,17 @@ def test_a_user_goes_where_a_quorum_of_neighbours_is_and_not_where_one_says_it_i
     # they say so; and one user that may lie has signed
     one._receipts.hear_own(1, make_receipt(1, STEPS - 1), one.log)
     assert one.ahead(4) is None
-    one._receipts.hear_own(2, make_receipt(2, 8), one.log)
+    one._receipts.hear_own(2, make_receipt(2, 6), one.log)
     assert one.ahead(4) is None
+    one._receipts.hear_own(2, make_receipt(2, 8), one.log)
+    # a claim that is not proven hides no lesser one
+    assert one.ahead(4) == (7, [b"end", b"nine", b"seven"])
     one._receipts.hear_own(2, make_receipt(2, 9), one.log)
     assert one.ahead(4) == (9, [b"end", b"nine"])
     assert one.ahead(9) is None
+    # and it stays known: it is not said again
+    one.begin(7, bytes(SIZE))
+    assert third.step_start is None and first.step_start and second.step_start
 
 
 def test_who_is_done_counts_at_the_end_alone(tmp_path):
@@ -360,6 +366,27 @@ def test_who_is_behind_is_shown_the_receipts_of_others_and_who_is_not_is_not(tmp
     third.connect(step=3)
     assert not third.link.is_behind
     assert {e.receipt.user for e in third.heard if isinstance(e, Receipted)} <= {0}
+
+
+@in_loop
+async def test_who_is_behind_reads_on_after_a_model_until_others_have_proven_it(tmp_path):
+    one = make_peer(tmp_path, neighbours=2, users=4)
+    ahead = Liar(one, 1)
+    ahead.connect(step=8)
+    # its own receipt and message come first; it gets the others' while it waits
+    ahead.send(tell(ahead.link, 7), Model(7, 0, bytes(SIZE)))
+    waiting = asyncio.create_task(one.wait_for_progress())
+    await asyncio.sleep(0.05)
+    assert not waiting.done(), "a model of a later step is no reason to begin"
+    one.begin(0, bytes(SIZE))
+    assert ahead.link.inbox and ahead.link.is_awaited and one.ahead(0) is None
+    ahead.send(SignedReceipt(make_receipt(3, 6)))
+    assert ahead.link.is_awaited and one.ahead(0) is None
+    ahead.send(SignedReceipt(make_receipt(3, 7)))
+    assert not ahead.link.is_awaited and one.ahead(0) == (7, [bytes(SIZE)])
+    await waiting
+    one.begin(7, bytes(SIZE))
+    assert not ahead.link.is_awaited
 
 
 # what neighbours may send

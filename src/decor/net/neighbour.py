@@ -158,7 +158,7 @@ class Link:
     """One neighbour. Only `Peer` writes these fields; `Connections` writes `conn`.
 
     `Connections` reads three of them: a neighbour that is `done` is not dialled again, and a
-    neighbour whose `inbox` is not empty is not read from, unless this side `awaits_key`.
+    neighbour whose `inbox` is not empty is not read from, unless more `is_awaited`.
     """
 
     neighbour: Neighbour
@@ -182,6 +182,8 @@ class Link:
     """(step, model) that it began a step with; a user that is behind continues from there."""
     keys: EdgeKeys = field(default_factory=EdgeKeys)
     tags: EdgeTags = field(default_factory=EdgeTags)
+    awaits_proof: bool = False
+    """It is ahead, and receipts that prove it may come after its models."""
     asked_for_key: bool = False
     """On this connection; so are the next three."""
     awaits_key: bool = False
@@ -193,6 +195,11 @@ class Link:
     @property
     def is_open(self) -> bool:
         return self.conn.is_open
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether what comes after its models is needed before they can be used."""
+        return self.awaits_key or self.awaits_proof
 
     @property
     def is_given_up(self) -> bool:

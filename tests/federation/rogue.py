@@ -28,7 +28,12 @@ class Rogue:
         keys = trial.identities
         tls = tls or transport.tls_context(keys[name], [keys[to].public], server=False)
         port = trial.proxies[name, to].port if through_proxy else trial.ports[to]
-        self.line = tls.wrap_socket(socket.create_connection(("127.0.0.1", port), timeout=60))
+        plain = socket.create_connection(("127.0.0.1", port), timeout=60)
+        try:
+            self.line = tls.wrap_socket(plain)
+        except BaseException:
+            plain.close()
+            raise
         federation = trial.federation
         is_lower = trial.names.index(name) < trial.names.index(to)
         ends = SessionConfig(
@@ -50,13 +55,16 @@ class Rogue:
 
     def opened(self):
         """Goes through the greeting in good order."""
-        self.line.sendall(self.session.outgoing())
-        while self.session.state is not State.OPEN:
-            data = self.line.recv(1 << 16)
-            if not data:
-                raise ConnectionError(f"{self.to} hung up")
-            self.session.receive(data)
+        try:
             self.line.sendall(self.session.outgoing())
+            while self.session.state is not State.OPEN:
+                if not (data := self.line.recv(1 << 16)):
+                    raise ConnectionError(f"{self.to} hung up")
+                self.session.receive(data)
+                self.line.sendall(self.session.outgoing())
+        except BaseException:
+            self.line.close()
+            raise
         return self
 
     def step(self):

@@ -43,7 +43,7 @@ GRAPHS = {
 def begin(folder, fork_server, dice, but=()):
     """A federation at work, and the user of the case."""
     topology = dice.choice(list(GRAPHS))
-    trial = Trial(folder, fork_server, topology=topology, steps=40, timeout=3.0, pace=0.03)
+    trial = Trial(folder, fork_server, topology=topology, steps=40, timeout=2.0, pace=0.03)
     user = dice.choice([name for name in GRAPHS[topology] if name not in but])
     return trial, user
 
@@ -235,12 +235,12 @@ def reconnect_while_computing(folder, fork_server, seed):
     """
     dice = random.Random(seed)
     patient = seed % 2 == 0
-    with Trial(folder, fork_server, steps=16, timeout=60.0 if patient else 1.0) as trial:
+    with Trial(folder, fork_server, steps=12, timeout=60.0 if patient else 1.0) as trial:
         for name in trial.names:
             draws = str(trial.path(name, "draws"))
             trial.start(name, slow=dice.choice((0.05, 0.2, 0.4)), draws=draws)
         trial.reached("bonn", 1)
-        while all(map(trial.alive, trial.names)) and trial.status("bonn").get("step", 99) < 12:
+        while all(map(trial.alive, trial.names)) and trial.status("bonn").get("step", 99) < 8:
             edge, proxy = dice.choice(list(trial.proxies.items()))
             how = dice.choice(("cut", "half_open", "hold"))
             getattr(proxy, how)(*([dice.choice(edge)] if how == "half_open" else []))
@@ -254,6 +254,20 @@ def reconnect_while_computing(folder, fork_server, seed):
                 assert "noise does not cancel" not in trial.log(name)
                 assert not trial.path(name, "draws").exists(), f"{name} has drawn afresh"
                 assert trial.code(name) == 0
+
+
+def late_on_a_path(folder, fork_server, seed):
+    """A user with one neighbour comes late: the proof that others are ahead comes after a model."""
+    with Trial(
+        folder, fork_server, users=3, topology="path", steps=60, patience=0.0, pace=0.05
+    ) as trial:
+        *others, name = trial.names if seed % 2 else reversed(trial.names)
+        trial.start(*others)
+        trial.reached("ulm", 5)
+        trial.start(name)
+        trial.logged(name, 'event="caught up"')
+        finish(trial)
+        assert "event=lost" not in trial.log(name)
 
 
 def model(trial, step, round_=0, fill=0.0):
@@ -281,7 +295,7 @@ def liar(folder, fork_server, seed):
     with (
         # the neighbours of a liar that is refused at once wait for it, and the others for them
         Trial(
-            folder, fork_server, users=8, steps=25, timeout=4.0, patience=6.0, pace=0.02
+            folder, fork_server, users=8, steps=20, timeout=2.5, patience=4.0, pace=0.02
         ) as trial,
         ExitStack() as stack,
     ):
@@ -323,13 +337,13 @@ def harass(folder, fork_server, seed, what, said):
         said: What its neighbour's log says of it.
     """
     del seed
-    with Trial(folder, fork_server, steps=200, timeout=5.0, patience=0.0, pace=0.02) as trial:
+    with Trial(folder, fork_server, steps=200, timeout=2.0, patience=0.0, pace=0.02) as trial:
         *honest, name = trial.names
         trial.start(*honest)
         trial.reached("bonn", 2)
         at, tries = trial.status("bonn")["step"], 0
         # while it goes on: its neighbour comes as far as without it
-        while trial.status("bonn")["step"] < at + 60:
+        while trial.status("bonn")["step"] < at + 40:
             tries += 1
             with suppress(OSError, RemoteProtocolError), Rogue(trial, name).opened() as rogue:
                 rogue.say(*what(trial, rogue))
@@ -353,7 +367,7 @@ def harass(folder, fork_server, seed, what, said):
 def flood(folder, fork_server, seed):
     """Alive, thousands of times."""
     said = "sends too many short messages"
-    harass(folder, fork_server, seed, lambda trial, rogue: [Alive()] * 20_000, said)
+    harass(folder, fork_server, seed, lambda trial, rogue: [Alive()] * 4000, said)
 
 
 def refused_again(folder, fork_server, seed):
@@ -369,6 +383,7 @@ def refused_again(folder, fork_server, seed):
 
 SURVIVED = {
     "reconnect while computing": reconnect_while_computing,
+    "late on a path": late_on_a_path,
     "liar": liar,
     "flood": flood,
     "refused again": refused_again,

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo demo-peers test check mutations stats docs bench reproduce clean
+.PHONY: demo demo-peers test check chaos mutations stats docs bench reproduce clean
 
 demo: $(STAMP)
 	$(BIN)/decor compare --task breast-cancer --users 16 --epsilon 1,3,10,30 --topology ring,torus \
@@ -24,6 +24,11 @@ check: $(STAMP)-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# kills users and cuts their connections for ten minutes, then puts back, loses, doubles and swaps their ledgers
+chaos: $(STAMP)-test
+	$(BIN)/python tests/federation/chaos/chaos.py --minutes 10 >> benchmarks/chaos.jsonl
+	$(BIN)/python tests/federation/chaos/chaos.py --detect 20 >> benchmarks/chaos.jsonl
 
 # puts faults into copies of the source, and writes docs/mutations.md: who noticed them; ten minutes on two cores
 mutations: $(STAMP)-test

@@ -98,6 +98,7 @@ LONGEST = (
         "test_docs.py",
         "test_collection.py",
         "test_faults.py",
+        "test_chaos.py",
         "test_process_group.py",
         "test_processes.py",
     ),

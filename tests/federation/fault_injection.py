@@ -16,6 +16,8 @@ torch takes. Faults, as keys of a dictionary:
     bytes         how long a file may become
     descriptors   how many files and sockets may be open
     unhandled     a text that an error which nothing handles repeats, when training begins
+    slow          seconds that a gradient takes longer, with the network at work meanwhile
+    draws         a file for the ids of edge keys that are drawn afresh, because no common one is known
 """
 
 import asyncio
@@ -89,6 +91,10 @@ def inject(fault):
         resource.setrlimit(resource.RLIMIT_NOFILE, (fault["descriptors"], fault["descriptors"]))
     if "unhandled" in fault:
         _unhandled(fault["unhandled"])
+    if "slow" in fault:
+        _slow(fault["slow"])
+    if "draws" in fault:
+        _note_draws(fault["draws"])
 
 
 def _unhandled(text):
@@ -101,6 +107,36 @@ def _unhandled(text):
         return await real(self)
 
     Node.train = wrapped
+
+
+def _slow(seconds):
+    from decor.federation.node import Node
+
+    real = Node._make_message
+
+    async def wrapped(self, step, keys):
+        await asyncio.sleep(seconds)
+        return await real(self, step, keys)
+
+    Node._make_message = wrapped
+
+
+def _note_draws(path):
+    from decor.net.edge_keys import EdgeKeys, key_id
+
+    real = EdgeKeys.take
+
+    def wrapped(self, step, draw):
+        def noted():
+            key = draw()
+            # before the key is used: whatever is killed later, it is known
+            with open(path, "a") as file:
+                file.write(key_id(key).hex() + "\n")
+            return key
+
+        return real(self, step, noted)
+
+    EdgeKeys.take = wrapped
 
 
 def _kill_around(owner, name, after, applies):

@@ -3,7 +3,6 @@ all other users go on.
 """
 
 import datetime
-import hashlib
 import re
 import shutil
 import signal
@@ -20,6 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 from federation_files import BASES, CHANGES, ELSEWHERE, TEXT
+from rogue import Rogue
 from trial_federation import ForkServer, Trial, until
 
 from decor.errors import RemoteProtocolError
@@ -27,10 +27,9 @@ from decor.federation.federation import Federation
 from decor.net import transport
 from decor.net.edge_keys import NO_KEY
 from decor.net.identity import Identity
-from decor.net.ledger import Ledger, read_entries
-from decor.net.messages import HEADER, Hello, Model, SignedReceipt, encode
-from decor.net.receipts import Receipt
-from decor.net.session import Session, SessionConfig, State
+from decor.net.ledger import Ledger
+from decor.net.messages import HEADER, Hello, Model, encode
+from decor.net.session import Session, SessionConfig
 
 STEPS = 20_000
 CALLS = {
@@ -69,72 +68,6 @@ def running(tmp_path_factory, fork_server):
             trial.signal(name, signal.SIGTERM)
         assert [trial.ended(name) for name in ("bonn", "ulm")] == [130, 130]
         trial.check(codes={"bonn": 130, "ulm": 130})
-
-
-class Rogue:
-    """kiel, with its own key and a mind of its own, connected to bonn."""
-
-    def __init__(self, trial, tls=None):
-        self.trial, self.mark = trial, len(trial.log("bonn"))
-        keys = trial.identities
-        tls = tls or transport.tls_context(keys["kiel"], [keys["bonn"].public], server=False)
-        plain = socket.create_connection(("127.0.0.1", trial.ports["bonn"]), timeout=60)
-        self.line = tls.wrap_socket(plain)
-        federation = trial.federation
-        ends = SessionConfig(
-            keys["kiel"].key,
-            "bonn",
-            keys["bonn"].public,
-            False,
-            federation.digest,
-            federation.digests,
-            federation.model_bytes,
-        )
-        self.session = Session(ends, 1, 0, lambda: (0, NO_KEY))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.line.close()
-
-    def opened(self):
-        """Goes through the greeting in good order."""
-        self.line.sendall(self.session.outgoing())
-        while self.session.state is not State.OPEN:
-            self.session.receive(self.line.recv(1 << 16))
-            self.line.sendall(self.session.outgoing())
-        return self
-
-    def step(self):
-        """Where bonn is."""
-        return self.trial.status("bonn")["step"]
-
-    def say(self, *what):
-        self.line.sendall(
-            b"".join(each if isinstance(each, bytes) else self.encoded(each) for each in what)
-        )
-
-    def encoded(self, message):
-        """A message as bytes; a round 0 follows its receipt."""
-        if not isinstance(message, Model) or message.round or message.step >= STEPS:
-            return encode(message)
-        digest = hashlib.sha256(message.values).digest()
-        key, federation = self.trial.identities["kiel"].key, self.trial.federation.digest
-        receipt = Receipt.sign(key, federation, 2, message.step, digest)
-        return encode(SignedReceipt(receipt)) + encode(message)
-
-    def refused(self, pattern):
-        """Waits until bonn has refused it, by its name, and has gone on; gives the line of
-        the log.
-        """
-        said = self.trial.logged("bonn", f"neighbour=kiel why=.*({pattern})", after=self.mark)
-        with suppress(OSError):
-            while self.line.recv(1 << 16):  # bonn has hung up
-                pass
-        self.line.close()
-        self.trial.moving("bonn", "ulm")
-        return said
 
 
 def model(step, values=None, round_=0, count=5):
@@ -245,7 +178,7 @@ def test_whoever_shows_no_certificate_of_a_neighbour_is_a_stranger(running, who)
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
     # TLS 1.3 tells the caller with its first answer
-    with suppress(OSError), Rogue(running, tls) as rogue:
+    with suppress(OSError), Rogue(running, tls=tls) as rogue:
         rogue.line.sendall(rogue.session.outgoing())
         assert rogue.line.recv(1 << 16) == b""
     said = running.logged("bonn", 'event="stranger refused"', after=mark)
@@ -444,20 +377,18 @@ def test_a_wrong_key_is_refused_before_anything_is_done(tmp_path_factory, fork_s
         Identity.new().save(other)
         trial.start("kiel", more=["--identity", str(other)])
         assert trial.ended("kiel") == 2
-        assert (
-            "this key belongs to no user of 'trial'" in trial.errors("kiel")
-            and read_entries(trial.path("kiel", "ledger")) == []
-        )
+        assert "this key belongs to no user of 'trial'" in trial.errors("kiel")
+        assert trial.entries("kiel") == ([], {})
         # a file with another key in kiel's place: the other users know kiel by its own
         file = trial.folder / "forged.toml"
         file.write_text(
             trial.file.read_text().replace(trial.identities["kiel"].line, Identity.load(other).line)
         )
         trial.start("bonn", "ulm")
-        ledger = trial.folder / "other.ledger"
-        Ledger.create(ledger, Identity.load(other).public)
-        own = ["--identity", str(other), "--ledger", str(ledger)]
-        trial.start("kiel", file=file, more=own)
+        own = trial.folder / "other.ledger"
+        Ledger.create(own, Identity.load(other).public)
+        more = ["--identity", str(other), "--ledger", str(own)]
+        trial.start("kiel", file=file, more=more)
         trial.logged("kiel", "neighbour=bonn why=")
         trial.logged("bonn", 'event="stranger refused" why=".*certificate')
         trial.moving("bonn", "ulm")

@@ -104,6 +104,7 @@ class Trial:
         fork_server,
         users=4,
         topology="ring",
+        edges=None,
         steps=30,
         rounds=1,
         timeout=2.0,
@@ -131,7 +132,13 @@ class Trial:
                 **training,
             ),
             model=Model(kind="logistic", features=FEATURES),
-            network=Network(topology=topology, timeout=timeout, quorum=quorum, patience=patience),
+            network=Network(
+                topology=None if edges else topology,
+                edges=edges,
+                timeout=timeout,
+                quorum=quorum,
+                patience=patience,
+            ),
             members=tuple(
                 Member(n, self.address(n), self.identities[n].public) for n in self.names
             ),
@@ -140,8 +147,8 @@ class Trial:
         self.file = folder / f"{name}.toml"
         self.file.write_text(self.federation.to_toml())
         self.model_bytes = self.federation.model_bytes
-        edges = self.federation.topology.edges.tolist() if proxied else []
-        self.edges = [(self.names[high], self.names[low]) for low, high in edges]
+        pairs = self.federation.topology.edges.tolist() if proxied else []
+        self.edges = [(self.names[high], self.names[low]) for low, high in pairs]
         self.places = {}
         self.pids, self.killed, self.commands = {}, dict.fromkeys(self.names, 0), {}
         rng = np.random.default_rng(0)
@@ -230,6 +237,15 @@ class Trial:
                 self.pids[name] = self.fork_server.start(
                     given, arguments, self.path(name, "out"), self.path(name, "err")
                 )
+
+    def decor(self, *words):
+        """Runs another command to its end; gives its exit code and what it has printed."""
+        out, err = self.folder / "command.out", self.folder / "command.err"
+        for file in (out, err):
+            file.unlink(missing_ok=True)
+        pid = self.fork_server.start({}, [str(word) for word in words], out, err)
+        until(lambda: self.fork_server.code(pid) is not None, f"the end of {words[0]}")
+        return self.fork_server.code(pid), out.read_text() + err.read_text()
 
     def make_ledger(self, name):
         """Makes a user's ledger, as its operator does before the first start."""
@@ -324,6 +340,27 @@ class Trial:
         """Runs in a user's ledger, and (run, step) -> digest of the message: of a copy, so that its
         owner is not disturbed.
         """
+        entries, rows = self._read_ledger(name)
+        assert len({row[:2] for row in rows}) == len(rows)
+        keys = [key for row in rows for key in split(row[3], KEY_ID_BYTES)]
+        assert len(set(keys)) == len(keys), f"{name} has used a key twice"
+        return entries, {row[:2]: row[2] for row in rows}
+
+    def edge_keys(self, name):
+        """(neighbour, step) -> the id of the key of that edge's noise in this user's message, and
+        whether the user knows that the noise cancels.
+        """
+        topology = self.federation.topology
+        neighbours = [self.names[j] for j in topology.neighbours(self.names.index(name))]
+        found = {}
+        for _, step, _, keys, cancelled in self._read_ledger(name)[1]:
+            flags = cancelled or bytes(len(neighbours))
+            ids = split(keys, KEY_ID_BYTES)
+            for neighbour, key, flag in zip(neighbours, ids, flags, strict=True):
+                found[neighbour, step] = key, bool(flag)
+        return found
+
+    def _read_ledger(self, name):
         copy = self.folder / "copies"
         shutil.rmtree(copy, ignore_errors=True)
         copy.mkdir()
@@ -331,12 +368,9 @@ class Trial:
             with suppress(FileNotFoundError):
                 shutil.copy(str(self.path(name, "ledger")) + suffix, str(copy / "ledger") + suffix)
         with Ledger(copy / "ledger") as ledger:
-            rows = ledger._db.execute("SELECT run, step, digest, keys FROM messages").fetchall()
-            entries = ledger.entries()
-        assert len({row[:2] for row in rows}) == len(rows)
-        keys = [key for row in rows for key in split(row[3], KEY_ID_BYTES)]
-        assert len(set(keys)) == len(keys), f"{name} has used a key twice"
-        return entries, {row[:2]: row[2] for row in rows}
+            columns = "run, step, digest, keys, cancelled"
+            rows = ledger._db.execute(f"SELECT {columns} FROM messages").fetchall()
+            return ledger.entries(), rows
 
     def heard(self):
         """Everything on the wire so far that is paid for: messages of a step in round 0."""

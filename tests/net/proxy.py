@@ -1,5 +1,5 @@
 """A proxy in the middle of an edge, with the keys of both ends: it records, cuts, holds, loses and
-adds frames.
+adds frames, and leaves handshakes half-open.
 
 To the user that dials it is the listener, to the listener it is the user that dials: two TLS
 connections, and between them every frame in the clear. The secret of the edge stays the two ends'
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from decor.errors import RemoteProtocolError
 from decor.net import transport
 from decor.net.identity import Identity
-from decor.net.messages import HEADER, Decoder, Message, Model, encode, limits
+from decor.net.messages import HEADER, Confirmation, Decoder, Message, Model, encode, limits
 
 SECONDS = 10.0
 """The longest that anything asked of the proxy's thread may take."""
@@ -76,6 +76,8 @@ class _Way:
     held: bytearray = field(default_factory=bytearray)
     is_clear: bool = True
     """False once something came that is no frame: from there on bytes pass unread."""
+    is_deaf: bool = False
+    """Everything from here on is lost, though the other direction passes."""
 
 
 @dataclass
@@ -115,6 +117,7 @@ class Proxy:
         self._records: list[Record] = []
         self._connections: dict[int, _Connection] = {}
         self._count, self._refuses, self._loses, self._delay = 0, False, False, 0.0
+        self._deaf_to: str | None = None
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._run()), name=f"proxy {self.port}", daemon=True
         )
@@ -178,6 +181,14 @@ class Proxy:
         """
         self._ask(self._set(loses=True))
 
+    def half_open(self, sender: str) -> None:
+        """Cuts; then one end's proofs of the common secret, and all it sends after them, are lost.
+
+        Until `heal` that end takes each new connection for open, and the other one does not.
+        """
+        self._ask(self._set(deaf_to=sender))
+        self.cut()
+
     def delay(self, seconds: float) -> None:
         """Everything arrives this much later than it would, in order; 0 for at once."""
         self._ask(self._set(delay=seconds))
@@ -187,7 +198,7 @@ class Proxy:
 
         A connection that has lost something is cut: its stream cannot go on.
         """
-        self._ask(self._set(refuses=False, holds=False, loses=False, delay=0.0))
+        self._ask(self._set(refuses=False, holds=False, loses=False, delay=0.0, deaf_to=None))
 
     def inject(self, receiver: str, *what: Message | bytes, connection: int | None = None) -> None:
         """Messages or bytes of the test's own to one end, between two frames of the other's; newest
@@ -309,7 +320,7 @@ class Proxy:
             while data := await way.reader.read(1 << 16):
                 way.held += data
                 for frame in self._frames(connection, way):
-                    if self._loses:
+                    if self._loses or way.is_deaf:
                         connection.has_lost = True
                     else:
                         await way.queue.put((self._loop.time() + self._delay, frame))
@@ -338,6 +349,8 @@ class Proxy:
             (message,) = Decoder(self._limits).feed(frame)
         except RemoteProtocolError:
             return False
+        if isinstance(message, Confirmation) and way.sender == self._deaf_to:
+            way.is_deaf = True
         self._records.append(
             Record(
                 time.monotonic(),
@@ -345,7 +358,7 @@ class Proxy:
                 way.receiver,
                 connection.number,
                 message,
-                not self._loses,
+                not (self._loses or way.is_deaf),
             )
         )
         return True
@@ -376,9 +389,10 @@ class Proxy:
         self._refuses = what.get("refuses", self._refuses)
         self._loses = what.get("loses", self._loses)
         self._delay = what.get("delay", self._delay)
+        self._deaf_to = what.get("deaf_to", self._deaf_to)
         if "holds" in what:
             (self._flows.clear if what["holds"] else self._flows.set)()
-        if not self._loses:
+        if not self._loses and self._deaf_to is None:
             for connection in list(self._connections.values()):
                 if connection.has_lost:
                     connection.cut()

@@ -221,13 +221,14 @@ def test_the_owner_is_told_of_every_connection_that_ends_once():
     assert order == [1] and len(lost) == 2
 
 
-@pytest.mark.parametrize("awaits_key", [False, True])
-def test_what_comes_after_a_model_is_read_when_it_is_used_or_if_a_key_is_awaited(awaits_key):
+@pytest.mark.parametrize("awaits", [None, "awaits_key", "awaits_proof"])
+def test_what_comes_after_a_model_is_read_when_it_is_used_or_if_it_is_awaited(awaits):
     session = FixedEvents(Heard())
     one, link, events, _ = one_neighbour(session)
 
     async def read():
-        link.awaits_key = awaits_key
+        if awaits:
+            setattr(link, awaits, True)
         session.meanwhile = lambda: setattr(link.conn, "is_open", True)
         link.inbox.put(0, 0, b"model")
         reader = asyncio.StreamReader()
@@ -236,8 +237,8 @@ def test_what_comes_after_a_model_is_read_when_it_is_used_or_if_a_key_is_awaited
         await asyncio.sleep(0.01)
         reader.feed_data(b"x")
         await asyncio.sleep(0.01)
-        assert len(events) == (2 if awaits_key else 1)
-        link.awaits_key = False
+        assert len(events) == (2 if awaits else 1)
+        link.awaits_key = link.awaits_proof = False
         link.inbox.clear()
         await asyncio.sleep(0.01)
         assert len(events) == 2

@@ -98,11 +98,17 @@ def test_a_user_goes_where_a_quorum_of_neighbours_is_and_not_where_one_says_it_i
     # they say so; and one user that may lie has signed
     one._receipts.hear_own(1, make_receipt(1, STEPS - 1), one.log)
     assert one.ahead(4) is None
-    one._receipts.hear_own(2, make_receipt(2, 8), one.log)
+    one._receipts.hear_own(2, make_receipt(2, 6), one.log)
     assert one.ahead(4) is None
+    one._receipts.hear_own(2, make_receipt(2, 8), one.log)
+    # a claim that is not proven hides no lesser one
+    assert one.ahead(4) == (7, [b"end", b"nine", b"seven"])
     one._receipts.hear_own(2, make_receipt(2, 9), one.log)
     assert one.ahead(4) == (9, [b"end", b"nine"])
     assert one.ahead(9) is None
+    # and it stays known: it is not said again
+    one.begin(7, bytes(SIZE))
+    assert third.step_start is None and first.step_start and second.step_start
 
 
 def test_who_is_done_counts_at_the_end_alone(tmp_path):
@@ -127,6 +133,19 @@ def test_who_has_just_come_has_its_time_and_who_is_gone_had_it(tmp_path):
     assert not came.is_open and came.silent
 
 
+def test_who_was_silent_comes_back_and_goes_again_holds_up_nobody(tmp_path):
+    one = peer(tmp_path, neighbours=2, timeout=5.0)
+    liar, here = one.links.values()
+    now = time.monotonic()
+    here.conn.is_open = True
+    here.inbox.put(0, 0, bytes(SIZE))
+    # it has greeted since, sent no model, and was refused
+    liar.silent, liar.absent, liar.conn.down_since = True, False, now
+    waits = one._seconds_to_deadline(0, 0, now + 5)
+    # a wait without an end must not be for a neighbour that may never come
+    assert one._ready(0, 0, now + 5) or waits is not None
+
+
 def test_who_says_that_it_is_alive_has_more_time_but_not_for_ever(tmp_path):
     one = peer(tmp_path, neighbours=2, timeout=5.0)
     alive, here = one.links.values()
@@ -142,7 +161,7 @@ def test_who_says_that_it_is_alive_has_more_time_but_not_for_ever(tmp_path):
     assert not one._ready(0, 0, now - 11) and not lost
     one.paused = None
     assert one._ready(0, 0, now - 11) and lost == ["sent no model for 15 s"] and alive.silent
-    alive.silent, alive.heard_at = False, now - 6
+    alive.silent, alive.absent, alive.heard_at = False, False, now - 6
     assert one._ready(0, 0, now - 1) and lost[1:] == ["was silent for 5 s"]
 
 
@@ -347,6 +366,27 @@ def test_who_is_behind_is_shown_the_receipts_of_others_and_who_is_not_is_not(tmp
     third.connect(step=3)
     assert not third.link.is_behind
     assert {e.receipt.user for e in third.heard if isinstance(e, Receipted)} <= {0}
+
+
+@in_loop
+async def test_who_is_behind_reads_on_after_a_model_until_others_have_proven_it(tmp_path):
+    one = make_peer(tmp_path, neighbours=2, users=4)
+    ahead = Liar(one, 1)
+    ahead.connect(step=8)
+    # its own receipt and message come first; it gets the others' while it waits
+    ahead.send(tell(ahead.link, 7), Model(7, 0, bytes(SIZE)))
+    waiting = asyncio.create_task(one.wait_for_progress())
+    await asyncio.sleep(0.05)
+    assert not waiting.done(), "a model of a later step is no reason to begin"
+    one.begin(0, bytes(SIZE))
+    assert ahead.link.inbox and ahead.link.is_awaited and one.ahead(0) is None
+    ahead.send(SignedReceipt(make_receipt(3, 6)))
+    assert ahead.link.is_awaited and one.ahead(0) is None
+    ahead.send(SignedReceipt(make_receipt(3, 7)))
+    assert not ahead.link.is_awaited and one.ahead(0) == (7, [bytes(SIZE)])
+    await waiting
+    one.begin(7, bytes(SIZE))
+    assert not ahead.link.is_awaited
 
 
 # what neighbours may send

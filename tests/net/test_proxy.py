@@ -232,6 +232,20 @@ def test_what_falls_into_the_black_hole_is_recorded_all_the_same_and_the_connect
     proxy.until(lambda: bonn.models == [(0, 0)])
 
 
+def test_a_half_open_connection_is_open_at_one_end_until_it_is_healed(edge):
+    proxy, aachen, bonn = edge
+    proxy.half_open("aachen")  # bonn never gets aachen's proof
+    proxy.until(lambda: len(aachen.agreed) == 2)
+    aachen.say(model(0))
+    lost = proxy.until(lambda: [r for r in proxy.messages() if isinstance(r.message, Model)])
+    assert [r.delivered for r in lost] == [False]
+    assert len(bonn.agreed) == 1 and bonn.session.state is State.CONFIRMING
+    proxy.heal()
+    proxy.until(lambda: len(bonn.agreed) == 2)
+    aachen.say(model(0))
+    proxy.until(lambda: bonn.models == [(0, 0)])
+
+
 def test_delayed_frames_come_late_and_in_order(edge):
     proxy, aachen, bonn = edge
     proxy.delay(0.3)

@@ -230,7 +230,7 @@ class Connections:
                     connection.flush()
                     if is_current() and link.is_open:
                         opening.reschedule(None)
-                    while is_current() and link.is_open and link.inbox and not link.must_be_read:
+                    while is_current() and link.is_open and link.inbox and not link.is_awaited:
                         # more is read when this has been used: it may wait at the sender
                         await link.inbox.wait_until_empty()
         except RemoteProtocolError as problem:

@@ -170,7 +170,7 @@ class Link:
     """One neighbour. Only `Peer` writes these fields; `Connections` writes `conn`.
 
     `Connections` reads three of them: a neighbour that is `done` is not dialled again, and a
-    neighbour whose `inbox` is not empty is not read from, unless it `must_be_read`.
+    neighbour whose `inbox` is not empty is not read from, unless more `is_awaited`.
     """
 
     neighbour: Neighbour
@@ -194,6 +194,8 @@ class Link:
     """(step, model) that it began a step with; a user that is behind continues from there."""
     keys: EdgeKeys = field(default_factory=EdgeKeys)
     tags: EdgeTags = field(default_factory=EdgeTags)
+    awaits_proof: bool = False
+    """It is ahead, and receipts that prove it may come after its models."""
     asked_for_key: bool = False
     """On this connection; so are the next three."""
     awaits_key: bool = False
@@ -203,13 +205,18 @@ class Link:
     """How many short messages it may send."""
 
     @property
-    def must_be_read(self) -> bool:
-        """Whether something is needed that comes after a model: a key, or proof of progress."""
-        return self.awaits_key or self.step_start is not None
-
-    @property
     def is_open(self) -> bool:
         return self.conn.is_open
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether what comes after its models is needed before they can be used."""
+        return self.awaits_key or self.awaits_proof
+
+    @property
+    def is_given_up(self) -> bool:
+        """It sends no more models, or has been waited for already."""
+        return self.done or self.absent or self.silent
 
     @property
     def open_connection(self) -> Connection | None:

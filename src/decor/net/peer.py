@@ -197,10 +197,11 @@ class Peer:
         while (left := until - time.monotonic()) > 0:
             connected = [link for link in self.links.values() if link.is_open]
             further = [link for link in connected if link.their_step > self.next_step]
-            # what this step still needs, or where the others are and proof of it
-            if all(link.inbox or link.step_start is not None for link in further):
-                if all(link.inbox for link in further) or self.ahead(self.step) is not None:
-                    return
+            # what this step still needs, or where the others are and proof of it: a message that
+            # is made now and not needed would be paid for in vain
+            in_time = all(link.inbox.has(*self._at) for link in further)
+            if in_time or self.ahead(self.step) is not None:
+                return
             await self._connections.wait_for_change(left)
 
     def begin(self, step: int, model: Values | None) -> None:
@@ -208,7 +209,9 @@ class Peer:
         self.step, self._step_start, self._at = step, model, (step, 0)
         for link in self.links.values():
             link.inbox.drop_before(step)
-            link.step_start = None
+            # where a neighbour is further ahead is said once in a connection, and proven later
+            if link.step_start is not None and link.step_start[0] <= step:
+                link.step_start, link.awaits_proof = None, False
 
     def resend(self, messages: Sequence[tuple[int, int, Values]]) -> None:
         """After a restart: the last messages, as (step, round, values), for new connections."""
@@ -329,13 +332,12 @@ class Peer:
         starts = [link.step_start for link in self.links.values() if link.step_start is not None]
         # the furthest first
         starts.sort(key=lambda start: -start[0])
-        quorum = self.config.quorum_count
-        if len(starts) < quorum or starts[quorum - 1][0] <= step:
-            return None
-        reached = starts[quorum - 1][0]
-        if not self._receipts.is_proven(reached):
-            return None
-        return reached, [model for step, model in starts if step >= reached]
+        # a quorum is at the first of these steps, and at the later ones of the list all the more; a
+        # liar's claim must not hide what is proven
+        for reached, _ in starts[self.config.quorum_count - 1 :]:
+            if reached > step and self._receipts.is_proven(reached):
+                return reached, [model for at, model in starts if at >= reached]
+        return None
 
     async def finish(self, serve: bool = False) -> None:
         """Sends Done, and stays until all neighbours have, or for the timeout.
@@ -418,8 +420,8 @@ class Peer:
         for link in self.links.values():
             if link.inbox.has(step, round_):
                 here += 1
-            elif link.done or (link.silent if link.is_open else link.absent):
-                continue  # it sends no more, or has been waited for already
+            elif link.is_given_up:
+                continue
             elif now < self._deadline(link, until):
                 waiting = True
             elif link.is_open:
@@ -455,7 +457,7 @@ class Peer:
         deadlines = [
             self._deadline(link, until)
             for link in self.links.values()
-            if not (link.inbox.has(step, round_) or link.absent or link.silent or link.done)
+            if not (link.inbox.has(step, round_) or link.is_given_up)
         ]
         # a millisecond more, so that the deadline is over when the wait is
         return max(0.0, min(deadlines) - now) + 0.001 if deadlines else None
@@ -536,6 +538,7 @@ class Peer:
                     )
                 first_step = link.keys.open(secret, their_step, their_key)
                 link.absent, link.done, link.step_start = False, False, None
+                link.awaits_proof = False
                 link.asked_for_key = link.awaits_key = link.key_is_gone = link.gave_key = False
                 link.inbox.clear()  # it will send where it is, and its last models again
                 link.heard_at = time.monotonic()
@@ -596,6 +599,9 @@ class Peer:
         if not is_new:
             self._count_word(link)
             return
+        for other in self.links.values():
+            if other.awaits_proof and other.step_start is not None:
+                other.awaits_proof = not self._receipts.is_proven(other.step_start[0])
         # a user behind needs proof from more users than this one's neighbours
         for other in self.links.values():
             if other.is_behind and other is not link and self._receipts.is_valid(receipt):
@@ -651,14 +657,20 @@ class Peer:
         if self._finishing:
             pass  # nothing is needed any more
         elif round_ == length.rounds_of(step):  # not a round of the step, but its result
-            link.step_start = (step + 1, values)
+            self._set_step_start(link, step + 1, values)
         elif (step, round_) < self._at:
             self.late += 1
         else:
             if step > self.step + 1 and link.step_start is None:
                 # it went on without this user, and no longer has the model its step began with
-                link.step_start = (step, values)
+                self._set_step_start(link, step, values)
             link.inbox.put(step, round_, values)
+
+    def _set_step_start(self, link: Link, step: int, model: Values) -> None:
+        link.step_start = (step, model)
+        # others make their messages of that step while this neighbour waits for them: it passes
+        # their receipts on after its own message
+        link.awaits_proof = step > self.step and not self._receipts.is_proven(step)
 
     def _send_catch_up(self, link: Link) -> None:
         """Sends what a new connection needs.

@@ -1,0 +1,390 @@
+"""Cases in which a ledger is not what its neighbours have seen, or a neighbour lies, on real
+processes; each takes a folder, a fork server and a seed, and raises AssertionError where it fails.
+
+`DETECTED` are the ledgers: an older copy put back, a lost one made anew, one used by two processes,
+that of another user. `SURVIVED` are faults and liars that honest users have to live with.
+"""
+
+import json
+import random
+import shutil
+import signal
+import sqlite3
+import sys
+import time
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+
+from chaos import broken_invariants  # noqa: E402
+from proxy import second_messages  # noqa: E402
+from rogue import Rogue  # noqa: E402
+from trial_federation import Trial, until  # noqa: E402
+
+from decor.errors import RemoteProtocolError  # noqa: E402
+from decor.federation.spending import own_figure  # noqa: E402
+from decor.net.ledger import read_entries  # noqa: E402
+from decor.net.messages import Alive, Done, Model, SignedReceipt  # noqa: E402
+from decor.net.transport import free_ports  # noqa: E402
+
+GRAPHS = {
+    # the others of each still have their quorum when the user of the case has gone
+    "ring": ("bonn", "ulm", "kiel", "jena"),
+    "complete": ("bonn", "ulm", "kiel", "jena"),
+    "star": ("ulm", "kiel", "jena"),
+}
+"""Topology of four users -> those that may be the user of a case."""
+
+
+def begin(folder, fork_server, dice, but=()):
+    """A federation at work, and the user of the case."""
+    topology = dice.choice(list(GRAPHS))
+    trial = Trial(folder, fork_server, topology=topology, steps=40, timeout=2.0, pace=0.03)
+    user = dice.choice([name for name in GRAPHS[topology] if name not in but])
+    return trial, user
+
+
+def side_files(path):
+    """A ledger and what SQLite keeps beside it."""
+    return [Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm")]
+
+
+def copy_ledger(source, target):
+    """As a backup does it, while a node is at work; returns how many messages the copy has."""
+    with (
+        closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True, timeout=60.0)) as db,
+        closing(sqlite3.connect(target)) as made,
+    ):
+        db.backup(made)
+    target.chmod(0o600)
+    return sum(entry.steps for entry in read_entries(target))
+
+
+def move_ledger(source, target):
+    for old, new in zip(side_files(source), side_files(target), strict=True):
+        if old.exists():
+            shutil.move(old, new)
+
+
+def put_back(newest, ledger):
+    """The ledger that its owner should have used takes its place again."""
+    for file in side_files(ledger):
+        file.unlink(missing_ok=True)
+    move_ledger(newest, ledger)
+
+
+def stop(trial, name, dice):
+    """In one of two ways in which a node can be stopped."""
+    if dice.random() < 0.5:
+        trial.kill(name)
+    else:
+        trial.signal(name, signal.SIGTERM)
+        assert trial.ended(name) == 130
+
+
+def check_detected(trial, user, code, errors, ledger):
+    """A node has noticed that its ledger is not the one that its neighbours know."""
+    assert code == 3, f"{user} ended with {code}: {errors[-2000:]}"
+    neighbours = {a if b == user else b for a, b in trial.edges if user in (a, b)}
+    (said,) = [line for line in errors.splitlines() if line.startswith("decor: ")]
+    assert any(f"{name} holds a receipt of this user" in said for name in neighbours), said
+    assert second_messages(trial.heard()) == []
+    (entry,) = read_entries(ledger)
+    assert entry.ended is not None and entry.repeated > 0, entry
+    assert entry.why is not None and "ended for good" in entry.why
+    # what the lost messages have cost is in every figure of this ledger
+    once = own_figure(replace(entry, repeated=0)).so_far
+    shown, text = trial.decor("ledger", "show", ledger, "--json")
+    assert shown == 0, text
+    (run,) = json.loads(text)["runs"]
+    assert run["repeated"] == entry.repeated and run["epsilon"] > once, text
+
+
+def start_and_detect(trial, user):
+    """Starts a user with a ledger that is not the newest, and once more: it has ended for good."""
+    mark = len(trial.errors(user))
+    trial.start(user)
+    code = trial.ended(user)
+    check_detected(trial, user, code, trial.errors(user)[mark:], trial.path(user, "ledger"))
+    before = len([record for record in trial.heard() if record.sender == user])
+    trial.start(user)
+    assert trial.ended(user) == 3 and "has ended for good" in trial.errors(user)
+    assert len([record for record in trial.heard() if record.sender == user]) == before
+
+
+def finish(trial, *users, codes=None):
+    """The others come to the end, and all that must hold does."""
+    trial.hurry()
+    trial.finished(*users)
+    trial.check(codes=codes)
+
+
+def rollback(folder, fork_server, seed):
+    """A copy of the ledger is put back some steps later."""
+    dice = random.Random(seed)
+    trial, user = begin(folder, fork_server, dice)
+    with trial:
+        trial.start()
+        trial.reached(user, dice.randint(1, 5))
+        ledger, copy = trial.path(user, "ledger"), folder / "copy.ledger"
+        known = copy_ledger(ledger, copy)
+        # the neighbours have had a message, at least, that the copy does not have
+        trial.reached(user, known + dice.randint(1, 6))
+        stop(trial, user, dice)
+        newest = folder / "newest.ledger"
+        move_ledger(ledger, newest)
+        shutil.move(copy, ledger)
+        others = [name for name in trial.names if name != user]
+        if dice.random() < 0.3 and trial.federation.network.topology != "star":
+            # others still hold the receipt
+            other = dice.choice(others)
+            trial.kill(other)
+            trial.start(other)
+        start_and_detect(trial, user)
+        put_back(newest, ledger)
+        if dice.random() < 0.5:
+            # the operator has found the right one: with that the run goes on
+            trial.back(user)
+            finish(trial)
+        else:
+            finish(trial, *others, codes={user: 3})
+
+
+def loss(folder, fork_server, seed):
+    """The ledger is deleted, and a new one made."""
+    dice = random.Random(seed)
+    trial, user = begin(folder, fork_server, dice)
+    with trial:
+        trial.start()
+        trial.reached(user, dice.randint(1, 10))
+        stop(trial, user, dice)
+        ledger, lost = trial.path(user, "ledger"), folder / "lost.ledger"
+        move_ledger(ledger, lost)
+        # a node makes none by itself
+        code, said = trial.decor(*trial.arguments(user))
+        assert code == 2 and "there is no ledger" in said, said
+        code, said = trial.decor("ledger", "new", ledger, "--identity", trial.path(user, "key"))
+        assert code == 0, said
+        start_and_detect(trial, user)
+        # for the comparison with what was sent
+        put_back(lost, ledger)
+        finish(trial, *(name for name in trial.names if name != user), codes={user: 3})
+
+
+def twin(folder, fork_server, seed):
+    """A second process uses a copy of the ledger, while the first goes on."""
+    dice = random.Random(seed)
+    # nobody would reach a twin of the first user, whom all neighbours dial at its one address
+    trial, user = begin(folder, fork_server, dice, but=("bonn",))
+    with trial:
+        trial.start()
+        trial.reached(user, dice.randint(1, 8))
+        ledger = folder / "twin.ledger"
+        known = copy_ledger(trial.path(user, "ledger"), ledger)
+        if dice.random() < 0.5:
+            trial.reached(user, known + dice.randint(0, 4))
+        (port,) = free_ports(1)
+        arguments = trial.arguments(user, "--listen", f"127.0.0.1:{port}")
+        for option, kind in (("--ledger", "ledger"), ("--output", "run"), ("--log", "log")):
+            arguments += [option, str(folder / f"twin.{kind}")]
+        err = folder / "twin.err"
+        pid = fork_server.start({"routes": trial.routes(user)}, arguments, folder / "twin.out", err)
+        until(lambda: fork_server.code(pid) is not None, "the twin's end")
+        check_detected(trial, user, fork_server.code(pid), err.read_text(), ledger)
+        finish(trial)
+
+
+def swap(folder, fork_server, seed):
+    """A user is started with the ledger of a neighbour."""
+    dice = random.Random(seed)
+    trial, user = begin(folder, fork_server, dice)
+    with trial:
+        trial.start()
+        trial.reached(user, dice.randint(1, 10))
+        stop(trial, user, dice)
+        ledger, own = trial.path(user, "ledger"), folder / "own.ledger"
+        move_ledger(ledger, own)
+        neighbours = sorted({a if b == user else b for a, b in trial.edges if user in (a, b)})
+        copy_ledger(trial.path(dice.choice(neighbours), "ledger"), ledger)
+        before = len([record for record in trial.heard() if record.sender == user])
+        trial.start(user)
+        code = trial.ended(user)
+        assert code == 2 and "is the ledger of another key" in trial.errors(user), code
+        assert len([record for record in trial.heard() if record.sender == user]) == before
+        assert second_messages(trial.heard()) == []
+        put_back(own, ledger)
+        trial.back(user)
+        finish(trial)
+
+
+DETECTED = {"rollback": rollback, "loss": loss, "twin": twin, "swap": swap}
+
+
+# faults and liars that honest users have to live with
+
+
+def reconnect_while_computing(folder, fork_server, seed):
+    """Connections break and come back while gradients are computed, at ends in different phases.
+
+    With an even seed nobody is left out meanwhile, and all noise cancels. With an odd one a user is
+    left out for longer than the timeout, as when the fault was found.
+    """
+    dice = random.Random(seed)
+    patient = seed % 2 == 0
+    with Trial(folder, fork_server, steps=12, timeout=60.0 if patient else 1.0) as trial:
+        for name in trial.names:
+            draws = str(trial.path(name, "draws"))
+            trial.start(name, slow=dice.choice((0.05, 0.2, 0.4)), draws=draws)
+        trial.reached("bonn", 1)
+        while all(map(trial.alive, trial.names)) and trial.status("bonn").get("step", 99) < 8:
+            edge, proxy = dice.choice(list(trial.proxies.items()))
+            how = dice.choice(("cut", "half_open", "hold"))
+            getattr(proxy, how)(*([dice.choice(edge)] if how == "half_open" else []))
+            time.sleep(dice.uniform(0.05, 0.4) if patient else dice.uniform(0.8, 2.0))
+            proxy.heal()
+            time.sleep(dice.uniform(0.05, 0.5))
+        trial.finished()
+        assert broken_invariants(trial) == []
+        if patient:
+            for name in trial.names:
+                assert "noise does not cancel" not in trial.log(name)
+                assert not trial.path(name, "draws").exists(), f"{name} has drawn afresh"
+                assert trial.code(name) == 0
+
+
+def late_on_a_path(folder, fork_server, seed):
+    """A user with one neighbour comes late: the proof that others are ahead comes after a model."""
+    with Trial(
+        folder, fork_server, users=3, topology="path", steps=60, patience=0.0, pace=0.05
+    ) as trial:
+        *others, name = trial.names if seed % 2 else reversed(trial.names)
+        trial.start(*others)
+        trial.reached("ulm", 5)
+        trial.start(name)
+        trial.logged(name, 'event="caught up"')
+        finish(trial)
+        assert "event=lost" not in trial.log(name)
+
+
+def model(trial, step, round_=0, fill=0.0):
+    return Model(step, round_, np.full(trial.model_bytes // 4, fill, np.float32).tobytes())
+
+
+def lies(trial, rogue):
+    """What a liar may say to seem further ahead than anybody is, by its kind."""
+    last = trial.steps - 1
+    receipt = SignedReceipt(rogue.receipt(last))
+    return {
+        "a model of the final gossip": [receipt, model(trial, trial.steps)],
+        "the last message": [model(trial, last)],
+        "the state after the last step": [receipt, model(trial, last, round_=1)],
+        "done": [receipt, model(trial, trial.steps), Done()],
+        "forged receipts of others": [
+            SignedReceipt(replace(rogue.receipt(last), user=k)) for k in range(len(trial.names) - 1)
+        ],
+    }
+
+
+def liar(folder, fork_server, seed):
+    """One user of a ring of eight claims to be at the end: all others take all steps."""
+    dice = random.Random(seed)
+    with (
+        # the neighbours of a liar that is refused at once wait for it, and the others for them
+        Trial(
+            folder, fork_server, users=8, steps=20, timeout=2.5, patience=4.0, pace=0.02
+        ) as trial,
+        ExitStack() as stack,
+    ):
+        *honest, name = trial.names
+        trial.start(*honest)
+        kinds = []
+
+        def connect(to):
+            until(lambda: trial.status(to), f"{to}'s start")
+            rogue = Rogue(trial, name, to, through_proxy=True, step=dice.choice((0, trial.steps)))
+            return stack.enter_context(rogue).opened()
+
+        def lie(rogue):
+            kinds.append(dice.choice(list(lies(trial, rogue))))
+            rogue.say(*lies(trial, rogue)[kinds[-1]])
+
+        # its two neighbours; the others wait for it before they begin
+        for rogue in [connect(to) for to in ("bonn", "mainz")]:
+            lie(rogue)
+        for to in ("bonn", "mainz", "bonn"):
+            trial.reached(to, dice.randint(1, 10))
+            # a liar that was refused is not answered for a while
+            with suppress(OSError, RemoteProtocolError):
+                lie(connect(to))
+        trial.hurry()
+        trial.finished(*honest)
+        for each in honest:
+            (entry,) = trial.entries(each)[0]
+            assert entry.steps == trial.steps, f"{each}: {entry.steps} steps, after {kinds}"
+        trial.check()
+
+
+def harass(folder, fork_server, seed, what, said):
+    """A neighbour says `what` again and again; the others keep taking steps, and say why not it.
+
+    Args:
+        folder, fork_server, seed: As of every case.
+        what: From the trial and the connection to what is said.
+        said: What its neighbour's log says of it.
+    """
+    del seed
+    with Trial(folder, fork_server, steps=200, timeout=2.0, patience=0.0, pace=0.02) as trial:
+        *honest, name = trial.names
+        trial.start(*honest)
+        trial.reached("bonn", 2)
+        at, tries = trial.status("bonn")["step"], 0
+        # while it goes on: its neighbour comes as far as without it
+        while trial.status("bonn")["step"] < at + 40:
+            tries += 1
+            with suppress(OSError, RemoteProtocolError), Rogue(trial, name).opened() as rogue:
+                rogue.say(*what(trial, rogue))
+                while rogue.line.recv(1 << 16):
+                    pass
+            time.sleep(0.02)
+        assert tries > 1
+        assert trial.logged("bonn", f"event=lost neighbour={name} why=.*{said}")
+        trial.logged("bonn", f"neighbour={name} why=.is not answered for a while: it broke")
+        # not once in each try
+        assert trial.log("bonn").count(f"event=connected neighbour={name}") <= 4
+        for each in honest:
+            for other in honest:
+                assert f"event=lost neighbour={other}" not in trial.log(each)
+        for each in honest:
+            trial.signal(each, signal.SIGTERM)
+        assert [trial.ended(each) for each in honest] == [130] * 3
+        trial.check(codes=dict.fromkeys(honest, 130))
+
+
+def flood(folder, fork_server, seed):
+    """Alive, thousands of times."""
+    said = "sends too many short messages"
+    harass(folder, fork_server, seed, lambda trial, rogue: [Alive()] * 4000, said)
+
+
+def refused_again(folder, fork_server, seed):
+    """Models that are not finite, on one connection after the other."""
+    harass(
+        folder,
+        fork_server,
+        seed,
+        lambda trial, rogue: [model(trial, rogue.step(), fill=float("nan"))],
+        "sent a model that is not finite",
+    )
+
+
+SURVIVED = {
+    "reconnect while computing": reconnect_while_computing,
+    "late on a path": late_on_a_path,
+    "liar": liar,
+    "flood": flood,
+    "refused again": refused_again,
+}

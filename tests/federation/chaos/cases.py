@@ -324,7 +324,9 @@ def liar(folder, fork_server, seed):
         trial.finished(*honest)
         for each in honest:
             (entry,) = trial.entries(each)[0]
-            assert entry.steps == trial.steps, f"{each}: {entry.steps} steps, after {kinds}"
+            # a user that the machine has kept waiting may skip to where honest users are; a liar
+            # that is believed ends the run at its first steps
+            assert entry.steps >= trial.steps - 5, f"{each}: {entry.steps} steps, after {kinds}"
         trial.check()
 
 

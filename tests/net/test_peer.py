@@ -369,6 +369,18 @@ def test_who_is_behind_is_shown_the_receipts_of_others_and_who_is_not_is_not(tmp
 
 
 @in_loop
+async def test_while_all_are_waited_for_models_do_not_hide_the_end_of_a_connection(tmp_path):
+    one = make_peer(tmp_path, neighbours=2)
+    here = Liar(one, 1)
+    here.connect()
+    waiting = asyncio.create_task(one.wait_for_neighbours(0.2, 1))
+    await asyncio.sleep(0.05)
+    here.send(tell(here.link, 0), Model(0, 0, bytes(SIZE)))
+    assert here.link.inbox and here.link.is_awaited
+    assert await waiting and not here.link.is_awaited
+
+
+@in_loop
 async def test_who_is_behind_reads_on_after_a_model_until_others_have_proven_it(tmp_path):
     one = make_peer(tmp_path, neighbours=2, users=4)
     ahead = Liar(one, 1)

@@ -392,9 +392,10 @@ class Ledger:
         Steps up to `step` count once more: each of them may have had another message.
         """
         with self._translate_errors(), self._transaction():
+            # another neighbour may know less: the reason is that of the number
             self._db.execute(
-                "UPDATE runs SET ended = ?, why = ?, repeated = max(repeated, ?) WHERE run = ?",
-                (time.time(), why, step + 1, run),
+                "UPDATE runs SET ended = ?, why = ?, repeated = ? WHERE run = ? AND repeated < ?",
+                (time.time(), why, step + 1, run, step + 1),
             )
 
     def record(

@@ -194,6 +194,8 @@ class Link:
     """(step, model) that it began a step with; a user that is behind continues from there."""
     keys: EdgeKeys = field(default_factory=EdgeKeys)
     tags: EdgeTags = field(default_factory=EdgeTags)
+    is_waited_for: bool = False
+    """No step begins before all neighbours are here: a connection that ends must be noticed."""
     awaits_proof: bool = False
     """It is ahead, and receipts that prove it may come after its models."""
     asked_for_key: bool = False
@@ -211,7 +213,7 @@ class Link:
     @property
     def is_awaited(self) -> bool:
         """Whether what comes after its models is needed before they can be used."""
-        return self.awaits_key or self.awaits_proof
+        return self.awaits_key or self.awaits_proof or self.is_waited_for
 
     @property
     def is_given_up(self) -> bool:

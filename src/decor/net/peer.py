@@ -179,6 +179,8 @@ class Peer:
         Returns whether any is connected.
         """
         until = time.monotonic() + patience
+        for link in self.links.values():
+            link.is_waited_for = True
         while True:
             missing = [link for link in self.links.values() if not link.is_open]
             here = len(self.links) - len(missing)
@@ -187,6 +189,8 @@ class Peer:
                 self.paused = None
                 for link in missing:
                     link.absent = True
+                for link in self.links.values():
+                    link.is_waited_for = False
                 return here > 0
             self._pause(f"waits for {', '.join(link.neighbour.name for link in missing)}")
             await self._connections.wait_for_change(left if left > 0 else None)

@@ -2,10 +2,11 @@
 processes; each takes a folder, a fork server and a seed, and raises AssertionError where it fails.
 
 `DETECTED` are the ledgers: an older copy put back, a lost one made anew, one used by two processes,
-that of another user. `SURVIVED` are faults and liars that honest users have to live with.
+that of another user, and a race of two processes with the same one. `SURVIVED` are faults and liars that honest users have to live with.
 """
 
 import json
+import os
 import random
 import shutil
 import signal
@@ -40,10 +41,11 @@ GRAPHS = {
 """Topology of four users -> those that may be the user of a case."""
 
 
-def begin(folder, fork_server, dice, but=()):
+def begin(folder, fork_server, dice, but=(), steps=40):
     """A federation at work, and the user of the case."""
     topology = dice.choice(list(GRAPHS))
-    trial = Trial(folder, fork_server, topology=topology, steps=40, timeout=2.0, pace=0.03)
+    settings = {"steps": steps, "timeout": 2.0, "patience": 10.0, "pace": 0.03}
+    trial = Trial(folder, fork_server, topology=topology, **settings)
     user = dice.choice([name for name in GRAPHS[topology] if name not in but])
     return trial, user
 
@@ -95,7 +97,8 @@ def check_detected(trial, user, code, errors, ledger):
     assert second_messages(trial.heard()) == []
     (entry,) = read_entries(ledger)
     assert entry.ended is not None and entry.repeated > 0, entry
-    assert entry.why is not None and "ended for good" in entry.why
+    assert entry.why is not None
+    assert f"steps up to {entry.repeated - 1} are counted once more" in entry.why
     # what the lost messages have cost is in every figure of this ledger
     once = own_figure(replace(entry, repeated=0)).so_far
     shown, text = trial.decor("ledger", "show", ledger, "--json")
@@ -175,8 +178,18 @@ def loss(folder, fork_server, seed):
         finish(trial, *(name for name in trial.names if name != user), codes={user: 3})
 
 
+def start_twin(trial, user):
+    """Starts a second process of a user, with a copy of the ledger; returns its number."""
+    (port,) = free_ports(1)
+    arguments = trial.arguments(user, "--listen", f"127.0.0.1:{port}")
+    for option, kind in (("--ledger", "ledger"), ("--output", "run"), ("--log", "log")):
+        arguments += [option, str(trial.folder / f"twin.{kind}")]
+    out, err = trial.folder / "twin.out", trial.folder / "twin.err"
+    return trial.fork_server.start({"routes": trial.routes(user)}, arguments, out, err)
+
+
 def twin(folder, fork_server, seed):
-    """A second process uses a copy of the ledger, while the first goes on."""
+    """A second process uses a copy of the ledger that is some steps old; the first goes on."""
     dice = random.Random(seed)
     # nobody would reach a twin of the first user, whom all neighbours dial at its one address
     trial, user = begin(folder, fork_server, dice, but=("bonn",))
@@ -185,17 +198,48 @@ def twin(folder, fork_server, seed):
         trial.reached(user, dice.randint(1, 8))
         ledger = folder / "twin.ledger"
         known = copy_ledger(trial.path(user, "ledger"), ledger)
-        if dice.random() < 0.5:
-            trial.reached(user, known + dice.randint(0, 4))
-        (port,) = free_ports(1)
-        arguments = trial.arguments(user, "--listen", f"127.0.0.1:{port}")
-        for option, kind in (("--ledger", "ledger"), ("--output", "run"), ("--log", "log")):
-            arguments += [option, str(folder / f"twin.{kind}")]
-        err = folder / "twin.err"
-        pid = fork_server.start({"routes": trial.routes(user)}, arguments, folder / "twin.out", err)
+        # the neighbours have had a message, at least, that the copy does not have
+        trial.reached(user, known + dice.randint(1, 4))
+        pid = start_twin(trial, user)
         until(lambda: fork_server.code(pid) is not None, "the twin's end")
-        check_detected(trial, user, fork_server.code(pid), err.read_text(), ledger)
+        errors = (folder / "twin.err").read_text()
+        check_detected(trial, user, fork_server.code(pid), errors, ledger)
         finish(trial)
+
+
+def race(folder, fork_server, seed):
+    """A second process uses a copy of the ledger that has all that the neighbours have.
+
+    Nobody can tell the two apart until one of them has sent a message: that one goes on, and the
+    other one is stopped. What the other one had sent and the neighbour had not read when it took
+    the newer connection is a second message that has left, and that nobody has accepted.
+
+    Returns:
+        (user, step) of messages that had left twice.
+    """
+    dice = random.Random(seed)
+    trial, user = begin(folder, fork_server, dice, but=("bonn",), steps=150)
+    with trial:
+        trial.start()
+        trial.reached(user, dice.randint(1, 8))
+        copy_ledger(trial.path(user, "ledger"), folder / "twin.ledger")
+        pid = start_twin(trial, user)
+        others = [name for name in trial.names if name != user]
+        until(
+            lambda: fork_server.code(pid) == 3 or trial.code(user) == 3,
+            "the end of one of two processes with one key",
+        )
+        trial.hurry()
+        trial.finished(*others)
+        stopped = folder / "twin.err" if fork_server.code(pid) == 3 else trial.path(user, "err")
+        said = stopped.read_text()
+        assert "holds a receipt of this user" in said and "Traceback" not in said, said
+        for name in others:
+            assert "two messages of one step" not in trial.log(name)
+        if fork_server.code(pid) is None:
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: fork_server.code(pid) is not None, "the twin's end")
+        return second_messages(trial.heard())
 
 
 def swap(folder, fork_server, seed):
@@ -221,7 +265,7 @@ def swap(folder, fork_server, seed):
         finish(trial)
 
 
-DETECTED = {"rollback": rollback, "loss": loss, "twin": twin, "swap": swap}
+DETECTED = {"rollback": rollback, "loss": loss, "twin": twin, "swap": swap, "race": race}
 
 
 # faults and liars that honest users have to live with

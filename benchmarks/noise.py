@@ -21,7 +21,7 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np  # noqa: E402
 
-from decor.noise import stream  # noqa: E402
+from decor.noise import integer_gaussians  # noqa: E402
 from decor.noise.grid import Grid  # noqa: E402
 
 TIMES = 30
@@ -57,11 +57,21 @@ def row(what: str, gaussians: int, reach_ms: float | None, work) -> None:
 
 
 def edge_noise():
-    row(f"noise of an edge, {MANY:,} values", MANY, None, lambda: stream.edge_noise(KEYS[0], MANY))
+    row(
+        f"noise of an edge, {MANY:,} values",
+        MANY,
+        None,
+        lambda: integer_gaussians.edge_noise(KEYS[0], MANY),
+    )
 
 
 def own_noise():
-    row(f"a user's own noise, {MANY:,} values", MANY, None, lambda: stream.own_noise(KEYS[0], MANY))
+    row(
+        f"a user's own noise, {MANY:,} values",
+        MANY,
+        None,
+        lambda: integer_gaussians.own_noise(KEYS[0], MANY),
+    )
 
 
 def message():

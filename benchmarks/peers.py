@@ -31,17 +31,16 @@ import numpy as np
 import torch
 
 import decor
-from decor.federation import peers as federation_peers
-from decor.federation import user_processes
+from decor.federation import peers_engine, user_processes
 from decor.federation.federation import Federation, Member, Model, Network, Privacy, Training
 from decor.federation.local_gradient import LocalGradient
 from decor.federation.node import Node
-from decor.federation.peers import Peers
+from decor.federation.peers_engine import Peers
 from decor.learning.recipe import Recipe
-from decor.net import accepting, transport
+from decor.net import accepting, addresses, transport
+from decor.net.addresses import free_ports
 from decor.net.identity import Identity
 from decor.net.ledger import Ledger
-from decor.net.transport import free_ports
 from decor.results.run import Run
 from decor.training.engine import Setting
 
@@ -184,7 +183,7 @@ def wire() -> dict[str, object]:
     counted = [0]
     relay = threading.Thread(
         target=_relay,
-        args=(transport.split_address(terms.members[0].address)[1], hidden, counted),
+        args=(addresses.split_address(terms.members[0].address)[1], hidden, counted),
         daemon=True,
     )
     relay.start()
@@ -193,11 +192,11 @@ def wire() -> dict[str, object]:
         nodes = []
         for i, identity in enumerate(identities):
             one = decor.Task(given.model, given.loss, [given.shards[i]])
-            listen = f"127.0.0.1:{hidden}" if i == 0 else None
+            reach = terms.reach(i, [f"127.0.0.1:{hidden}"] if i == 0 else None)
             Ledger.create(f"{folder}/{i}", identity.public)
             ledger = Ledger(f"{folder}/{i}")
             nodes.append(
-                Node(terms, i, identity, one, ledger, lambda event, **facts: None, listen=listen)
+                Node(terms, i, identity, one, ledger, lambda event, **facts: None, reach=reach)
             )
         await asyncio.gather(*(node.train() for node in nodes))
 
@@ -348,13 +347,13 @@ def memory() -> dict[str, object]:
     MB.
     """
     given = task(hidden=5000, users=3)
-    usual, found = federation_peers.split_by_user, Path(tempfile.mkstemp()[1])
+    usual, found = peers_engine.split_by_user, Path(tempfile.mkstemp()[1])
     # called where users are started
-    federation_peers.split_by_user = partial(_watch_memory, found)
+    peers_engine.split_by_user = partial(_watch_memory, found)
     try:
         Peers(timeout=60.0).run(given, [Setting(plan(10, 3), 0.01, 0)], Recipe())
     finally:
-        federation_peers.split_by_user = usual
+        peers_engine.split_by_user = usual
     most = max(map(int, found.read_text().split()))
     found.unlink()
     model = 4 * given.parameters
@@ -382,7 +381,7 @@ def _watch_memory(found: Path, given: decor.Task) -> list[decor.Task]:
                 file.write(f"{_memory('VmHWM') - before + 4 * node.local.parameters}\n")
 
     user_processes.run_node = watched
-    return federation_peers.split_by_user(given)
+    return peers_engine.split_by_user(given)
 
 
 def _memory(name: str) -> int:

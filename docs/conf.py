@@ -37,7 +37,12 @@ NAVIGATION = {
         "theory": "Theory",
         "noise": "Noise on a grid",
     },
-    "Run it": {"training": "Training", "deploy": "Deploying", "distributed": "Processes and GPUs"},
+    "Run it": {
+        "training": "Training",
+        "deploy": "Deploying",
+        "operations": "Operating",
+        "distributed": "Processes and GPUs",
+    },
     "Look it up": {
         "commands": "Commands",
         "api": "API",

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from decor.auditing.audit import audit
     from decor.auditing.findings import Audit
     from decor.distributed.process_group import ProcessGroup
-    from decor.federation.peers import Peers
+    from decor.federation.peers_engine import Peers
     from decor.learning import losses, models, schedule, shards, tasks
     from decor.learning.recipe import Recipe
     from decor.learning.task import Task
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 _TRAINING = {
     "Audit": "auditing.findings",
-    "Peers": "federation.peers",
+    "Peers": "federation.peers_engine",
     "ProcessGroup": "distributed.process_group",
     "Recipe": "learning.recipe",
     "Run": "results.run",

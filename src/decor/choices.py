@@ -31,3 +31,6 @@ Dtype = Literal["float32", "float64"]
 
 GradientPath = Literal["auto", "generic"]
 """The fastest gradient code for the task, or torch.func for every task."""
+
+LogFormat = Literal["text", "json"]
+"""A line of a node's log: words for people, or one JSON object."""

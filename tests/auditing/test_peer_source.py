@@ -10,7 +10,7 @@ import decor
 from decor.auditing import example_level, peer_source
 from decor.federation.local_gradient import LocalGradient
 from decor.federation.node import Node
-from decor.federation.peers import split_by_user
+from decor.federation.peers_engine import split_by_user
 from decor.net import session
 from decor.noise.agreement import Agreement
 from decor.noise.grid import Grid

@@ -139,14 +139,14 @@ def folder(here, tmp_path):
     return tmp_path / "run"
 
 
-@pytest.mark.filterwarnings("default:.*another plan")
+@pytest.mark.filterwarnings("default:.*different plan")
 def test_an_audit_is_shown_with_its_run_and_not_with_the_next_one(folder, here, tmp_path):
     for _ in range(2):
         here(*"audit run --canaries 3000 --audit-steps 2".split())
     here(*"report run --output page.html".split())
     assert "Audit</h2>" in (tmp_path / "page.html").read_text()
     decor.Run.load(folder).plan.scaled(0.01).save(folder / "plan.json")
-    assert "another plan" in here(*"report run --output page.html".split()).stderr
+    assert "different plan" in here(*"report run --output page.html".split()).stderr
     assert "Audit</h2>" not in (tmp_path / "page.html").read_text()
 
 

@@ -109,3 +109,14 @@ def test_mistakes_are_one_sentence(capsys, wrong):
         code = ended.code
     said = capsys.readouterr().err
     assert code == 2 and said.count("\n") == 1, said
+
+
+def test_show_says_what_an_infinite_total_means(capsys, tmp_path, ledger):
+    assert "no bound is proven" not in output(capsys, "ledger", "show", ledger[0])
+    held = {"name": "heart", "delta": 1e-5, "plan": json.loads(ledger[1].to_json())}
+    # noise tables so far from a Gaussian that they take all of delta
+    held |= {"number": 2, "distance": 1e-4}
+    with open_ledger(tmp_path / "ulm.ledger") as made:
+        made.record(made.begin(bytes(32), json.dumps(held)), 0, b"message")
+    said = output(capsys, "ledger", "show", tmp_path / "ulm.ledger")
+    assert "∞" in said and "∞: no bound is proven." in said

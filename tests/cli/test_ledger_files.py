@@ -158,10 +158,22 @@ def test_no_key_is_adopted_in_the_middle_of_a_run(here, keys, ledger, how):
     adopt = ("ledger", "adopt", "bonn.ledger", "--identity", "new.key", *how)
     said = here(*adopt, check=2)
     assert "run 1" in said.stderr and "finish it first" in said.stderr
-    assert len(identities(ledger)) == 1
+    assert "--give-up-run" in said.stderr and len(identities(ledger)) == 1
     with Ledger(ledger) as opened:
         opened.end(run, "finished")
     here(*adopt)
+
+
+@pytest.mark.parametrize("how", [("--old-key", "bonn.key"), ("--old-key-lost",)])
+def test_a_run_that_is_given_up_for_a_new_key_goes_on_reserving_its_plan(here, keys, ledger, how):
+    with Ledger(ledger) as opened:
+        run = opened.begin(bytes(32), "{}")
+        opened.record(run, 0, b"message")
+    here("ledger", "adopt", "bonn.ledger", "--identity", "new.key", *how, "--give-up-run")
+    assert len(identities(ledger)) == 2
+    # not ended: what has not ended counts with its whole plan
+    (entry,) = read_entries(ledger)
+    assert entry.ended is None and entry.steps == 1
 
 
 def test_a_ledger_that_a_node_is_using_is_left_alone_and_may_be_tried_again(here, keys, ledger):

@@ -12,9 +12,9 @@ import pytest
 from decor.cli.main import main
 from decor.federation.federation import Federation
 from decor.federation.node import Node
+from decor.net.addresses import split_address
 from decor.net.identity import Identity
 from decor.net.ledger import Ledger, read_entries
-from decor.net.transport import split_address
 
 
 @pytest.fixture

@@ -50,6 +50,10 @@ def test_without_json_it_prints_how_to_end_it(tmp_path):
         (["--port", "70000"], "65535"),
         (["--port", "x"], "whole number"),
         (["--watch", __file__], "is a file"),
+        (["--metrics", "9464"], "'9464' is not an address; give host:port"),
+        (["--metrics", ","], "1 to 256 addresses, not 0"),
+        (["--metrics", ",".join(f"a:{k}" for k in range(1, 300))], "not 299"),
+        (["--metrics", "a:1", "--watch", "run"], "not allowed with argument"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(words, sentence):

@@ -198,7 +198,7 @@ LISTENING = """
 import hashlib, json
 import numpy as np, torch, torch.distributed as dist
 from decor.distributed.communicator import Communicator
-from decor.noise import private_noise, stream
+from decor.noise import integer_gaussians, private_noise
 
 comm, heard, originals = Communicator.from_environment("cpu"), [], {}
 def tap(name, which):

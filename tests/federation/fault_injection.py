@@ -22,6 +22,7 @@ torch takes. Faults, as keys of a dictionary:
 
 import asyncio
 import hashlib
+import importlib
 import itertools
 import json
 import os
@@ -76,7 +77,8 @@ def inject(fault):
         from decor.net import transport
 
         dial = transport.dial
-        transport.dial = lambda address, tls: dial(fault["routes"].get(address, address), tls)
+        routes = fault["routes"]
+        transport.dial = lambda to, *more: dial(routes.get(to, to), *more)
     if "clock" in fault:
         now = time.time
         time.time = lambda: now() + random.choice((-1, 0, 1)) * fault["clock"]
@@ -85,6 +87,11 @@ def inject(fault):
 
         assert hasattr(connections, name), name
         setattr(connections, name, seconds)
+    for place, seconds in fault.get("seconds", {}).items():
+        module, name = place.split(".")
+        changed = importlib.import_module(f"decor.net.{module}")
+        assert hasattr(changed, name), place
+        setattr(changed, name, seconds)
     if "bytes" in fault:
         resource.setrlimit(resource.RLIMIT_FSIZE, (fault["bytes"], fault["bytes"]))
     if "descriptors" in fault:
@@ -126,7 +133,7 @@ def _note_draws(path):
 
     real = EdgeKeys.take
 
-    def wrapped(self, step, draw):
+    def wrapped(self, step, draw, *more):
         def noted():
             key = draw()
             # before the key is used: whatever is killed later, it is known
@@ -134,7 +141,7 @@ def _note_draws(path):
                 file.write(key_id(key).hex() + "\n")
             return key
 
-        return real(self, step, noted)
+        return real(self, step, noted, *more)
 
     EdgeKeys.take = wrapped
 

@@ -116,6 +116,7 @@ ELSEWHERE = {  # which base, and the change
     "model.seed": ("mlp", lambda f: with_section(f, "model", seed=7)),
     "model.code": ("code", lambda f: with_section(f, "model", code="own:other")),
     "model.code_sha256": ("hashed", lambda f: with_section(f, "model", code_sha256="1" * 64)),
+    "model.start_sha256": ("started", lambda f: with_section(f, "model", start_sha256="1" * 64)),
     "network.rows": ("grid", lambda f: with_section(f, "network", rows=1)),
     "network.edges": ("edges", lambda f: with_section(f, "network", edges=f.network.edges[:-1])),
 }
@@ -137,6 +138,7 @@ BASES = {
     "hashed": TEXT.replace(
         'kind = "logistic"', f'code = "own:model"\ncode_sha256 = "{"0" * 64}"'
     ).replace("features = 30\n", ""),
+    "started": TEXT.replace("features = 30", f'features = 30\nstart_sha256 = "{"0" * 64}"'),
     "grid": TEXT.replace('"ring"', '"grid"'),
     "edges": TEXT.replace(
         'topology = "ring"',

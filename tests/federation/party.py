@@ -9,8 +9,8 @@ from ledgers import open_ledger
 import decor
 from decor.federation.node import Node
 from decor.federation.terms import Terms
+from decor.net.addresses import free_ports
 from decor.net.identity import Identity
-from decor.net.transport import free_ports
 
 
 def make_terms(

@@ -132,7 +132,11 @@ REFUSED = [
     (KEYS[1], KEYS[0], "users.key 'decor-ed25519 .* appears more than once"),
     ("ulm.example.org", "bonn.example.org", "users.address 'bonn.* appears more than once"),
     ("ulm.example.org:7400", "ulm.example.org", r"users.address of 'ulm': .* \(user 1 \(ulm\)\)"),
-    ("ulm.example.org:7400", "ulm example:7400", "users.address must be .* not 'ulm example"),
+    (
+        "ulm.example.org:7400",
+        "ulm example:7400",
+        "users.address of 'ulm': .*is not an address; give host:port",
+    ),
     ('name = "ulm"', 'name = "../ulm"', r"users.name must be .* \(user 1\)"),
     ('name = "ulm"\n', "", "users.name of user 1 is missing"),
     (f'key = "{KEYS[1]}"\n', "", r"users.key of user 1 \(ulm\) is missing"),

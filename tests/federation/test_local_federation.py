@@ -20,11 +20,11 @@ import pytest
 
 import decor
 from decor.cli.main import main
-from decor.federation import federation, peers, user_processes
+from decor.federation import federation, peers_engine, user_processes
 from decor.federation.federation import build_tasks
 from decor.federation.local_federation import LocalFederation
 from decor.federation.node import Node
-from decor.federation.peers import split_by_user
+from decor.federation.peers_engine import split_by_user
 from decor.federation.process_starter import ProcessStarter
 from decor.learning.recipe import Recipe
 from decor.net.identity import Identity
@@ -243,7 +243,7 @@ def test_who_fails_before_its_end_fails_the_run_and_who_has_finished_is_named(
     tmp_path, monkeypatch
 ):
     plant = partial(fail_after_the_others, tmp_path)
-    monkeypatch.setattr(peers, "split_by_user", partial(planted, plant, split_by_user))
+    monkeypatch.setattr(peers_engine, "split_by_user", partial(planted, plant, split_by_user))
     with pytest.raises(
         decor.DecorError,
         match="user-2 stopped early: .*cannot be measured.*; finished all the "

@@ -3,14 +3,18 @@
 import asyncio
 import gc
 import io
+import json
 import logging
+import os
 import re
+import signal
 import socket
+from pathlib import Path
 
 import pytest
 
 from decor.errors import InputError
-from decor.federation.operator import EventLog, asyncio_messages_to, error_text
+from decor.federation.operator import EventLog, asyncio_messages_to, error_text, hangups_to
 
 
 def test_an_event_is_one_line_whatever_its_facts_are():
@@ -21,6 +25,45 @@ def test_an_event_is_one_line_whatever_its_facts_are():
         r"why=\"a 'b'\?c=\?\[2J\" empty=\"\"\n",
         to.getvalue(),
     )
+
+
+def test_an_event_as_json_is_one_object_whatever_its_facts_are():
+    to = io.StringIO()
+    why = 'a "b"\nc=\x1b[2J\u2028'
+    EventLog("bonn", to, "json")("going on", step=3, why=why, ledger=Path("x"), left=None)
+    (line,) = to.getvalue().splitlines()
+    assert line.isascii() and line.isprintable()
+    read = json.loads(line)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", read.pop("time"))
+    assert read == {
+        "user": "bonn",
+        "event": "going on",
+        "step": 3,
+        "why": why,
+        "ledger": "x",
+        "left": None,
+    }
+
+
+def test_a_log_renamed_before_its_node_could_hear_of_it_is_begun_anew(tmp_path):
+    """While a node loads it ignores SIGHUP, and does so again at its end."""
+    path, old = tmp_path / "bonn.log", tmp_path / "bonn.log.1"
+    log = EventLog("bonn", path.open("a"))
+
+    async def work():
+        with hangups_to(log.reopen):
+            log("connected")
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        path.rename(old)
+        os.kill(os.getpid(), signal.SIGHUP)
+        asyncio.run(work())
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+        log.to.close()
+    assert "event=connected" in path.read_text() and old.read_text() == ""
 
 
 def test_a_log_that_cannot_be_written_stops_nobody():

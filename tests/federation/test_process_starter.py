@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import decor
-from decor.federation.peers import split_by_user
+from decor.federation.peers_engine import split_by_user
 from decor.federation.process_starter import ProcessStarter, Work, _file_of
 from decor.federation.user_files import UserFiles
 from decor.learning.recipe import Recipe

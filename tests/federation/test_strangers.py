@@ -24,7 +24,7 @@ from trial_federation import ForkServer, Trial, until
 
 from decor.errors import RemoteProtocolError
 from decor.federation.federation import Federation
-from decor.net import transport
+from decor.net import addresses, transport
 from decor.net.edge_keys import NO_KEY
 from decor.net.identity import Identity
 from decor.net.ledger import Ledger
@@ -261,7 +261,7 @@ def test_hundreds_of_idle_connections_keep_no_neighbour_out(running):
 
 def test_a_silent_crowd_at_the_metrics_port_leaves_the_node_alone(tmp_path_factory, fork_server):
     """With 64 descriptors: no traceback, few lines of the log, and steps and peers go on."""
-    (port,) = transport.free_ports(1)
+    (port,) = addresses.free_ports(1)
     with (
         Trial(
             tmp_path_factory.mktemp("trial"), fork_server, 3, steps=STEPS, patience=0.0, pace=0.02

@@ -14,7 +14,7 @@ from decor.federation.terms import Terms
 from decor.federation.vector_kernels import LARGEST
 from decor.learning.recipe import Recipe
 from decor.net.identity import Identity
-from decor.noise.stream import EDGE_LARGEST, OWN_LARGEST
+from decor.noise.integer_gaussians import EDGE_LARGEST, OWN_LARGEST
 
 
 def terms_of(text=TEXT):

@@ -2,7 +2,9 @@
 
 import asyncio
 import base64
+import inspect
 import os
+import sys
 from contextlib import ExitStack
 
 import numpy as np
@@ -14,11 +16,13 @@ from proxy import Proxy, second_messages
 import decor
 from decor.federation.node import Node
 from decor.learning.recipe import Recipe
+from decor.net.addresses import free_ports
+from decor.net.edge_keys import EdgeKeys
 from decor.net.identity import Identity
 from decor.net.messages import Model
-from decor.net.transport import free_ports
+from decor.net.peer import Peer
 from decor.noise.agreement import EdgeSecret, key_id
-from decor.noise.stream import EDGE_SIGMA, OWN_SIGMA
+from decor.noise.integer_gaussians import EDGE_SIGMA, OWN_SIGMA
 
 USERS, STEPS, WIDE, RATE = 4, 250, 60, 0.5
 
@@ -41,9 +45,12 @@ def transcript(tmp_path_factory):
     async def together():
         nodes = []
         for i, identity in enumerate(identities):
-            ledger, listen = open_ledger(folder / f"{i}.ledger"), f"127.0.0.1:{ports[i]}"
+            ledger, reach = (
+                open_ledger(folder / f"{i}.ledger"),
+                terms.reach(i, [f"127.0.0.1:{ports[i]}"]),
+            )
             nodes.append(
-                Node(terms, i, identity, task_of_user(task, i), ledger, Events(), listen=listen)
+                Node(terms, i, identity, task_of_user(task, i), ledger, Events(), reach=reach)
             )
         await asyncio.gather(*(node.train() for node in nodes))
         for node in nodes:
@@ -251,3 +258,36 @@ def test_no_secret_is_on_disk_or_in_a_log(tmp_path, monkeypatch):
                 repr(secret)[2:-1].encode(),
             ):
                 assert form not in held
+
+
+def test_no_key_of_a_step_outlives_its_message_in_a_node(tmp_path, monkeypatch):
+    """Only the state of the edge has the last one: what is seized while a step's rounds last is
+    that.
+    """
+    keys, seen = set(), []
+    take, exchange = EdgeKeys.take, Peer.exchange
+
+    def noted_take(self, *given):
+        key = take(self, *given)
+        keys.add(key)
+        return key
+
+    async def searched_exchange(self, step, *more):
+        frame = sys._getframe()
+        while (frame := frame.f_back) is not None:
+            if frame.f_code.co_filename != inspect.getfile(Node):
+                continue
+            seen.append(frame.f_code.co_name)
+            local = repr(frame.f_locals)
+            assert not any(repr(key)[2:-1] in local for key in keys), frame.f_code.co_name
+        return await exchange(self, step, *more)
+
+    monkeypatch.setattr(EdgeKeys, "take", noted_take)
+    monkeypatch.setattr(Peer, "exchange", searched_exchange)
+    shards = [(np.ones((4, 2)), np.zeros(4)) for _ in range(3)]
+    task = decor.Task(decor.models.logistic(2).double(), decor.losses.logistic, shards)
+    plan = decor.NoisePlan(
+        decor.ring(3), decor.Exposure(1.0, 4), decor.Adversary.eavesdropper(), 1.0, 3.0
+    )
+    train_together(task, plan, Recipe(), tmp_path)
+    assert len(keys) == 3 * 4 and {"_take_step", "_gossip"} <= set(seen)

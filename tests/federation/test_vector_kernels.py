@@ -12,8 +12,8 @@ DTYPES = [np.float32, np.float64]
 def test_a_step_is_that_of_numpy_in_the_models_dtype(dtype):
     rng = np.random.default_rng(0)
     model, direction = rng.normal(size=50).astype(dtype), rng.normal(size=50)
-    moved = descend(model, direction, 0.1, 0.9)
-    assert moved.dtype == dtype
+    moved, fine = descend(model, direction, 0.1, 0.9)
+    assert moved.dtype == dtype and fine
     np.testing.assert_allclose(
         moved, (0.9 * model.astype(np.float64) - 0.1 * direction).astype(dtype)
     )
@@ -23,9 +23,9 @@ def test_a_step_is_that_of_numpy_in_the_models_dtype(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_model_with_one_parameter_out_of_bounds_is_refused(dtype, value):
     model = np.zeros(9, dtype)
-    assert is_bounded(model) and descend(model, model, 1.0, 1.0) is not None
+    assert is_bounded(model) and descend(model, model, 1.0, 1.0)[1]
     model[7] = value
-    assert not is_bounded(model) and descend(model, np.zeros(9), 1.0, 1.0) is None
+    assert not is_bounded(model) and not descend(model, np.zeros(9), 1.0, 1.0)[1]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -33,9 +33,9 @@ from decor.errors import InputError  # noqa: E402
 from decor.federation.federation import Federation, Member, Model, Network, Privacy, Training  # noqa: E402
 from decor.federation.spending import figures, own_figure  # noqa: E402
 from decor.net import messages, status  # noqa: E402
+from decor.net.addresses import free_ports  # noqa: E402
 from decor.net.identity import Identity  # noqa: E402
 from decor.net.ledger import KEY_ID_BYTES, Ledger, split  # noqa: E402
-from decor.net.transport import free_ports  # noqa: E402
 
 SCRIPT = Path(__file__).with_name("fault_injection.py")
 PATIENCE = 180.0
@@ -114,19 +114,20 @@ class Trial:
         proxied=True,
         name="trial",
         identities=None,
+        addresses=None,
+        learning_rate=0.1,
         **training,
     ):
-        self.folder, self.fork_server, self.pace = folder, fork_server, pace
-        self.names = list(TOWNS[:users])
-        self.identities = identities or {name: Identity.new() for name in self.names}
-        self.ports = dict(zip(self.names, free_ports(users), strict=True))
-        self.federation = Federation(
+        names = list(TOWNS[:users])
+        identities = identities or {each: Identity.new() for each in names}
+        self.ports = dict(zip(names, free_ports(users), strict=True))
+        federation = Federation(
             name=name,
             privacy=Privacy(epsilon=EPSILON, delta=1e-5, adversary="eavesdropper"),
             training=Training(
                 steps=steps,
                 clip=1.0,
-                learning_rate=0.1,
+                learning_rate=learning_rate,
                 gossip_rounds=rounds,
                 final_gossip_rounds=1,
                 **training,
@@ -140,23 +141,39 @@ class Trial:
                 patience=patience,
             ),
             members=tuple(
-                Member(n, self.address(n), self.identities[n].public) for n in self.names
+                Member(each, (addresses or self.address)(each), identities[each].public)
+                for each in names
             ),
         )
-        self.steps = steps
-        self.file = folder / f"{name}.toml"
-        self.file.write_text(self.federation.to_toml())
-        self.model_bytes = self.federation.model_bytes
-        pairs = self.federation.topology.edges.tolist() if proxied else []
+        self.set_up(folder, fork_server, federation, identities, pace, proxied)
+
+    def set_up(
+        self, folder, fork_server, federation, identities, pace=0.0, proxied=True, shared=None
+    ):
+        """A federation of any file; `ports` are known before.
+
+        `shared`: a folder that has the users' keys, data and ledgers in place of `folder`.
+        """
+        self.folder, self.fork_server, self.pace = folder, fork_server, pace
+        self.federation, self.identities = federation, identities
+        self.names = [member.name for member in federation.members]
+        self.steps = federation.training.steps
+        self.file = folder / f"{federation.name}.toml"
+        self.file.write_text(federation.to_toml())
+        self.model_bytes = federation.model_bytes
+        pairs = federation.topology.edges.tolist() if proxied else []
         self.edges = [(self.names[high], self.names[low]) for low, high in pairs]
-        self.places = {}
+        kinds = ("key", "npz", "ledger", "ledger.socket") if shared else ()
+        self.places = {(name, kind): shared for name in self.names for kind in kinds}
         self.pids, self.killed, self.commands = {}, dict.fromkeys(self.names, 0), {}
         rng = np.random.default_rng(0)
         for each in self.names:
             if not self.path(each, "key").exists():
-                self.identities[each].save(self.path(each, "key"))
+                identities[each].save(self.path(each, "key"))
             X = rng.normal(size=(20, FEATURES))
-            np.savez(folder / f"{each}.npz", X=X, y=(X[:, 0] > 0).astype(int))
+            # of a user who was there before they stay as they are
+            if not self.path(each, "npz").exists():
+                np.savez(self.path(each, "npz"), X=X, y=(X[:, 0] > 0).astype(int))
 
     def __enter__(self):
         self._stack = ExitStack()

@@ -10,10 +10,10 @@ from oracles import graphs
 
 import decor
 from decor.errors import InputError
+from decor.graph import eigenmodes, mixing
 from decor.graph import gossip as gossip_module
-from decor.graph import mixing, modes
-from decor.graph.design import design_roots
 from decor.graph.gossip import MAX_ROUNDS, Gossip
+from decor.graph.gossip_polynomial import design_roots
 
 gossips = st.builds(Gossip, st.integers(0, 12), st.sampled_from([False, True, "designed"]))
 TRANSITIVE = [
@@ -193,7 +193,7 @@ def test_the_complete_graph_has_nothing_to_accelerate():
 def test_hundreds_of_rounds_stay_finite_and_right(topology):
     """Against 60 digits: T_200(1/l) alone would overflow nothing yet, T_10000(1/l) would."""
     with mpmath.workdps(60):
-        l = mpmath.mpf(modes.second_eigenvalue(topology))  # noqa: E741
+        l = mpmath.mpf(eigenmodes.second_eigenvalue(topology))  # noqa: E741
         assert Gossip(200, True).shrinkage(topology) == pytest.approx(
             float(1 / mpmath.chebyt(200, 1 / l)), rel=1e-9
         )
@@ -240,15 +240,15 @@ LARGE = [
 @pytest.fixture
 def as_if_large(monkeypatch):
     def switch():
-        for module in (gossip_module, modes):
+        for module in (gossip_module, eigenmodes):
             monkeypatch.setattr(module, "DENSE_LIMIT", 10)
-        modes.modes_of.cache_clear()
-        modes.second_eigenvalue.cache_clear()
+        eigenmodes.modes_of.cache_clear()
+        eigenmodes.second_eigenvalue.cache_clear()
 
     yield switch
     monkeypatch.undo()
-    modes.modes_of.cache_clear()
-    modes.second_eigenvalue.cache_clear()
+    eigenmodes.modes_of.cache_clear()
+    eigenmodes.second_eigenvalue.cache_clear()
 
 
 @pytest.mark.parametrize("topology", LARGE, ids=repr)
@@ -268,14 +268,14 @@ def test_large_graphs_are_estimated_to_a_few_percent(topology, gossip, as_if_lar
     def by_edge(steps):
         return gossip.residual(topology, variances, steps)
 
-    exact, l = totals(), modes.second_eigenvalue(topology)  # noqa: E741
+    exact, l = totals(), eigenmodes.second_eigenvalue(topology)  # noqa: E741
     by_edges, shrinkage = (
         (gossip.edge_residuals(topology, 1), gossip.edge_residuals(topology, 50)),
         gossip.shrinkage(topology),
     )
     as_if_large()
     assert np.allclose(totals(), exact, rtol=0.08)
-    assert l * (1 - 1e-12) <= modes.second_eigenvalue(topology) <= l + 3e-8
+    assert l * (1 - 1e-12) <= eigenmodes.second_eigenvalue(topology) <= l + 3e-8
     assert gossip.shrinkage(topology) == pytest.approx(shrinkage, rel=1e-5)
     assert np.allclose(gossip.edge_residuals(topology, 1), by_edges[0], rtol=1e-5, atol=1e-12)
     assert (gossip.edge_residuals(topology, 50) >= by_edges[1] * (1 - 1e-6)).all(), (

@@ -89,7 +89,7 @@ TRANSCRIPTS, CONTRACT, CRASHES = (
     f"federation/test_{name}.py::test_" for name in ("transcripts", "contract", "faults")
 )
 AGREEMENT, GRID, ROOT, STREAM = (
-    f"noise/test_{name}.py::test_" for name in ("agreement", "grid", "root", "stream")
+    f"noise/test_{name}.py::test_" for name in ("agreement", "grid", "root", "integer_gaussians")
 )
 ACCOUNTANT, EXAMPLES, SUBSAMPLED = (
     f"privacy/{name}.py::test_"
@@ -104,6 +104,7 @@ CLIP, TILES = "learning/gradients/test_clip.py::test_", "learning/gradients/test
 SLACK = "return _ROUNDINGS / 2 * torch.finfo(dtype).eps + (parameters + 32) * 2.0**-52\n"
 EDGE_KEYS, PEER = "net/test_edge_keys.py::test_", "net/test_peer.py::test_"
 BOOK = "net/test_receipt_book.py::test_"
+RENEWAL = "federation/test_renewal.py::test_"
 NO_CRASH = "an audit kills nobody"
 NO_FOLDER = "an audit looks at messages, not at folders or sentences"
 NO_LAW = "the noise's law is right, and the audit hears nothing but messages"
@@ -364,7 +365,7 @@ FAULTS = (
         "the difference of two coordinates is free of noise, in large models alone",
         (
             Edit(
-                "noise/stream.py",
+                "noise/integer_gaussians.py",
                 "        self._cipher.update_into(",
                 "        _cipher(self._key, 0).update_into(",
             ),
@@ -1225,8 +1226,8 @@ FAULTS = (
             Edit("federation/node.py", "edges, factor, over=True)", "edges, factor)"),
             Edit(
                 "federation/node.py",
-                "message = descend(self.model, noised, rate,",
-                "message = descend(self.model, factor * gradient, rate,",
+                "descend(self.model, noised, rate,",
+                "descend(self.model, factor * gradient, rate,",
             ),
         ),
         (
@@ -1242,8 +1243,9 @@ FAULTS = (
         (
             Edit(
                 "federation/vector_kernels.py",
-                "return out if _move(",
-                "return out.astype(np.float16).astype(out.dtype) if _move(",
+                "return out, bool(_move(model, direction, rate, keep, out))",
+                "finite = bool(_move(model, direction, rate, keep, out))\n"
+                "    return out.astype(np.float16).astype(out.dtype), finite",
             ),
         ),
         (TRANSCRIPTS + "the_noise_on_the_wire_is_whole_steps_of_the_grid",),
@@ -1822,6 +1824,54 @@ FAULTS = (
             ),
         ),
         ("net/test_ledger.py::test_the_ledger_of_another_key_is_refused",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "renewal: any run folder is taken for the last model",
+        "a model that no ledger accounts for is sent to all members",
+        (
+            Edit(
+                "federation/renewal.py",
+                'if run.manifest.get("federation") != old.digest.hex() or run.simulated:',
+                "if run.simulated:",
+            ),
+        ),
+        (RENEWAL + "a_model_that_no_ledger_accounts_for_is_refused",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "renewal: a simulation is taken for the last model",
+        "whoever knows its seed subtracts the noise",
+        (
+            Edit(
+                "federation/renewal.py",
+                "!= old.digest.hex() or run.simulated:",
+                "!= old.digest.hex():",
+            ),
+        ),
+        (RENEWAL + "a_model_that_no_ledger_accounts_for_is_refused",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "ledger: a run that is given up for a new key is ended",
+        "messages that a restored ledger lacks are not counted",
+        (
+            Edit(
+                "net/ledger.py",
+                "        with self._translate_errors(), self._transaction():\n"
+                "            self._db.execute(\n"
+                '                "INSERT OR IGNORE INTO identities',
+                "        for entry in unfinished:\n"
+                '            self.end(entry.run, "given up")\n'
+                "        with self._translate_errors(), self._transaction():\n"
+                "            self._db.execute(\n"
+                '                "INSERT OR IGNORE INTO identities',
+            ),
+        ),
+        (
+            "cli/test_ledger_files.py::test_a_run_that_is_given_up_for_a_new_key_goes_on_"
+            "reserving_its_plan",
+        ),
         dash=NO_FOLDER,
     ),
 )

@@ -148,6 +148,7 @@ def every_refusal() -> frozenset[str]:
         }
         | {
             "sent a frame of an unknown kind (#)",
+            "runs decor federation probe, and this side a node; start its node",
             "speaks version # of the protocol, and this side version #; install the same version "
             "of decor at both",
             "names # fields of its federation; the limit is #",
@@ -225,6 +226,10 @@ class Scene:
         """What a side says of its keys in its confirmation."""
         return self.steps[k] + k, hashlib.sha256(b"key of %d" % k).digest()
 
+    def ephemeral_key(self, k: int) -> bytes:
+        """Another in every scene: what proves one agreement proves no other."""
+        return hashlib.sha256(f"{self} {k}".encode()).digest()
+
     def side(self, k: int, take_claim: Callable[[], tuple[int, bytes]] | None = None) -> Session:
         """0 is attacked, 1 is its neighbour."""
         ends = SessionConfig(
@@ -249,9 +254,9 @@ class Scene:
             if not said:
                 break
             heard += said
-            with ephemeral(lambda: b"T" * 32):
+            with ephemeral(lambda: self.ephemeral_key(0)):
                 attacked.receive(said)
-            with ephemeral(lambda: b"N" * 32):
+            with ephemeral(lambda: self.ephemeral_key(1)):
                 neighbour.receive(attacked.outgoing())
         first = max(self.steps)
         for step in range(first, first + 3) if self.size < 1 << 20 else ():
@@ -480,7 +485,8 @@ def tried(case: Case, seen: Seen) -> None:
                 )
         else:
             try:
-                events = attacked.receive(act)
+                with ephemeral(lambda: scene.ephemeral_key(0)):
+                    events = attacked.receive(act)
             except RemoteProtocolError as problem:
                 seen.refused(problem)
                 if attacked.state is not State.CLOSED:
@@ -583,7 +589,7 @@ def fuzzed(
     """
     rng, seen, began = random.Random(seed), Seen(), time.monotonic()
     warm, base, most, slowest = min(20_000, inputs / 4), 0, 0, 0.0
-    with ephemeral(lambda: b"T" * 32), watched(seen), hurried() as hurry:
+    with watched(seen), hurried() as hurry:
         while seen.inputs < inputs and time.monotonic() - began < seconds:
             case = Case.made(rng)
             started = time.thread_time()
@@ -631,7 +637,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         if args.replay:
-            with ephemeral(lambda: b"T" * 32), hurried() as hurry:
+            with hurried() as hurry:
                 hurry()
                 tried(Case.read(args.replay), Seen())
             return 0

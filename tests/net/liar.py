@@ -19,6 +19,7 @@ from decor.net.identity import Identity
 from decor.net.messages import Message, encode
 from decor.net.neighbour import Connection, Neighbour
 from decor.net.peer import Peer, PeerConfig, RunLength
+from decor.net.reach import Reach
 from decor.net.receipts import Receipt
 from decor.net.session import Agreed, Event, Session, SessionConfig
 
@@ -66,7 +67,7 @@ def make_peer(folder, neighbours=2, users=None, quorum=0.5, timeout=5.0, liars=1
     )
     ledger = open_ledger(folder / "ledger", IDENTITIES[0].public)
     runs = [entry.run for entry in ledger.entries()] or [ledger.begin(FEDERATION, "{}")]
-    return Peer(config, ledger, runs[0], Log(), check_values, "")
+    return Peer(config, ledger, runs[0], Log(), check_values, Reach(FEDERATION))
 
 
 def check_values(step, values):
@@ -102,8 +103,8 @@ class Liar:
         self.epoch, self.heard = 1, []
         self.session: Session | None = None
 
-    def connect(self, step=0, claim=(0, NO_KEY), receipt=None) -> None:
-        """A new connection, open if the peer lets it."""
+    def connect(self, step=0, claim=(0, NO_KEY), receipt=None, fetches=False) -> None:
+        """A new connection, open if the peer lets it; `fetches`: as decor fetch makes it."""
         if self.link.conn.connection is not None:
             self.peer._connections.drop(self.link, "connected anew")
         self.link.conn.connection = self.connection = Connection(
@@ -113,7 +114,7 @@ class Liar:
         config = SessionConfig(
             IDENTITIES[self.number].key, "peer", own, False, FEDERATION, (), SIZE
         )
-        self.session = Session(config, self.epoch, step, lambda: claim, receipt)
+        self.session = Session(config, self.epoch, step, lambda: claim, receipt, fetches)
         self.epoch += 1
         self.heard = []
         self.exchange()

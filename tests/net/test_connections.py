@@ -5,11 +5,12 @@ import asyncio
 import pytest
 
 from decor.errors import RemoteProtocolError
-from decor.net import connections, transport
+from decor.net import addresses, connections, transport
 from decor.net.connections import LONGEST_QUARANTINE, Connections
 from decor.net.identity import Identity
 from decor.net.neighbour import FIRST_QUARANTINE, Connection, Link, Neighbour
 from decor.net.rate_limit import RateLimit
+from decor.net.reach import Reach
 from decor.net.session import Ended, Heard
 
 
@@ -40,14 +41,14 @@ class Writer:
         pass
 
 
-def one_neighbour(session=None, listen=""):
+def one_neighbour(session=None, listen=()):
     """Connections to one neighbour, its link, the owner's events, and the lines of the log."""
     link = Link(Neighbour(1, "n1", Identity.new().public, "127.0.0.1:9000", True, True))
     events, logged, lost = [], [], []
     connections_ = Connections(
         Identity.new(),
         {1: link},
-        listen,
+        Reach(bytes(32), listen),
         5.0,
         lambda event, **facts: logged.append((event, facts)),
         lambda neighbour: session,
@@ -111,10 +112,10 @@ def test_a_connection_that_did_not_identify_itself_is_not_called_a_stranger(monk
         monkeypatch.setattr(transport, "HANDSHAKE_SECONDS", 0.2)
     else:
         monkeypatch.setattr(connections, "UNIDENTIFIED", 2)
-    (port,) = transport.free_ports(1)
+    (port,) = addresses.free_ports(1)
 
     async def work():
-        one, link, _, logged = one_neighbour(listen=f"127.0.0.1:{port}")
+        one, link, _, logged = one_neighbour(listen=(f"127.0.0.1:{port}",))
         link.done = True  # nobody is dialled
         one.open()
         ends = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
@@ -246,3 +247,29 @@ def test_what_comes_after_a_model_is_read_when_it_is_used_or_if_it_is_awaited(aw
         await running
 
     asyncio.run(read())
+
+
+def test_a_neighbour_that_hangs_up_is_lost_also_while_its_model_waits_to_be_used():
+    """Else three users can wait for each other for ever, each for one that does not know it."""
+    session = FixedEvents()
+    session.meanwhile = lambda: setattr(link.conn, "is_open", True)
+    one, link, _, logged = one_neighbour(session)
+
+    class Closed(Writer):
+        def write(self, part):
+            raise ConnectionResetError
+
+    async def run():
+        link.inbox.put(0, 0, b"model")
+        reader = asyncio.StreamReader()
+        reader.feed_data(b"x")
+        running = asyncio.create_task(one._run_connection(link, reader, Closed()))
+        await asyncio.sleep(0.01)
+        reader.feed_eof()
+        session.parts = lambda: [b"alive"]
+        link.conn.connection.flush()
+        async with asyncio.timeout(5):
+            await running
+
+    asyncio.run(run())
+    assert logged == [("lost", {"neighbour": "n1", "why": "hung up"})]

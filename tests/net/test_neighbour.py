@@ -53,7 +53,11 @@ def test_a_status_names_the_problem_of_a_neighbour_that_is_away():
         "name": "n1",
         "here": False,
         "done": False,
+        "way": None,
         "connections": 0,
+        "reconnections": 0,
+        "sent_bytes": 0,
+        "received_bytes": 0,
         "problem": "has not been reached yet",
     }
     link.done = True

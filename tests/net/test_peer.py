@@ -10,10 +10,13 @@ import os
 import shutil
 import sqlite3
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import wraps
 
+import numpy as np
 import pytest
+from cryptography.exceptions import InvalidTag
 from ledgers import open_ledger
 from liar import (
     FEDERATION,
@@ -30,6 +33,8 @@ from liar import (
 from proxy import Proxy, second_messages
 
 from decor.errors import PrivacyStop, RemoteProtocolError
+from decor.net.addresses import free_ports
+from decor.net.edge_keys import NO_KEY
 from decor.net.messages import (
     Alive,
     Done,
@@ -41,6 +46,7 @@ from decor.net.messages import (
 )
 from decor.net.neighbour import Connection, Neighbour
 from decor.net.peer import WORDS, Peer, PeerConfig, RunLength
+from decor.net.reach import Reach
 from decor.net.session import (
     Finished,
     Greeted,
@@ -53,8 +59,8 @@ from decor.net.session import (
     SessionConfig,
     Tagged,
 )
-from decor.net.transport import free_ports
 from decor.noise.agreement import key_id
+from decor.noise.grid import Grid
 
 
 def peer(folder, neighbours=3, quorum=0.5, timeout=5.0):
@@ -258,6 +264,43 @@ def test_a_second_message_of_a_step_is_refused_on_any_connection_and_after_a_res
     liar.connect()
     with pytest.raises(RemoteProtocolError, match="second message of step 0"):
         liar.send(tell(liar.link, 0, b"e" * 32))
+
+
+@in_loop
+def test_a_second_message_that_another_has_got_is_proven_and_shown_to_its_user(tmp_path):
+    """Two copies of a user talk to different neighbours: neither sees both messages."""
+    one = make_peer(tmp_path, neighbours=2, users=4)
+    twin, other = Liar(one, 1), Liar(one, 2)
+    twin.connect()
+    other.connect()
+    first, second = make_receipt(1, 5), make_receipt(1, 5, b"e" * 32)
+    twin.send(SignedReceipt(first))
+    other.send(SignedReceipt(second))
+    shown = [(bytes.fromhex(e["sha256"]), e["signer"]) for e in proofs(one)]
+    assert shown == [(first.digest, 1), (second.digest, 1)]
+    # that copy's ledger lacks what it has signed, and so it stops
+    twin.exchange()
+    assert Receipted(second) in twin.heard
+    # who has passed it on has done nothing wrong; and the log does not grow
+    other.send(SignedReceipt(second), SignedReceipt(second))
+    twin.exchange()
+    assert other.link.is_open and len(proofs(one)) == 2
+    assert twin.heard.count(Receipted(second)) == 1
+
+
+@in_loop
+def test_a_second_message_of_a_user_that_is_no_neighbour_is_proven_as_well(tmp_path):
+    one = make_peer(tmp_path, neighbours=2, users=4)
+    a, b = Liar(one, 1), Liar(one, 2)
+    a.connect()
+    b.connect()
+    a.send(SignedReceipt(make_receipt(3, 5)))
+    b.send(SignedReceipt(make_receipt(3, 5, b"e" * 32)))
+    assert len(proofs(one)) == 2 and a.link.is_open and b.link.is_open
+
+
+def proofs(one):
+    return one.log.named("two messages of one step")
 
 
 @in_loop
@@ -592,6 +635,62 @@ def waiting_for_key(folder, key=b"k" * 32, greeted=True):
     return one, liar, other
 
 
+def held_secrets(keys):
+    """The secrets that an end of an edge has in its memory."""
+    return [*keys._older, *([keys._current[1]] if keys._current else [])]
+
+
+def opens(keys, step, sealed):
+    """Whether a sealed key that was recorded can be opened with what an end still has."""
+    for secret in held_secrets(keys):
+        for by_lower in (True, False):
+            with suppress(InvalidTag, AttributeError):
+                secret._sealing.decrypt(*secret._sealing_parts(step, sealed, by_lower))
+                return True
+    return False
+
+
+@in_loop
+def test_whoever_seizes_a_giver_later_opens_no_key_that_was_recorded(tmp_path):
+    """The connection lives on, with all that is kept for it."""
+    one = make_peer(tmp_path, neighbours=1)
+    liar = Liar(one, 1)
+    liar.connect()
+    make_message(one, 0)
+    liar.connect()
+    liar.send(KeyRequest(0))
+    (answer,) = given(liar)
+    assert answer.sealed and not opens(one.links[1].keys, 0, answer.sealed)
+
+
+@pytest.mark.parametrize("what", ["used", "too late", "lost", "connected anew"])
+@in_loop
+def test_whoever_seizes_a_receiver_later_opens_no_key_that_was_recorded(tmp_path, what):
+    """Also one that was sent, and did not come before it was of no use any more."""
+    one, liar, _ = waiting_for_key(tmp_path)
+    keys, sealed = one.links[1].keys, liar.secret.seal(0, b"k" * 32)
+    assert opens(keys, 0, sealed)
+    if what == "used":
+        liar.send(SealedKey(0, sealed))
+    elif what == "too late":
+        make_message(one, 0)
+    elif what == "lost":
+        one._connections.drop(liar.link, "lost")
+    else:
+        liar.connect(step=1, claim=(1, key_id(b"k" * 32)))
+    assert held_secrets(keys) and not opens(keys, 0, sealed)
+
+
+@in_loop
+def test_a_neighbour_that_asks_for_a_key_and_gives_one_is_refused_and_nothing_worse(tmp_path):
+    """One of two is behind: on one connection keys go in one direction."""
+    one, liar, _ = waiting_for_key(tmp_path)
+    liar.send(SealedKey(0, liar.secret.seal(0, b"k" * 32)))
+    make_message(one, 0)
+    with pytest.raises(RemoteProtocolError, match="asked for a key"):
+        liar.send(KeyRequest(0))
+
+
 @in_loop
 def test_a_key_that_the_neighbour_has_used_is_asked_for_and_used(tmp_path):
     one, liar, _ = waiting_for_key(tmp_path)
@@ -619,6 +718,69 @@ def test_no_key_is_asked_for_before_all_neighbours_have_greeted(tmp_path):
 
 
 @in_loop
+def test_whoever_only_fetches_the_model_has_not_greeted(tmp_path):
+    """It opens no ledger, so that it cannot show the receipt that its node may hold."""
+    one, liar, other = waiting_for_key(tmp_path, greeted=False)
+    other.connect(step=STEPS, claim=(STEPS, NO_KEY), fetches=True)
+    one._keys_ready(0, time.monotonic() + 5)
+    liar.exchange()
+    assert KeyAsked(0) not in liar.heard and not other.link.has_greeted
+    # in time it draws afresh, or asks when the other's node is back
+    assert one._keys_ready(0, time.monotonic())
+    other.connect()
+    assert other.link.has_greeted
+    one._connections.drop(other.link, "lost")
+    other.connect(step=STEPS, claim=(STEPS, NO_KEY), fetches=True)
+    one._keys_ready(0, time.monotonic() + 5)
+    liar.exchange()
+    assert KeyAsked(0) in liar.heard
+
+
+@pytest.mark.parametrize("whose", ["sent by both", "of the other's secret"])
+@in_loop
+async def test_two_neighbours_that_offer_one_key_stop_nobody(tmp_path, whose):
+    """One key for two edges would be refused where noise is added, and the node would stop."""
+    one = make_peer(tmp_path, neighbours=2)
+    a, b = Liar(one, 1), Liar(one, 2)
+    b.connect()
+    # b has taken no key of step 0 yet, and knows which it will be; so does a, if b tells
+    key = b"k" * 32 if whose == "sent by both" else b.secret.key(0)
+    both = (a, b) if whose == "sent by both" else (a,)
+    for each in both:
+        each.connect(step=1, claim=(1, key_id(key)))
+    one.begin(0, bytes(SIZE))
+    one._keys_ready(0, time.monotonic() + 5)
+    for each in both:
+        each.exchange()
+        each.send(SealedKey(0, each.secret.seal(0, key)))
+    keys = await one.take_keys(0, lambda: os.urandom(32))
+    assert keys[1] == key != keys[2]
+    grid = Grid.of(1.0, [1.0, 1.0], [(0, 1), (0, 2)], 3, 2.0, 4, 10)
+    grid.add_noise(np.zeros(4), bytes(32), [(each, 3) for each in keys.values()])
+    # what the ledger will say is what was used
+    assert one.links[2].keys.last_id == key_id(keys[2])
+
+
+@pytest.mark.parametrize("first", [True, False])
+@in_loop
+async def test_no_past_key_is_held_once_both_ends_have_made_the_step(tmp_path, first):
+    """Whichever was first: with --serve it would stay for weeks."""
+    one = make_peer(tmp_path, neighbours=1)
+    liar = Liar(one, 1)
+    liar.connect()
+    theirs = SignedReceipt(make_receipt(1, 0)), Model(0, 0, bytes(SIZE))
+    if not first:
+        liar.send(*theirs)
+    one.begin(0, bytes(SIZE))
+    keys = await one.take_keys(0, lambda: os.urandom(32))
+    one.record(0, bytes(SIZE), {1: bytes(8)})
+    if first:
+        assert one.links[1].keys.give(0) == keys[1]
+        liar.send(*theirs)
+    assert one.links[1].keys.give(0) is None
+
+
+@in_loop
 def test_a_key_whose_id_is_in_the_ledger_is_not_used_again(tmp_path):
     """Of any run: a liar may offer an old key under a new step."""
     one, liar, _ = waiting_for_key(tmp_path)
@@ -634,13 +796,29 @@ def test_a_key_whose_id_is_in_the_ledger_is_not_used_again(tmp_path):
 def test_a_key_that_is_gone_or_not_the_one_is_drawn_afresh(tmp_path, sealed):
     one, liar, _ = waiting_for_key(tmp_path)
     answers = {
-        "another key": SealedKey(0, liar.secret.seal(0, b"j" * 32)),
-        "gone": SealedKey(0, b""),
-        "another step": SealedKey(1, liar.secret.seal(1, b"k" * 32)),
+        "another key": lambda: SealedKey(0, liar.secret.seal(0, b"j" * 32)),
+        "gone": lambda: SealedKey(0, b""),
+        "another step": lambda: SealedKey(1, liar.secret.seal(1, b"k" * 32)),
     }
-    liar.send(answers[sealed])
+    liar.send(answers[sealed]())
     assert one._keys_ready(0, time.monotonic() + 5)
     assert make_message(one, 0)[1] not in (b"k" * 32, b"j" * 32)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@in_loop
+def test_a_key_that_comes_after_another_was_drawn_is_dropped_and_nobody_is_refused(
+    tmp_path, recorded
+):
+    """The neighbour has done nothing wrong: its answer was late."""
+    one, liar, _ = waiting_for_key(tmp_path)
+    answer = SealedKey(0, liar.secret.seal(0, b"k" * 32))
+    if recorded:
+        make_message(one, 0)
+    else:  # the message is being computed
+        one.links[1].keys.take(0, lambda: os.urandom(32))
+    liar.send(answer)
+    assert liar.link.is_open and one.links[1].keys.give(0) != b"k" * 32
 
 
 @in_loop
@@ -710,8 +888,8 @@ class Users:
         )
         ledger = open_ledger(self.folder / f"{number}", IDENTITIES[number].public)
         runs = [entry.run for entry in ledger.entries()] or [ledger.begin(FEDERATION, "{}")]
-        listen = f"127.0.0.1:{self.ports[number]}"
-        return Peer(config, ledger, runs[0], Log(), lambda step, values: None, listen)
+        reach = Reach(FEDERATION, (f"127.0.0.1:{self.ports[number]}",))
+        return Peer(config, ledger, runs[0], Log(), lambda step, values: None, reach)
 
 
 async def take_step(one, step, message=None):

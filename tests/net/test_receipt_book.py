@@ -54,7 +54,7 @@ def test_a_second_digest_of_a_step_is_refused_and_both_signatures_are_logged():
     # anyone who reads the log can check that the user has signed both
     shown = [
         Receipt(
-            facts["neighbour"],
+            facts["signer"],
             facts["step"],
             bytes.fromhex(facts["sha256"]),
             bytes.fromhex(facts["signature"]),
@@ -79,6 +79,46 @@ def test_what_is_not_signed_is_refused_too_but_is_no_proof(first, second):
     book.hear_own(1, first, nobody)
     with pytest.raises(RemoteProtocolError, match="second message"):
         book.hear_own(1, second, nobody)
+
+
+def test_a_second_digest_that_is_passed_on_is_logged_once_and_changes_nothing():
+    book, log = make_book(), Log()
+    first, second = made(1, 5), made(1, 5, b"e" * 32)
+    book.hear_own(1, first, nobody)
+    assert book.report_second(second, log)
+    assert [facts["signature"] for _, facts in log.lines] == [
+        each.signature.hex() for each in (first, second)
+    ]
+    assert not book.hear_passed(second) and book.newest(1) == first
+    # a liar's signatures must not fill the log
+    for digest in (b"e" * 32, b"f" * 32):
+        assert not book.report_second(made(1, 5, digest), log)
+    assert len(log.lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (made(1, 5), made(1, 5)),
+        (made(1, 5), made(1, 4, b"e" * 32)),
+        (made(1, 5), made(2, 5, b"e" * 32)),
+        (forged(1, 5), made(1, 5, b"e" * 32)),
+        (made(1, 5), forged(1, 5, b"e" * 32)),
+        (made(1, 5), made(1, 5, b"e" * 32, federation=bytes(32))),
+    ],
+)
+def test_one_message_or_one_signature_is_no_proof(first, second):
+    book = make_book()
+    book.hear_own(1, first, nobody)
+    assert not book.report_second(second, nobody)
+
+
+def test_who_passes_on_a_forged_second_digest_is_refused():
+    book = make_book()
+    book.hear_own(1, made(1, 5), nobody)
+    with pytest.raises(RemoteProtocolError, match="user 1 that this user has not signed"):
+        book.hear_passed(forged(1, 5, b"e" * 32))
+    assert not book.hear_passed(made(1, 5)) and not book.hear_passed(forged(1, 4))
 
 
 def test_the_same_message_again_is_nothing_new():

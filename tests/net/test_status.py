@@ -1,4 +1,4 @@
-"""What a running node tells its operator: over a socket, and to Prometheus."""
+"""What a running node tells its operator over a socket, and over HTTP."""
 
 import asyncio
 import json
@@ -10,23 +10,14 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 
 import pytest
+from example_status import STATUS
 
-from decor.errors import InputError
+from decor.errors import InputError, TransientError
 from decor.net import status
-from decor.net.transport import free_ports
+from decor.net.addresses import free_ports
+from decor.net.metrics import prometheus_text
 
-STATUS = {
-    "federation": 'heart "one"',
-    "user": "bonn",
-    "step": 5,
-    "steps": 9,
-    "messages": 5,
-    "missed": 1,
-    "late": 2,
-    "epsilon": 2.5,
-    "paused": None,
-    "neighbours": [{"name": "ulm", "here": True}, {"name": "kiel", "here": False}],
-}
+READY, NOT_READY = lambda: None, lambda: "0 of 2 neighbours connected"
 
 
 def test_a_node_answers_over_a_socket_that_only_its_own_user_can_open(tmp_path):
@@ -71,38 +62,113 @@ def test_an_answer_that_is_no_json_is_an_error_and_not_a_status(tmp_path):
         asyncio.run(ask())
 
 
-def test_prometheus_gets_every_metric_with_escaped_labels():
-    lines = status.prometheus_text(STATUS).splitlines()
-    own = 'federation="heart \\"one\\"",user="bonn"'
-    assert f"decor_step{{{own}}} 5" in lines and "# TYPE decor_step gauge" in lines
-    assert "# TYPE decor_messages_total counter" in lines
-    assert f"decor_paused{{{own}}} 0" in lines
-    assert f'decor_neighbour_here{{{own},neighbour="kiel"}} 0' in lines
-    paused = status.prometheus_text(STATUS | {"paused": "waits for ulm"})
-    assert f"decor_paused{{{own}}} 1" in paused
+def fetch(port, page, host="127.0.0.1", **request):
+    """(code, content type, text) of a page."""
+    asked = urllib.request.Request(f"http://{host}:{port}{page}", **request)
+    try:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            return answer.status, answer.headers["Content-Type"], answer.read().decode()
+    except urllib.error.HTTPError as problem:
+        with problem:
+            return problem.code, problem.headers["Content-Type"], problem.read().decode()
 
 
-def test_metrics_are_served_at_one_page_and_a_port_in_use_is_refused():
-    (port,) = free_ports(1)
-
-    def fetch(page):
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{page}", timeout=10) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as problem:
-            with problem:
-                return problem.code, ""
+def served(address, ask, why_not_ready=READY, describe=lambda: STATUS):
+    """What a function finds while an address is served."""
 
     async def serve():
-        async with status.serve_metrics(port, lambda: STATUS):
-            pages = [await asyncio.to_thread(fetch, page) for page in ("/metrics", "/else")]
-            with pytest.raises(InputError, match=f"port {port}.*name another"):
-                async with status.serve_metrics(port, lambda: STATUS):
-                    pass
-        return pages
+        async with status.serve_metrics(address, describe, why_not_ready):
+            return await asyncio.to_thread(ask)
 
-    found, other = asyncio.run(serve())
-    assert found == (200, status.prometheus_text(STATUS)) and other[0] == 404
+    return asyncio.run(serve())
+
+
+TEXT = "text/plain; charset=utf-8"
+
+
+def test_each_question_has_its_page():
+    (port,) = free_ports(1)
+    pages = ("/healthz", "/readyz", "/metrics", "/status", "/readyz?verbose", "/", "/else")
+    found = served(f"127.0.0.1:{port}", lambda: {page: fetch(port, page) for page in pages})
+    metrics = (200, "text/plain; version=0.0.4; charset=utf-8", prometheus_text(STATUS))
+    assert found["/healthz"] == (200, TEXT, "alive\n")
+    assert found["/readyz"] == found["/readyz?verbose"] == (200, TEXT, "ready\n")
+    assert found["/metrics"] == found["/"] == metrics
+    code, kind, text = found["/status"]
+    assert (code, kind) == (200, "application/json; charset=utf-8")
+    assert json.loads(text) == STATUS
+    assert found["/else"][0] == 404
+
+
+def test_a_node_that_is_alive_may_not_be_ready_and_says_why():
+    (port,) = free_ports(1)
+
+    def fail():
+        raise AssertionError("health needs no status, which may take a moment to compute")
+
+    def ask():
+        return fetch(port, "/healthz"), fetch(port, "/readyz")
+
+    alive, ready = served(f"127.0.0.1:{port}", ask, NOT_READY, fail)
+    assert alive == (200, TEXT, "alive\n")
+    assert ready == (503, TEXT, "not ready: 0 of 2 neighbours connected\n")
+
+
+def test_nothing_can_be_sent_to_a_node():
+    (port,) = free_ports(1)
+    found = served(f"127.0.0.1:{port}", lambda: fetch(port, "/metrics", data=b"step=9"))
+    assert found == (405, TEXT, "use GET\n")
+
+
+def test_metrics_are_for_this_machine_unless_a_host_is_named():
+    assert status.metrics_address("9464") == "127.0.0.1:9464"
+    for named in ("0.0.0.0:9464", "[::1]:9464", "metrics.example.org:9464", ":9464"):
+        assert status.metrics_address(named) == named
+    for wrong in ("metrics", "0.0.0.0", "70000", "0", "-1", "::1:9464"):
+        with pytest.raises(InputError, match="is not an address"):
+            status.metrics_address(wrong)
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "answers"),
+    [
+        ("127.0.0.1", "127.0.0.2", False),
+        ("0.0.0.0", "127.0.0.2", True),
+        ("", "127.0.0.2", True),
+        ("[::1]", "[::1]", True),
+    ],
+)
+def test_metrics_are_served_at_the_interfaces_named_and_nowhere_else(address, host, answers):
+    if address == "[::1]" and not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    (port,) = free_ports(1)
+
+    def ask():
+        try:
+            return fetch(port, "/healthz", host)[0] == 200
+        except urllib.error.URLError:
+            return False
+
+    assert served(f"{address}:{port}", ask) is answers
+
+
+def has_ipv6():
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+def test_a_port_in_use_is_refused_with_its_option():
+    (port,) = free_ports(1)
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        pytest.raises(TransientError, match=f"127.0.0.1:{port}: address already in use"),
+    ):
+        served(f"127.0.0.1:{port}", lambda: None)
+    with pytest.raises(InputError, match=f"try --metrics :{port}"):
+        served(f"192.0.2.1:{port}", lambda: None)
 
 
 @pytest.mark.parametrize("kind", ["metrics", "socket"])
@@ -135,7 +201,7 @@ def test_silent_connections_are_closed_oldest_first_and_questions_are_answered(t
 
     async def serve():
         serving = (
-            status.serve_metrics(port, lambda: STATUS, log)
+            status.serve_metrics(f"127.0.0.1:{port}", lambda: STATUS, READY, log)
             if kind == "metrics"
             else status.serve_socket(path, lambda: STATUS, log)
         )
@@ -153,7 +219,7 @@ def test_a_question_that_is_never_asked_is_hung_up_on(monkeypatch):
     (port,) = free_ports(1)
 
     async def serve():
-        async with status.serve_metrics(port, lambda: STATUS):
+        async with status.serve_metrics(f"127.0.0.1:{port}", lambda: STATUS, READY):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET /metrics HTTP/1.1")
             async with asyncio.timeout(60):

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from decor.errors import InputError, RemoteProtocolError
-from decor.net import accepting, transport
+from decor.net import accepting, addresses, transport
 from decor.net.identity import Identity
 from decor.net.neighbour import Connection
 
@@ -113,7 +113,7 @@ def test_a_trusted_certificate_that_is_not_valid_now_means_that_the_clock_is_wro
     judge.load_verify_locations(cadata=load_certificate(shows, b if wrong == "server" else a, when))
 
     async def both():
-        listener = transport.listen(f"127.0.0.1:{transport.free_ports(1)[0]}")
+        (listener,) = addresses.listen(f"127.0.0.1:{addresses.free_ports(1)[0]}")
         with listener:
             address = f"127.0.0.1:{listener.getsockname()[1]}"
             dialled = asyncio.create_task(transport.dial(address, client))
@@ -184,27 +184,6 @@ def test_nobody_there_is_told_soon():
             )
 
 
-@pytest.mark.parametrize(
-    "address", ["", "bonn", "bonn:", "bonn:0", "bonn:70000", "bonn:x", "2001:db8::1:80", "a:b:1"]
-)
-def test_what_is_no_address_is_refused(address):
-    with pytest.raises(InputError, match="is not an address"):
-        transport.split_address(address)
-
-
-@pytest.mark.parametrize(
-    ("address", "found"),
-    [
-        ("bonn:7400", ("bonn", 7400)),
-        ("[::1]:80", ("::1", 80)),
-        (":81", ("127.0.0.1", 81)),
-        ("10.0.0.1:1", ("10.0.0.1", 1)),
-    ],
-)
-def test_addresses_are_read(address, found):
-    assert transport.split_address(address) == found
-
-
 def test_a_user_without_neighbours_is_refused():
     with pytest.raises(InputError, match="no neighbour"):
         transport.tls_context(Identity.new(), [], True)
@@ -238,3 +217,36 @@ def test_a_connection_that_has_ended_can_be_cut_now_and_after_its_last_word():
 
     transport.abort(Writer())
     assert asyncio.run(closed()) == []
+
+
+def test_a_connection_that_is_broken_off_after_its_handshake_is_no_error_of_this_user():
+    """A relay can do that: the last bytes of the handshake come together with others."""
+    a, b = Identity.new(), Identity.new()
+    server, client = contexts(a, b)
+
+    async def play(tls, made):
+        loop, (read, written) = asyncio.get_running_loop(), (ssl.MemoryBIO(), ssl.MemoryBIO())
+        session = tls.wrap_bio(read, written)
+        while True:
+            try:
+                session.do_handshake()
+            except ssl.SSLWantReadError:
+                await loop.sock_sendall(made, written.read())
+                read.write(await loop.sock_recv(made, 1 << 16))
+            else:
+                no_record = b"\x17\x03\x03\x00\x20" + bytes(32)
+                return await loop.sock_sendall(made, written.read() + no_record)
+
+    async def accept():
+        here, there = socket.socketpair()
+        with there:
+            for end in (here, there):
+                end.setblocking(False)
+            playing = asyncio.create_task(play(client, there))
+            _, writer = await transport.accept_tls(here, server)
+            await playing
+            with pytest.raises(RemoteProtocolError, match="hung up during its TLS handshake"):
+                transport.identify(writer, {b.public: 1})
+            transport.abort(writer)
+
+    asyncio.run(accept())

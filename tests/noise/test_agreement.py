@@ -4,8 +4,10 @@ import copy
 import pickle
 
 import pytest
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -228,19 +230,54 @@ def test_a_sealed_key_is_opened_by_the_other_end_alone_and_for_its_step():
     one, two = agreed()
     key = bytes(range(32))
     sealed = one.seal(7, key)
-    assert two.unseal(7, sealed) == key and len(sealed) == SEALED_BYTES and key not in sealed
+    assert len(sealed) == SEALED_BYTES and key not in sealed
     changed = bytearray(sealed)
     changed[3] ^= 1
-    another, _ = agreed()
     for secret, step, data in (
         (two, 8, sealed),  # of another step
-        (one, 7, sealed),  # sent back to its own sender
-        (another, 7, sealed),  # under another connection's secret
+        (agreed()[0], 7, sealed),  # under another connection's secret
         (two, 7, bytes(changed)),
         (two, 7, bytes(SEALED_BYTES)),
     ):
         with pytest.raises(AgreementError, match=f"step {step} was not sealed by this neighbour"):
             secret.unseal(step, data)
+    # what is refused does not keep the right one from being opened
+    assert two.unseal(7, sealed) == key
+
+
+def test_a_sealed_key_that_is_sent_back_to_its_sender_is_not_opened():
+    one, two = agreed()
+    two._sealing = one._sealing  # or the sender could not try at all
+    sealed = one.seal(7, bytes(32))
+    one._sealing = two._sealing
+    with pytest.raises(AgreementError, match="step 7 was not sealed by this neighbour"):
+        one.unseal(7, sealed)
+
+
+def test_a_secret_seals_one_key_and_neither_end_can_open_the_recorded_one_again():
+    """A machine that is seized later, with its recorded traffic, must not yield the key."""
+    one, two = agreed()
+    key = bytes(range(32))
+    sealed = one.seal(7, key)
+    assert two.unseal(7, sealed) == key
+    for end in (one, two):
+        for attempt in (end.seal, end.unseal):
+            with pytest.raises(AgreementError, match="has sealed one already"):
+                attempt(7, sealed)
+        # nothing that is left of the secret is the cipher, or the key it was made from
+        left = [value for value in vars(end).values() if isinstance(value, AESGCM)]
+        left += [AESGCM(bytes(each)) for each in (end._chain, end._confirmation, end._transcript)]
+        for cipher in left:
+            with pytest.raises(InvalidTag):
+                cipher.decrypt(*end._sealing_parts(7, sealed, by_lower=True))
+
+
+def test_a_secret_that_has_forgotten_how_to_seal_still_has_its_keys():
+    one, two = agreed()
+    one.forget_sealing()
+    with pytest.raises(AgreementError, match="step 3 cannot be sealed or unsealed"):
+        one.seal(3, bytes(32))
+    assert one.key(3) == two.key(3)
 
 
 def test_no_nonce_serves_two_directions_or_steps():
@@ -248,7 +285,7 @@ def test_no_nonce_serves_two_directions_or_steps():
     one, two = agreed()
     nonces = {end._sealing_parts(step, b"", end.is_lower)[0] for end in agreed() for step in (0, 9)}
     assert len(nonces) == 4
-    assert one.seal(3, bytes(32)) != two.seal(3, bytes(32)) != two.seal(4, bytes(32))
+    assert one.seal(3, bytes(32)) != two.seal(3, bytes(32))
 
 
 def test_the_key_that_seals_is_none_of_the_noise_keys():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from decor.errors import InputError
-from decor.noise import grid, stream
+from decor.noise import grid, integer_gaussians
 from decor.noise.grid import Grid
 
 RING = [(i, (i + 1) % 5) for i in range(5)]
@@ -37,7 +37,9 @@ def ends_of(user, multiples, edges=RING):
 
 
 def own_noise(own_key, count):
-    return stream.own_noise(grid._hmac(own_key, b"decor own noise 1"), count).astype(np.int64)
+    return integer_gaussians.own_noise(grid._hmac(own_key, b"decor own noise 1"), count).astype(
+        np.int64
+    )
 
 
 def steps_of(g, message):
@@ -55,8 +57,12 @@ def test_a_message_is_the_gradient_plus_own_noise_plus_signed_multiples_of_the_e
     gradient = np.random.default_rng(0).integers(-(10**6), 10**6, 20_000)
     message, _ = g.add_noise(gradient * g.unit, key("own"), ends_of(user, g.multiples))
     expected = gradient + own_noise(key("own"), 20_000)
-    expected += g.multiples[2] * stream.edge_noise(key("edge", 2), 20_000).astype(np.int64)
-    expected -= g.multiples[1] * stream.edge_noise(key("edge", 1), 20_000).astype(np.int64)
+    expected += g.multiples[2] * integer_gaussians.edge_noise(key("edge", 2), 20_000).astype(
+        np.int64
+    )
+    expected -= g.multiples[1] * integer_gaussians.edge_noise(key("edge", 1), 20_000).astype(
+        np.int64
+    )
     assert (steps_of(g, message) == expected).all()
 
 
@@ -69,7 +75,7 @@ def test_the_edges_noise_cancels_in_the_sum_over_users_and_their_own_stays():
     assert (sum(steps_of(g, m) for m in messages) == own).all()
     assert (sum(messages) == own * g.unit).all()  # in float64 too: a unit has 24 bits
     alone = steps_of(g, messages[0]) - own_noise(key("own", 0), d)
-    expected = math.sqrt(g.multiples[0] ** 2 + g.multiples[4] ** 2) * stream.EDGE_SIGMA
+    expected = math.sqrt(g.multiples[0] ** 2 + g.multiples[4] ** 2) * integer_gaussians.EDGE_SIGMA
     assert abs(alone.std() / expected - 1) < 5 / math.sqrt(2 * d)
 
 
@@ -84,7 +90,7 @@ def test_the_covariance_of_messages_is_the_planned_one_and_neither_two_thirds_no
         ]
     )
     found = messages @ messages.T / d
-    wider = g.unit * stream.OWN_SIGMA / s
+    wider = g.unit * integer_gaussians.OWN_SIGMA / s
     B = np.array([[1, 0, 1], [-1, 1, 0], [0, -1, -1]])
 
     def matches(own, cor):
@@ -160,11 +166,11 @@ def test_numbers_of_the_wider_grid():
         (30.0, 80_000, 0.2, 1.069214),
     ):
         g = Grid.of(s, [], np.empty((0, 2)), 1, shift, d, 1)
-        assert g.unit * stream.OWN_SIGMA / s == pytest.approx(growth, abs=1e-6)
-        exact = s / (1 - math.sqrt(d) * s * (1 + 2**-14) / (shift * stream.OWN_SIGMA))
-        assert exact <= g.unit * stream.OWN_SIGMA * (
+        assert g.unit * integer_gaussians.OWN_SIGMA / s == pytest.approx(growth, abs=1e-6)
+        exact = s / (1 - math.sqrt(d) * s * (1 + 2**-14) / (shift * integer_gaussians.OWN_SIGMA))
+        assert exact <= g.unit * integer_gaussians.OWN_SIGMA * (
             1 + 1e-15
-        ) and g.unit * stream.OWN_SIGMA < exact * (1 + 2**-21)
+        ) and g.unit * integer_gaussians.OWN_SIGMA < exact * (1 + 2**-21)
         assert (g.unit / 2.0 ** (math.frexp(g.unit)[1] - 24)).is_integer()
 
 
@@ -191,7 +197,7 @@ def test_the_grid_is_at_least_as_private_as_continuous_noise(seed, users, size, 
     except InputError as error:
         assert (
             "fewer parameters" in str(error)
-            and math.sqrt(d) * s / (shift * stream.OWN_SIGMA) > 0.499
+            and math.sqrt(d) * s / (shift * integer_gaussians.OWN_SIGMA) > 0.499
         )
         return
     B = np.zeros((users, len(edges)))
@@ -199,8 +205,8 @@ def test_the_grid_is_at_least_as_private_as_continuous_noise(seed, users, size, 
         B[i, e], B[j, e] = 1, -1
     plan = s**2 * np.eye(users) + B @ np.diag(c**2) @ B.T
     drawn = (
-        stream.OWN_SIGMA**2 * np.eye(users)
-        + stream.EDGE_SIGMA**2 * B @ np.diag(np.square(g.multiples, dtype=float)) @ B.T
+        integer_gaussians.OWN_SIGMA**2 * np.eye(users)
+        + integer_gaussians.EDGE_SIGMA**2 * B @ np.diag(np.square(g.multiples, dtype=float)) @ B.T
     )
     moved = shift / g.unit + math.sqrt(d) * (1 + 2**-14)
     before, after = (
@@ -222,8 +228,10 @@ def test_plans_that_differ_in_the_last_bits_have_one_grid():
 def test_an_edges_deviation_is_never_below_the_planned_and_by_less_than_a_multiple_above():
     for ratio in (1e-9, 1 / 64.1, 1 / 64, 1, 6.0, 1000.0):
         (m,) = Grid.of(0.7, [0.7 * ratio], [(0, 1)], 2, 2.0, 1000, 10).multiples
-        assert (m - 1) * stream.EDGE_SIGMA / stream.OWN_SIGMA < ratio * (1 + 1e-10)
-        assert m * stream.EDGE_SIGMA / stream.OWN_SIGMA >= ratio * (1 - 1e-15)
+        assert (m - 1) * integer_gaussians.EDGE_SIGMA / integer_gaussians.OWN_SIGMA < ratio * (
+            1 + 1e-10
+        )
+        assert m * integer_gaussians.EDGE_SIGMA / integer_gaussians.OWN_SIGMA >= ratio * (1 - 1e-15)
 
 
 # how near to Gaussians
@@ -238,8 +246,14 @@ def theta(square):
 
 def test_the_departures_of_single_values_are_bounds_and_not_far_above():
     with mpmath.workprec(300):
-        fine, two = mpmath.mpf(stream.FINE**2), mpmath.mpf(1 + stream.COARSE**2)
-        first, second = theta(fine / two), theta(1 / (1 / fine + stream.COARSE**4 / (fine * two)))
+        fine, two = (
+            mpmath.mpf(integer_gaussians.FINE**2),
+            mpmath.mpf(1 + integer_gaussians.COARSE**2),
+        )
+        first, second = (
+            theta(fine / two),
+            theta(1 / (1 / fine + integer_gaussians.COARSE**4 / (fine * two))),
+        )
         edge, own = -mpmath.log1p(-first), -mpmath.log1p(-first) - mpmath.log1p(-second)
         assert theta(fine) < mpmath.mpf(10) ** -1000  # what a table's sum differs from its integral
         assert (
@@ -251,7 +265,7 @@ def test_the_departures_of_single_values_are_bounds_and_not_far_above():
 def test_own_noise_before_rounding_is_gaussian_as_near_as_is_claimed():
     """A + 64 D + 4096 D', A continuous: its density at a few points, against the Gaussian's."""
     with mpmath.workprec(300):
-        fine = mpmath.mpf(stream.FINE**2)
+        fine = mpmath.mpf(integer_gaussians.FINE**2)
         square = fine * (1 + 64**2 + 64**4)
         worst = 0
         for x in (0, mpmath.mpf("31.7"), 2048, 100_000, mpmath.mpf("1234567.8")):
@@ -354,8 +368,8 @@ def test_the_departure_counts_every_user_and_both_ends_of_every_edge(ratio):
     g = Grid.of(1.0, [ratio / math.sqrt(2)] * 10, edges, 5, 2.0, 1000, 100)
     with mpmath.workprec(300):
         widest = (
-            1 / mpmath.mpf(stream.EDGE_SIGMA) ** 2
-            + 2 * 4 * g.multiples[0] ** 2 / mpmath.mpf(stream.OWN_SIGMA) ** 2
+            1 / mpmath.mpf(integer_gaussians.EDGE_SIGMA) ** 2
+            + 2 * 4 * g.multiples[0] ** 2 / mpmath.mpf(integer_gaussians.OWN_SIGMA) ** 2
         )
         edges_part = (1 + theta(1 / widest)) ** 20 - 1
         expected = (
@@ -395,9 +409,9 @@ def test_no_grid_that_is_accepted_can_leave_the_64_bit_integers():
     below.
     """
     # wider: 2 exp(-2 pi^2 / 0.8) = 4e-11 a coordinate is refused
-    square = 0.8 / 2 * stream.OWN_SIGMA**2
+    square = 0.8 / 2 * integer_gaussians.OWN_SIGMA**2
     assert 2 * math.exp(-2 * math.pi**2 / 0.8) > grid.LARGEST_DEPARTURE
-    assert square * stream.EDGE_LARGEST + stream.OWN_LARGEST + 2**36 < 2**62
+    assert square * integer_gaussians.EDGE_LARGEST + integer_gaussians.OWN_LARGEST + 2**36 < 2**62
 
 
 # what is left for delta
@@ -407,7 +421,7 @@ def test_slack_is_total_variation_on_both_sides():
     g = ring_grid(d=1000, steps=100)
     assert g.values == 1000 * 100 * (5 + 2 * 5)
     for epsilon in (0.0, 1.0, 10.0):
-        expected = (1 + math.exp(epsilon)) * (g.values * stream.DISTANCE + g.departure)
+        expected = (1 + math.exp(epsilon)) * (g.values * integer_gaussians.DISTANCE + g.departure)
         assert g.slack(epsilon) == pytest.approx(expected, rel=1e-12)
     assert g.slack(10.0) < 1e-23 and g.slack(1e4) == 1.0
     with pytest.raises(InputError, match="epsilon"):
@@ -422,7 +436,7 @@ def test_tags_are_equal_at_both_ends_and_only_there():
     (_, first), (_, second) = (
         g.add_noise(np.zeros(20_000), key("own", i), ends_of(i, g.multiples)) for i in (0, 1)
     )
-    z = stream.edge_noise(key("edge", 0), 20_000)
+    z = integer_gaussians.edge_noise(key("edge", 0), 20_000)
     assert first[0] == second[0] == grid.tag(key("edge", 0), z) and len(first[0]) == grid.TAG_BYTES
     assert first[1] != second[1] and len(first) == len(second) == 2
     off = z.copy()
@@ -438,7 +452,8 @@ def test_tags_are_equal_at_both_ends_and_only_there():
 
 def test_a_tag_known_by_heart():
     assert (
-        grid.tag(bytes(range(32)), stream.edge_noise(bytes(range(32)), 100_000)).hex() == KNOWN_TAG
+        grid.tag(bytes(range(32)), integer_gaussians.edge_noise(bytes(range(32)), 100_000)).hex()
+        == KNOWN_TAG
     )
 
 
@@ -509,8 +524,8 @@ def test_wrong_arguments_are_refused_with_a_hint(change, hint):
 
 def test_half_the_shift_is_the_most_that_rounding_may_take():
     of = lambda s: Grid.of(s, [], np.empty((0, 2)), 1, 2.0, 10_000, 1)  # noqa: E731
-    edge = stream.OWN_SIGMA * 2.0 / 100 / 2
-    assert of(edge * 0.999).unit * stream.OWN_SIGMA == pytest.approx(2 * edge, rel=3e-3)
+    edge = integer_gaussians.OWN_SIGMA * 2.0 / 100 / 2
+    assert of(edge * 0.999).unit * integer_gaussians.OWN_SIGMA == pytest.approx(2 * edge, rel=3e-3)
     with pytest.raises(InputError, match=r"by 0\.5 of that shift"):
         of(edge * 1.001)
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from scipy import stats
 
 from decor.errors import InputError
-from decor.noise import private_noise, stream
+from decor.noise import integer_gaussians, private_noise
 from decor.noise.grid import Grid
 from decor.noise.private_noise import GridNoise, RemoteEdge, Secret
 
@@ -92,10 +92,13 @@ def expected(noise, edges, step, parameters, value=VALUE):
                 return int.from_bytes(block[:12], "little")
 
             at = 0
-            for rows, table, levels in ((users, own, stream.OWN), (some, shared, stream.SHARED)):
+            for rows, table, levels in (
+                (users, own, integer_gaussians.OWN),
+                (some, shared, integer_gaussians.SHARED),
+            ):
                 for row in rows:
                     mine = words[at : at + wide * len(levels)]
-                    table[row, first:last] = stream.values(
+                    table[row, first:last] = integer_gaussians.values(
                         mine, levels, lambda place, at=at: tie_bits(at, place)
                     )  # noqa: B023
                     at += wide * len(levels)
@@ -151,8 +154,11 @@ def test_ties_are_settled_in_every_kind_of_row(monkeypatch):
     """
     changed = {}
     for name in ("rounded", "discrete"):
-        cells, rest = stream.table(name).cells.copy(), list(stream.table(name).rest)
-        changed[name] = stream.Table(cells, rest)
+        cells, rest = (
+            integer_gaussians.table(name).cells.copy(),
+            list(integer_gaussians.table(name).rest),
+        )
+        changed[name] = integer_gaussians.Table(cells, rest)
     noise, edges = made("ring", 5, 300)
     for number, (users, some) in enumerate(noise._groups):
         words, _ = noise._words(2, 0, number, 300)
@@ -161,7 +167,7 @@ def test_ties_are_settled_in_every_kind_of_row(monkeypatch):
             name = "rounded" if at < 3 * 300 * len(users) and at % 3 == 0 else "discrete"
             changed[name].cells[word >> 20] = (word & 0xFFFFF) << 12 | (word * 5 & 4095)
             changed[name].rest[word >> 20] = 1 << 95
-    monkeypatch.setattr(stream, "table", changed.__getitem__)
+    monkeypatch.setattr(integer_gaussians, "table", changed.__getitem__)
     monkeypatch.setattr(private_noise, "table", changed.__getitem__)
     own, shared = expected(noise, edges, 2, 300)
     for e, (i, j) in enumerate(edges):
@@ -179,8 +185,8 @@ def test_the_covariance_is_the_planned_one_and_steps_know_nothing_of_each_other(
     for i, j in edges:
         K[i, i], K[j, j], K[i, j], K[j, i] = K[i, i] + 1, K[j, j] + 1, K[i, j] - 1, K[j, i] - 1
     unit, multiple = noise.grid.unit, noise.grid.multiples[0]
-    sigma = (unit * stream.OWN_SIGMA) ** 2 * np.eye(5) + (
-        unit * multiple * stream.EDGE_SIGMA
+    sigma = (unit * integer_gaussians.OWN_SIGMA) ** 2 * np.eye(5) + (
+        unit * multiple * integer_gaussians.EDGE_SIGMA
     ) ** 2 * K
     scale = np.sqrt(np.multiply.outer(sigma.diagonal(), sigma.diagonal()))
     error = 5 * np.sqrt(2 / 200_000)
@@ -226,7 +232,7 @@ def test_an_edge_between_two_processes_cancels_as_one_inside_does():
     here = GridNoise(grid, Secret(), 2, one, [m], width, ends((1, 1, (1, 2)), (0, 1, (0, 3))))
     there = GridNoise(grid, Secret(), 2, one, [m], width, ends((0, -1, (1, 2)), (1, -1, (0, 3))))
     all_users = np.concatenate([messages(part, 3, np.zeros((2, d))) for part in (here, there)])
-    own = (grid.unit * stream.OWN_SIGMA) * np.sqrt(4)
+    own = (grid.unit * integer_gaussians.OWN_SIGMA) * np.sqrt(4)
     assert abs(all_users.sum(0).std() / own - 1) < 0.1
     assert all_users.std(1).min() > 5 * own / 2
     alone = GridNoise(grid, Secret(), 2, one, [m], width, ends((1, 1, (1, 2))))

@@ -36,7 +36,7 @@ def test_an_audit_is_shown_beside_its_own_plan_only(tmp_path):
     )
     assert load_audit(tmp_path, PLAN).to_json() == AUDIT
     assert load_audit(tmp_path, against_another).to_json() == AUDIT
-    with pytest.warns(UserWarning, match="another plan"):
+    with pytest.warns(UserWarning, match="a different plan"):
         assert load_audit(tmp_path, PLAN.scaled(0.01)) is None
 
 

@@ -11,7 +11,7 @@ import torch
 
 import decor
 from decor.errors import DivergenceWarning, InputError
-from decor.noise import private_noise, stream
+from decor.noise import integer_gaussians, private_noise
 from decor.noise.grid import Grid
 from decor.training.release_grid import gradient_shift, grid_of
 from decor.training.vectorised import Vectorised
@@ -141,7 +141,10 @@ def test_the_average_of_many_private_runs_has_the_planned_noise_and_no_bias():
         - (topology.mixing.toarray() > 0)
         + np.eye(USERS) * (topology.mixing.diagonal() > 0)
     )
-    own, shared = grid.unit * stream.OWN_SIGMA, grid.unit * grid.multiples[0] * stream.EDGE_SIGMA
+    own, shared = (
+        grid.unit * integer_gaussians.OWN_SIGMA,
+        grid.unit * grid.multiples[0] * integer_gaussians.EDGE_SIGMA,
+    )
     sigma = own**2 * np.eye(USERS) + shared**2 * L
     assert own >= plan.sigma_cdp and shared >= plan.sigma_cor
     seen = np.einsum("kuc,kvc->uv", noise, noise) / (400 * 4)
@@ -460,7 +463,7 @@ def test_an_engine_that_is_called_directly_refuses_what_the_plan_does_not_accoun
         decor.ring(USERS), more, decor.Adversary.curious(), decor.Budget(1.0, 1e-6)
     )
     for engine in (PRIVATE, decor.ProcessGroup(seed=None), decor.Peers()):
-        with pytest.raises(InputError, match="the epsilon would not be"):
+        with pytest.raises(InputError, match="its epsilon would be wrong"):
             engine.run(task, [Setting(plan, 0.1, None)], Recipe())
     with pytest.raises(InputError, match="local_steps need user level"):
         PRIVATE.run(task, [Setting(planned(task), 0.1, None)], Recipe(local_steps=3))

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 import decor
-from decor.noise.stream import COARSE, FINE
+from decor.noise.integer_gaussians import COARSE, FINE
 from decor.training.release_grid import grid_of
 
 CLIP, BATCH, WIDE = 0.7, 10, 50_000

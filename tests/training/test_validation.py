@@ -107,7 +107,7 @@ def test_another_number_of_records_than_planned_is_refused_with_the_users_name()
     plan = planned(TOWNS, Exposure(1.0, 6, "example", 4, task.records | {"kiel": 8}))
     with pytest.raises(
         InputError,
-        match=r"counts 8 records for user kiel, who holds 7: "
+        match=r"assumes 8 records for user kiel, who has 7, "
         r".*records=task\.records",
     ):
         trained(task, plan)
@@ -170,7 +170,7 @@ def test_plans_and_recipes_that_do_not_fit_the_data_are_refused_by_user():
         (
             NoisePlan(decor.ring(USERS), wrong, Adversary.eavesdropper(), 1.0, 1.0),
             {},
-            "6 records for user 3, who holds 5",
+            "6 records for user 3, who has 5",
         ),
         (
             plan_for(task),
@@ -178,7 +178,7 @@ def test_plans_and_recipes_that_do_not_fit_the_data_are_refused_by_user():
             "batch_size 5 is larger than the shard of user 1",
         ),
         (plan_for(task, "example"), {"local_steps": 2}, "local_steps need user level"),
-        (plan_for(task, "example"), {"batch_size": 3}, "the plan says the batch size"),
+        (plan_for(task, "example"), {"batch_size": 3}, "the plan sets the batch size"),
         (plan_for(task), {"momentum": 1.0}, "momentum"),
         (plan_for(task), {"gossip_rounds": -1}, "gossip rounds"),
         (plan_for(task), {"local_steps": 0}, "local_steps"),

@@ -13,6 +13,7 @@ from decor.text import rounded_up
 from decor.ui.watch import FolderWatch
 
 from .client import post, running
+from .statuses import status
 
 PLAN = decor.calibrate(
     decor.ring(6), decor.Exposure(1.0, 40), decor.Adversary.curious(), decor.Budget(4.0, 1e-5)
@@ -177,61 +178,42 @@ def test_a_comparison_shows_the_methods_that_are_finished(tmp_path):
     assert look(tmp_path)["said"] == "Finished."
 
 
-def test_a_federation_shows_running_finished_and_silent_users(tmp_path):
-    for name in ("bonn", "kiel", "ulm"):
-        (tmp_path / f"{name}.ledger").write_bytes(b"")
-        (tmp_path / f"{name}.log").write_text(
-            f"2026-11-15 user={name} event=connected\n2026 user={name} event=failed why=disk\n"
-        )
-    save_run(tmp_path / "kiel", 40, steps_missed=2)
+def test_a_folder_of_ledgers_is_a_federation(tmp_path):
+    asked = []
 
-    def ask(socket):
-        if socket.name != "bonn.ledger.socket":
-            no_node(socket)
-        here = [{"name": "ulm", "here": False}, {"name": "kiel", "here": True}]
-        return {
-            "user": "bonn",
-            "federation": "heart",
-            "step": 7,
-            "steps": 40,
-            "epsilon": 1.23456,
-            "missed": 1,
-            "paused": None,
-            "neighbours": here,
-        }
+    def read(ledger):
+        asked.append(ledger)
+        if ledger.stem == "ulm":
+            no_node(ledger)
+        return status(ledger.stem, "ulm")
 
-    state = look(tmp_path, ask)
-    bonn, kiel, ulm = state["nodes"]
-    assert (
-        state["said"] == "1 of 3 users are running."
-        and not state["over"]
-        and state["title"] == "heart"
-    )
-    assert (bonn["step"], bonn["epsilon"], bonn["state"]) == (
-        7,
-        "1.235",
-        "running, 1 of 2 neighbours here",
-    )
-    assert (kiel["step"], kiel["missed"], kiel["state"], kiel["over"]) == (40, 2, "done", True)
-    assert ulm["state"] == "does not answer; its last event: failed why=disk"
-    assert ulm["epsilon"] is None and ulm["step"] is None, "unknown is not 0"
+    for folder in (tmp_path / "trial" / "run", tmp_path / "nodes"):
+        folder.mkdir(parents=True)
+        for name in ("bonn", "ulm"):
+            (folder / f"{name}.ledger").write_bytes(b"")
+        # decor up writes its ledgers below the folder of the trial
+        for named in {folder, tmp_path / folder.relative_to(tmp_path).parts[0]}:
+            state = look(named, read)
+            assert (state["kind"], state["title"]) == ("federation", "heart")
+            assert [(n["name"], n["state"]) for n in state["nodes"]] == [
+                ("bonn", "working"),
+                ("ulm", "unreachable"),
+            ]
+            assert state["source"] == str(named) and state["quiet"] is None
+            assert {path.parent for path in asked} == {folder}
+            asked.clear()
 
 
-def test_only_changes_are_sent_and_several_pages_share_a_state(tmp_path):
-    reads = []
+def test_quiet_is_how_long_ago_something_was_written(tmp_path):
     watch = FolderWatch(tmp_path, no_node)
-    own = watch._read_state
-    watch._read_state = lambda: reads.append(1) or own()
     first = watch.changes_since(None)
-    assert (
-        watch.changes_since(first["seen"])
-        == {"seen": first["seen"], "quiet": None, "unchanged": True}
-        and len(reads) == 1
-    )
+    assert first["quiet"] is None
     save_run(tmp_path, 10)
     time.sleep(0.35)
-    second = watch.changes_since(first["seen"])
-    assert second["step"] == 10 and second["quiet"] < 5 and len(reads) == 2
+    assert watch.changes_since(first["seen"])["step"] == 10
+    again = watch.changes_since(None)
+    assert 0 <= again["quiet"] < 60
+    assert watch.changes_since(again["seen"])["unchanged"]
 
 
 def test_no_page_can_name_a_folder(tmp_path):
@@ -241,6 +223,6 @@ def test_no_page_can_name_a_folder(tmp_path):
         _, state = post(
             server, "watch", {"seen": None, "folder": str(tmp_path / "secret"), "path": "../secret"}
         )
-        assert state["kind"] == "nothing" and state["folder"] == str(tmp_path / "own")
+        assert state["kind"] == "nothing" and state["source"] == str(tmp_path / "own")
     with running() as server:
-        assert post(server, "watch", {"folder": str(tmp_path / "secret")})[1] == {"folder": None}
+        assert post(server, "watch", {"folder": str(tmp_path / "secret")})[1] == {"source": None}

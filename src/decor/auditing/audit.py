@@ -23,7 +23,7 @@ from .sources import LARGE_MODEL, SMALL_MODEL, MessageSource, SimulatedSource
 from .user_level import audit_users
 
 if TYPE_CHECKING:
-    from decor.federation.peers import Peers
+    from decor.federation.peers_engine import Peers
 
 _LEAST_CANARIES, _DEFAULT_CANARIES = 3_000, {"user": 120_000, "example": 80_000}
 _MAX_VALUES = 12_000_000

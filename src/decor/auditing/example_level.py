@@ -1,4 +1,4 @@
-"""Example level: examples that a victim's data hold or not, each in a coordinate of its own.
+"""Example level: canary examples that a victim has or lacks, each in a coordinate of its own.
 
 They are sampled as the plan says. The claim is not a Gaussian trade-off but the accountant's own,
 point by point, from its epsilons.

@@ -29,7 +29,7 @@ class SourceFindings:
         name: The source, such as "vectorised, edge by edge".
         attacks: All attacks.
         checks: All checks.
-        paths: The gradient code whose examples were attacked, of `canary.PATHS`.
+        paths: The gradient code whose examples were attacked, of `canary_tasks.PATHS`.
         last_bits: What can be said about the last bits of messages.
     """
 

@@ -16,13 +16,13 @@ from decor.choices import Dtype
 from decor.errors import DecorError, InputError
 from decor.federation import recording
 from decor.federation.local_federation import LocalFederation
-from decor.federation.peers import Peers, split_by_user
+from decor.federation.peers_engine import Peers, split_by_user
 from decor.federation.process_starter import ProcessStarter
 from decor.learning.batches import secret_batch
 from decor.learning.task import Task
 from decor.net.identity import Identity
 from decor.noise.grid import Grid
-from decor.noise.stream import edge_noise
+from decor.noise.integer_gaussians import edge_noise
 from decor.privacy.plan import NoisePlan
 from decor.training.engine import Setting
 from decor.training.release_grid import grid_of

@@ -22,7 +22,7 @@ from decor.learning.recipe import Recipe
 from decor.learning.task import Task
 from decor.noise import root
 from decor.noise.grid import Grid
-from decor.noise.stream import EDGE_SIGMA, OWN_SIGMA
+from decor.noise.integer_gaussians import EDGE_SIGMA, OWN_SIGMA
 from decor.privacy.plan import NoisePlan
 from decor.training.channel import SparseChannel
 from decor.training.engine import Setting

@@ -22,8 +22,8 @@ from decor.text import table
 
 from . import options as opt
 from . import values
+from .json_output import write_json
 from .node import require_libraries
-from .terminal import write_json
 
 _EXAMPLE = """examples:
   decor audit --topology ring --users 8 --epsilon 3 --adversary curious
@@ -255,12 +255,12 @@ def _plan_of_options(options: argparse.Namespace) -> decor.NoisePlan:
 
 def _save(audit: AuditSummary, folder: Path) -> list[Any]:
     """Writes the result beside the run, and into its report."""
-    from decor.results import outcomes, report
+    from decor.results import build_report, report
 
     replace_text(folder / "audit.json", json.dumps(audit.to_json(), indent=1) + "\n")
     saved = decor.Run.load(folder)
     name = folder.name
-    page = outcomes.report_of_runs([(name or "run", saved)], saved.manifest.get("command", ""))
+    page = build_report.report_of_runs([(name or "run", saved)], saved.manifest.get("command", ""))
     page = replace(page, audits=((name, audit),))
     report.write(page, folder / "report.html")
     return [folder / "audit.json", folder / "report.html"]

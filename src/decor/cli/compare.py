@@ -15,7 +15,7 @@ from decor.results.safe_files import clear, replace_text
 
 from . import options as opt
 from . import report, training_options, values
-from .terminal import command_line
+from .json_output import command_line
 
 if TYPE_CHECKING:
     from decor.results.report_data import Report

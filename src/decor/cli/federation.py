@@ -1,4 +1,4 @@
-"""`decor federation new` and `decor federation check`: the file that all users of one share."""
+"""`decor federation`: the file that all users of a federation share."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decor.errors import InputError
-from decor.federation.file import FORMAT, Model, Network, Privacy, Training
+from decor.federation.file import FORMAT, Network, Privacy, Training
+from decor.federation.file_model import Model
 
+from . import federation_probe, federation_renew, values
 from . import options as opt
-from . import values
-from .federation_check import report
+from .federation_check import report, start_facts
 from .federation_trial import MODELS, Trial
 from .output_files import write_federation
+from .user_options import user_table
 
 if TYPE_CHECKING:
     from decor.federation.federation import Federation
@@ -37,7 +39,7 @@ _SECTIONS: dict[str, type] = {
 }
 _GRAPH = ("topology", "rows", "edges")
 """Fields of [network] that follow from the options of the graph."""
-_COMPUTED = ("code_sha256",)
+_COMPUTED = ("code_sha256", "start_sha256")
 """Fields that follow from others, and have no option."""
 _DEFAULTS = {
     "delta": opt.DELTA,
@@ -55,7 +57,7 @@ _READ: dict[str, Callable[[str], Any]] = {
 
 
 def add_to(commands: Any) -> None:
-    help = "write or check the file that all users of a federation share"
+    help = "write, check or try the file that all users of a federation share"
     parser = commands.add_parser("federation", help=help, description=opt.sentence(help))
     kinds = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_new(opt.add_command(kinds, "new", run_new, "write a federation file", _NEW))
@@ -68,6 +70,8 @@ def add_to(commands: Any) -> None:
     )
     check.add_argument("--trust-code", action="store_true", help=trust)
     opt.add_json(check)
+    federation_probe.add_to(kinds)
+    federation_renew.add_to(kinds)
 
 
 def _add_new(parser: argparse.ArgumentParser) -> None:
@@ -133,7 +137,9 @@ def run_check(options: argparse.Namespace) -> None:
     from decor.federation.federation import Federation
 
     federation = Federation.read(options.file, run_code=options.trust_code)
-    report(federation, options.json, {"file": options.file})
+    report(
+        federation, options.json, {"file": options.file, **start_facts(federation, options.file)}
+    )
 
 
 def _federation_of_users(options: argparse.Namespace) -> Federation:
@@ -148,7 +154,7 @@ def _federation_of_users(options: argparse.Namespace) -> Federation:
     }
     if options.code is None:  # the model is either a built-in kind or the users' own code
         defaults["model"] = {"kind": _DEFAULTS["kind"]}
-    federation = _federation(options, [_user(text) for text in options.user], defaults)
+    federation = _federation(options, [user_table(text) for text in options.user], defaults)
     if federation.privacy.ratio is not None:
         return federation
     # machines crash: noise that a missing user leaves must not drown the model
@@ -157,24 +163,6 @@ def _federation_of_users(options: argparse.Namespace) -> Federation:
     if plan.sigma_cor**2 <= steady * plan.sigma_cdp**2:
         return federation
     return replace(federation, privacy=replace(federation.privacy, ratio=steady))
-
-
-def _user(text: str) -> dict[str, Any]:
-    # neither names, addresses nor keys contain commas
-    parts = [part.strip() for part in text.split(",")]
-    if len(parts) not in (3, 4):
-        raise InputError(
-            f"--user {text!r} must be NAME,ADDRESS,KEY (and ,RECORDS at example level), with two "
-            "or three commas"
-        )
-    user: dict[str, Any] = dict(zip(("name", "address", "key"), parts, strict=False))
-    if len(parts) == 4:
-        if not parts[3].isdecimal():
-            raise InputError(
-                f"--user {text!r}: the number of records must be a whole number, not {parts[3]!r}"
-            )
-        user["records"] = int(parts[3])
-    return user
 
 
 def _federation(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decor.errors import InputError
@@ -10,8 +11,8 @@ from decor.privacy.adversary import Adversary
 from decor.privacy.plan_answer import AdversaryRow, PlanAnswer
 from decor.text import rounded_up, table
 
+from .json_output import guarantee_json, write_json
 from .plan_output import adversary_table, noise_lines
-from .terminal import guarantee_json, write_json
 
 if TYPE_CHECKING:
     from decor.federation.federation import Federation
@@ -45,6 +46,26 @@ def report(
         print(f"Epsilon against {names} depends on the size of the model, which is unknown.\n")
     print(_users(facts))
     print(f"What would make it stronger:\n{hints}")
+
+
+def start_facts(federation: Federation, file: str | Path) -> dict[str, Any]:
+    """The model that training begins with, and whether it lies beside the federation's file.
+
+    Args:
+        federation: The file's content.
+        file: The file.
+    """
+    from decor.federation.start_model import find_start, path_beside
+
+    sha256, problem = federation.model.start_sha256, None
+    if sha256 is None:
+        return {}
+    try:
+        find_start(sha256, file, None)
+    except InputError as reason:
+        problem = str(reason)
+    facts = {"sha256": sha256, "file": str(path_beside(file)), "problem": problem}
+    return {"start_model": facts}
 
 
 def _adversaries(
@@ -86,7 +107,7 @@ def _facts(
     rows: Sequence[AdversaryRow],
     unknown: Sequence[Adversary],
 ) -> dict[str, Any]:
-    from decor.federation.file import net_module
+    from decor.federation.file_rules import net_module
     from decor.federation.improvements import hints
 
     plan, guarantee, topology = answer.plan, answer.guarantee, federation.topology
@@ -152,6 +173,7 @@ def _heading(federation: Federation, facts: dict[str, Any]) -> str:
         *noise_lines(facts["sigma_cdp"], rounded_up(facts["sigma_cor"])),
         _message_line(facts, rounds),
         *_code_lines(facts),
+        *_start_lines(facts),
         "",
         facts["statement"],
         *(f"Warning: {note}" for note in facts["warnings"]),
@@ -200,6 +222,19 @@ def _code_lines(facts: dict[str, Any]) -> list[str]:
             "the code, then use --trust-code to run it here."
         )
     return lines
+
+
+def _start_lines(facts: dict[str, Any]) -> list[str]:
+    """Which model training begins with, where it is not a new one."""
+    from decor.federation.model_code import shorten
+
+    start = facts.get("start_model")
+    if start is None:
+        return []
+    if start["problem"] is not None:
+        return ["", f"A node would refuse to start: {start['problem']}."]
+    digest = shorten(start["sha256"])
+    return ["", f"Training begins with the model {start['file']} (SHA-256 {digest})."]
 
 
 def _users(facts: dict[str, Any]) -> str:

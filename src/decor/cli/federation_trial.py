@@ -50,7 +50,7 @@ class Trial:
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
-        from decor.federation.file import net_module
+        from decor.federation.file_rules import net_module
         from decor.federation.improvements import steady_ratio
 
         name = options.task.replace("_", "-")
@@ -65,7 +65,7 @@ class Trial:
         names = [_town(k) for k in range(count)]
         self._keys = {town: net_module("identity").Identity.new() for town in names}
         # fixed now, because addresses are part of the file that all users share
-        ports = net_module("transport").free_ports(count)
+        ports = net_module("addresses").free_ports(count)
         self.users: list[dict[str, Any]] = [
             {"name": town, "address": f"127.0.0.1:{port}", "key": self._keys[town].line}
             for town, port in zip(names, ports, strict=True)

@@ -13,8 +13,8 @@ from decor.errors import InputError
 
 from . import options as opt
 from . import values
+from .json_output import guarantee_json, write_json
 from .node import prepare_output, require_libraries
-from .terminal import guarantee_json, write_json
 
 _EXAMPLE = """example:
   decor fetch hospitals.toml --identity bonn.key --test public.csv --output bonn"""
@@ -32,8 +32,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--label", metavar="COLUMN", help=label)
     output = "folder for the model and the run (default: run-NAME for the user NAME)"
     parser.add_argument("--output", metavar="DIR", help=output)
-    listen = "address to listen on (default: the user's address in the federation file)"
-    parser.add_argument("--listen", metavar="HOST:PORT", help=listen)
+    opt.add_reach(parser)
     patience = "seconds to wait for a neighbour that has it (default: 60)"
     parser.add_argument("--patience", type=values.number, default=60.0, metavar="S", help=patience)
     opt.add_json(parser)
@@ -61,7 +60,8 @@ def run(options: argparse.Namespace) -> None:
     task = federation.task(_one_example(federation.model.features) if test is None else test, test)
     log = EventLog(name, sys.stderr)
     terms = Terms.of(federation)
-    fetch = ModelFetch(terms, number, identity, task, log, os.urandom, options.listen)
+    reach = opt.reach_of(options, terms, number)
+    fetch = ModelFetch(terms, number, identity, task, log, os.urandom, reach)
     result = asyncio.run(fetch.fetch(options.patience))
     result.save(output, overwrite=True)
     sender = result.manifest["engine"]["fetched_from"]

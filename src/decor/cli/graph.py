@@ -14,7 +14,7 @@ from decor.text import rounded_up, table
 
 from . import options as opt
 from . import values
-from .terminal import write_json
+from .json_output import write_json
 
 _EXAMPLE = """example:
   decor graph --topology torus --users 64 --plot torus.png"""

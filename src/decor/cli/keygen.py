@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from decor.errors import InputError
-from decor.federation.file import NAME, net_module
+from decor.federation.file_member import NAME
+from decor.federation.file_rules import net_module
 
 from . import options as opt
+from .json_output import write_json
 from .output_files import make_folder
-from .terminal import write_json
 
 _EXAMPLE = """example:
   decor keygen bonn    # writes bonn.key (keep it secret), prints the public key (share it)"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,8 @@ from decor.text import epsilon_text, rounded_up, table
 
 from . import ledger_files, values
 from . import options as opt
+from .json_output import write_json
 from .node import require_libraries
-from .terminal import write_json
 
 if TYPE_CHECKING:
     from decor.federation.spending import Figure
@@ -117,6 +118,11 @@ def run_show(options: argparse.Namespace) -> None:
         "\nepsilon: with the whole plan of each run that has not ended. so far: if the number of "
         "messages was fixed in advance."
     )
+    if any(math.isinf(figure) for each in totals for figure in (each.promised, each.so_far)):
+        print(
+            "∞: no bound is proven. The runs' noise tables take all of delta at so large an "
+            "epsilon, which would protect nothing anyway."
+        )
 
 
 def run_afford(options: argparse.Namespace) -> None:

@@ -42,6 +42,8 @@ def add_to(kinds: Any) -> None:
     which = adopt.add_mutually_exclusive_group(required=True)
     which.add_argument("--old-key", metavar="FILE", help="a key file of the ledger, which signs")
     which.add_argument("--old-key-lost", action="store_true", help="no key of the ledger is left")
+    give_up = "leave a run unfinished for good; its whole plan stays counted"
+    adopt.add_argument("--give-up-run", action="store_true", help=give_up)
 
     help = "bring a ledger of version 0.1 up to date, keeping what it says"
     convert = opt.add_command(kinds, "convert", run_convert, help, _CONVERT)
@@ -80,7 +82,8 @@ def run_adopt(options: argparse.Namespace) -> None:
         if new.public in ledger.facts.identities:
             raise InputError(f"{options.file!r} has this key already")
         signature = None if old is None else old.key.sign(adoption_text(ledger.id, new.public))
-        ledger.adopt(new.public, None if old is None else old.public, signature)
+        signer = None if old is None else old.public
+        ledger.adopt(new.public, signer, signature, options.give_up_run)
     print(f"{options.file} may be used with the key {new.line}")
 
 

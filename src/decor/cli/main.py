@@ -13,6 +13,7 @@ import decor
 from decor.distributed import launch
 from decor.distributed.world import World
 from decor.errors import AuditFailed, DecorError, InputError, PrivacyStop, TransientError
+from decor.federation.exit_codes import INTERRUPTED
 
 from . import (
     account,
@@ -25,6 +26,7 @@ from . import (
     ledger,
     node,
     plan,
+    relay,
     release,
     report,
     reproduce,
@@ -33,12 +35,12 @@ from . import (
     ui,
     up,
 )
-from .terminal import INTERRUPTED, show_progress
+from .progress_line import show_progress
 
 _COMMANDS = (
     *(plan, account, graph),
     *(train, release, compare, report, reproduce),
-    *(keygen, federation, ledger, node, fetch, up, status),
+    *(keygen, federation, ledger, node, relay, fetch, up, status),
     *(ui, audit),
 )
 """In the order of `decor --help`: plan, train, deploy, and the rest."""

@@ -7,18 +7,22 @@ import asyncio
 import errno
 import json
 import os
+import signal
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, get_args
 
 from decor import progress
+from decor.choices import LogFormat
 from decor.errors import DecorError, InputError, require
 from decor.text import rounded_up
 
 from . import options as opt
 from . import values
-from .terminal import guarantee_json, write_json
+from .json_output import guarantee_json, write_json
 
 _EXAMPLE = """example:
   decor node heart.toml --identity bonn.key --data patients.csv --label diagnosis \\
@@ -43,27 +47,49 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--test", metavar="FILE", help=test)
     ledger = "record of messages sent and budget spent, made once by decor ledger new"
     parser.add_argument("--ledger", required=True, metavar="FILE", help=ledger)
+    add_start(parser)
     output = "folder for the model and the run (default: run-NAME for the user NAME)"
     parser.add_argument("--output", metavar="DIR", help=output)
-    listen = "address to listen on (default: the user's address in the federation file)"
-    parser.add_argument("--listen", metavar="HOST:PORT", help=listen)
+    opt.add_reach(parser)
     allow = (
         "largest epsilon that all runs in the ledger may spend together (default: the federation's "
         "epsilon)"
     )
     parser.add_argument("--allow", type=values.number, metavar="E", help=allow)
-    metrics = "serve metrics for Prometheus on 127.0.0.1:PORT"
-    parser.add_argument("--metrics", type=values.whole, metavar="PORT", help=metrics)
-    log = "write events to this file instead of standard error"
+    opt.add_metrics(parser)
+    log = "write events to this file, which SIGHUP reopens, instead of standard error"
     parser.add_argument("--log", metavar="FILE", help=log)
+    log_format = "format of events: text for people, or json, one object per line (default: text)"
+    formats = get_args(LogFormat)
+    parser.add_argument("--log-format", choices=formats, default="text", help=log_format)
     serve = "stay at the end until stopped, for neighbours that fetch the final model later"
     parser.add_argument("--serve", action="store_true", help=serve)
     opt.add_json(parser)
 
 
+def add_start(parser: argparse.ArgumentParser) -> None:
+    start = (
+        "model to start from, in a renewed federation: a file or the folder of a run (default: "
+        "NAME.start.safetensors beside the federation file NAME.toml)"
+    )
+    parser.add_argument("--start", metavar="PATH", help=start)
+
+
+@contextmanager
+def hangups_ignored() -> Iterator[None]:
+    """Meanwhile SIGHUP does nothing: a log may be rotated before its process can reopen it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def run(options: argparse.Namespace) -> int:
     try:
-        return _run(options)
+        # without a file, the end of its terminal ends a node
+        with nullcontext() if options.log is None else hangups_ignored():
+            return _run(options)
     except DecorError:
         raise
     except Exception:
@@ -78,31 +104,39 @@ def _run(options: argparse.Namespace) -> int:
     from decor.federation.federation import Federation
     from decor.federation.node import Node
     from decor.federation.operator import EventLog, run_node
+    from decor.federation.start_model import find_start
     from decor.federation.terms import Terms
     from decor.learning import own_data
     from decor.net.identity import Identity
     from decor.net.ledger import Ledger
+    from decor.net.status import metrics_address
 
+    metrics = None if options.metrics is None else metrics_address(options.metrics)
     federation = Federation.read(options.file)
     identity = Identity.load(options.identity)
     number = federation.number_of(identity.public)
     name = federation.members[number].name
     test = None if options.test is None else own_data.read(options.test, label=options.label)
-    task = federation.task(own_data.read(options.data, label=options.label), test, user=number)
+    start = find_start(federation.model.start_sha256, options.file, options.start)
+    data = own_data.read(options.data, label=options.label)
+    task = federation.task(data, test, user=number, start=start)
     path = Path(options.ledger)
     output = Path(options.output or f"run-{name}")
-    log = EventLog(name, sys.stderr if options.log is None else _open_log(Path(options.log)))
+    to = sys.stderr if options.log is None else open_log(Path(options.log))
+    log = EventLog(name, to, options.log_format)
     # before the ledger is opened: a mistake here must not begin a run
     prepare_output(output, federation.digest)
     with Ledger(path, identity.public) as ledger:
-        terms, allow, listen = Terms.of(federation), options.allow, options.listen
-        node = Node(terms, number, identity, task, ledger, log, allow, listen)
+        terms = Terms.of(federation)
+        node = Node(terms, number, identity, task, ledger, log, options.allow)
+        node.reach = opt.reach_of(options, terms, number)
         node.serve = options.serve
         node.on_step = lambda step: progress.report(
             f"{name}: training {federation.name}", min(step, node.steps), node.steps
         )
         node.save = lambda run: run.save(output, overwrite=True)
-        result = asyncio.run(run_node(node, socket_of(path), options.metrics))
+        reopen = None if options.log is None else log.reopen
+        result = asyncio.run(run_node(node, socket_of(path), metrics, reopen))
     progress.report("")
     guarantee = result.guarantee
     if options.json:
@@ -158,7 +192,7 @@ def prepare_output(output: Path, digest: bytes) -> None:
         raise InputError(f"{str(output)!r} holds another run; name another folder with --output")
 
 
-def _open_log(path: Path) -> TextIO:
+def open_log(path: Path) -> TextIO:
     try:
         return path.open("a", encoding="utf-8")
     except OSError as problem:

@@ -66,6 +66,7 @@ def add_field(
     each: Field[Any],
     *,
     flag: str | None = None,
+    help: str | None = None,
     default: Any = MISSING,
     read: Callable[[str], Any] | None = None,
     syntax: str = "",
@@ -77,6 +78,7 @@ def add_field(
         group: The parser, or a group of it.
         each: The field. Its metadata has `help`, and `metavar` unless the first letter serves.
         flag: The option's name, where it is not the field's.
+        help: The help text, where it is not the field's.
         default: What the command uses where the option is left out; by default the field's own.
         read: Turns the text into a value; by default the type of the field decides.
         syntax: Added to the help text.
@@ -84,7 +86,7 @@ def add_field(
     """
     flag = flag or flag_of(each.name)
     default = each.default if default is MISSING else default
-    help, kind = each.metadata["help"] + syntax, str(each.type)
+    help, kind = (help or each.metadata["help"]) + syntax, str(each.type)
     if kind == "bool":
         # None and not False, so that `field_values` can tell that the option is absent
         group.add_argument(flag, dest=each.name, action="store_true", default=None, help=help)
@@ -200,6 +202,14 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help=help)
 
 
+def add_metrics(parser: argparse.ArgumentParser) -> None:
+    help = (
+        "serve health checks and metrics for Prometheus over HTTP, on 127.0.0.1 unless HOST is "
+        "given"
+    )
+    parser.add_argument("--metrics", metavar="[HOST:]PORT", help=help)
+
+
 def add_output(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
     help = "plot the result to this file: .png, .svg or .pdf"
@@ -292,3 +302,34 @@ def _refuse_unused(options: argparse.Namespace) -> None:
     for option in unused:
         if getattr(options, option) is not None and option not in _options_of(name):
             raise InputError(f"{flag_of(option)} does not apply to {name}; drop it")
+
+
+def add_reach(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say where a user listens, and how it reaches others."""
+    listen = (
+        "address to listen on, such as :7400 for all interfaces; may be repeated (default: the "
+        "user's addresses in the federation file)"
+    )
+    parser.add_argument("--listen", action="append", metavar="HOST:PORT", help=listen)
+    proxy = (
+        "HTTP proxy for outgoing connections: http://HOST:PORT or http://USER:PASSWORD@HOST:PORT"
+    )
+    parser.add_argument("--proxy", metavar="URL", help=proxy)
+
+
+def reach_of(options: argparse.Namespace, terms: Any, number: int) -> Any:
+    """Where a user listens, and how it reaches others: a `decor.net.reach.Reach`.
+
+    Args:
+        options: Those of `add_reach`.
+        terms: The federation's, a `decor.federation.terms.Terms`.
+        number: The user.
+    """
+    return terms.reach(number, options.listen, proxy_of(options))
+
+
+def proxy_of(options: argparse.Namespace) -> Any:
+    """The proxy that the options name: a `decor.net.http_proxy.HttpProxy`, or None."""
+    from decor.net.http_proxy import HttpProxy
+
+    return None if options.proxy is None else HttpProxy.parse(options.proxy)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from decor.privacy.plan_answer import AdversaryRow, PlanAnswer, note_on_parts
 from decor.text import rounded_up, table
 
-from .terminal import write_json
+from .json_output import write_json
 
 MANY_USERS = 2000
 """Above this number of users the tables of users and of noise pairs are left out: too slow."""

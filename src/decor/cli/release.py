@@ -9,7 +9,7 @@ from typing import Any
 import decor
 
 from . import options as opt
-from .terminal import write_json
+from .json_output import write_json
 
 _EXAMPLE = """example:
   decor train --task breast-cancer --epsilon 3 --learning-rate 0.1 --seed secret --output run

@@ -12,7 +12,7 @@ from decor import progress
 from decor.text import table
 
 from . import options as opt
-from .terminal import command_line, write_json
+from .json_output import command_line, write_json
 
 if TYPE_CHECKING:
     from decor.results.report_data import Report
@@ -53,7 +53,7 @@ def _read_comparison(path: Path) -> Report:
 
 def _report_of_runs(paths: list[str]) -> Report:
     from decor.results.audit_summary import load_audit
-    from decor.results.outcomes import report_of_runs
+    from decor.results.build_report import report_of_runs
 
     runs = [decor.Run.load(path) for path in paths]
     names = [Path(path).name for path in paths]

@@ -14,7 +14,7 @@ from decor.text import table
 
 from . import options as opt
 from . import values
-from .terminal import command_line, write_json
+from .json_output import command_line, write_json
 
 _EXAMPLE = """studies:
   least-squares, a9a, mnist     the three parts of the paper's Figure 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,11 @@ from decor.errors import InputError, LedgerError
 from decor.text import rounded_up
 
 from . import options as opt
+from .json_output import write_json
 from .node import require_libraries, socket_of
-from .terminal import write_json
 
 if TYPE_CHECKING:
+    from decor.federation.spending import Figure
     from decor.net.ledger import Entry
 
 _EXAMPLE = """examples:
@@ -31,15 +33,15 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     path = Path(options.path)
-    nodes = [_state(ledger) for ledger in _ledgers(path)]
+    nodes = [read_state(ledger) for ledger in _ledgers(path)]
     finished = all(node["finished"] for node in nodes)
     if not finished and not any(node["running"] for node in nodes):
-        idle = "; ".join(
-            f"{each['user']} {_why_idle(each)}" for each in nodes if not each["finished"]
-        )
-        raise InputError(
-            f"no node is running in {str(path)!r}: {idle}; restart it with decor node or decor up"
-        )
+        left = [node for node in nodes if not node["finished"]]
+        idle = "; ".join(f"{each['user']} {_why_idle(each)}" for each in left)
+        # a run that has ended cannot be continued
+        restart = "; restart it with decor node or decor up"
+        way_out = "" if all(each["ended"] for each in left) else restart
+        raise InputError(f"no node is running in {str(path)!r}: {idle}{way_out}")
     if options.json:
         write_json({"nodes": nodes})
         return
@@ -68,22 +70,30 @@ def _ledgers(path: Path) -> list[Path]:
     return ledgers
 
 
-def _state(ledger: Path) -> dict[str, Any]:
-    """The answer of a running node, or what the ledger says about the last run."""
+def read_state(ledger: Path) -> dict[str, Any]:
+    """The answer of a running node, or what the ledger says about the last run.
+
+    Args:
+        ledger: Of the node.
+
+    Raises:
+        InputError: If no node answers, and there is no ledger.
+    """
     from decor.net import status
     from decor.net.ledger import is_in_use, read_entries
 
     try:
-        return {"running": True, "finished": False} | status.query(socket_of(ledger))
+        running = {"running": True, "finished": False, "ended": None}
+        return running | status.query(socket_of(ledger))
     except InputError:
         # no node answers, so that the ledger is all there is to read
         if not ledger.is_file():
             raise
-    idle = {"running": False, "finished": False, "user": ledger.stem}
+    idle = {"running": False, "finished": False, "ended": None, "user": ledger.stem}
     idle |= {"problem": None, "result": None, "noise_left": None}
     try:
         if is_in_use(ledger):
-            return idle | {"problem": "does not answer: it is starting or ending"}
+            return idle | {"problem": "does not answer: it is starting or ending", "in_use": True}
         entries = read_entries(ledger)
     except LedgerError as problem:
         return idle | {"problem": str(problem)}
@@ -92,24 +102,36 @@ def _state(ledger: Path) -> dict[str, Any]:
 
 def _last_run(ledger: Path, last: Entry) -> dict[str, Any]:
     require_libraries()
-    from decor.federation.spending import epsilon_of_plan, name_of, own_figure, plan_of
+    from decor.federation.spending import name_of, plan_of
+    from decor.net.ledger import FINISHED
 
-    own, steps = own_figure(last), plan_of(last).exposure.steps
-    finished = last.ended is not None
+    own, epsilon = _costs(last)
+    steps = plan_of(last).exposure.steps
+    finished = last.why == FINISHED
     return {
         "federation": name_of(last),
         "finished": finished,
+        # before its end: why
+        "ended": None if finished else last.why,
         "step": steps if finished else (last.last_step or 0),
         "steps": steps,
         "messages": last.steps,
         "missed": steps - last.steps if finished else None,
         # without a message nothing is spent; with one, only the whole plan's guarantee holds
         # whatever made the run stop
-        "epsilon": epsilon_of_plan(last) if last.steps else 0.0,
+        "epsilon": epsilon if last.steps else 0.0,
         "epsilon_if_fixed": own.so_far,
         "delta": own.delta,
         **(_result(ledger, last.federation.hex()) if finished else {}),
     }
+
+
+@lru_cache(maxsize=256)
+def _costs(entry: Entry) -> tuple[Figure, float]:
+    """What a run costs, and epsilon of its plan; `decor ui` asks every second."""
+    from decor.federation.spending import epsilon_of_plan, own_figure
+
+    return own_figure(entry), epsilon_of_plan(entry)
 
 
 def _result(ledger: Path, federation: str) -> dict[str, Any]:
@@ -126,7 +148,9 @@ def _result(ledger: Path, federation: str) -> dict[str, Any]:
 
 
 def _why_idle(node: dict[str, Any]) -> str:
-    return node["problem"] or f"stopped at step {node['step']} of {node['steps']}"
+    ended = "has ended" if node["ended"] else "stopped"
+    why = f": {node['ended']}" if node["ended"] else ""
+    return node["problem"] or f"{ended} at step {node['step']} of {node['steps']}{why}"
 
 
 def _lines(node: dict[str, Any]) -> list[str]:
@@ -134,6 +158,8 @@ def _lines(node: dict[str, Any]) -> list[str]:
         return [f"{node['user']}: {node['problem']}"]
     if node["running"]:
         state = f"paused: {node['paused']}" if node.get("paused") else "running"
+    elif node["ended"]:
+        state = f"ended: {node['ended']}"
     else:
         state = "finished" if node["finished"] else "not running; restart it to go on"
     missed = "" if node["missed"] is None else f", {node['missed']} steps missed"

@@ -18,6 +18,7 @@ from decor.cpu_cores import cores
 from decor.distributed import launch
 from decor.distributed.world import World
 from decor.errors import InputError
+from decor.federation.exit_codes import INTERRUPTED
 from decor.learning.recipe import Recipe
 from decor.results.live_status import LiveStatus
 from decor.results.stop_reason import StopReason
@@ -25,7 +26,7 @@ from decor.text import table
 
 from . import options as opt
 from . import training_options, values
-from .terminal import INTERRUPTED, guarantee_json, write_json
+from .json_output import guarantee_json, write_json
 
 _EXAMPLE = """example:
   decor train --task breast-cancer --topology ring --users 16 --epsilon 10 --steps 100 \\
@@ -317,9 +318,11 @@ def _tensorboard(path: str | None) -> list[Any]:
 
 
 def _show(run: decor.Run, folder: Path, options: argparse.Namespace) -> None:
-    from decor.results import outcomes, report
+    from decor.results import build_report, report
 
-    data = outcomes.report_of_runs([(folder.name or "run", run)], run.manifest.get("command", ""))
+    data = build_report.report_of_runs(
+        [(folder.name or "run", run)], run.manifest.get("command", "")
+    )
     report.write(data, folder / "report.html")
     guarantee, plan = run.guarantee, run.plan
     progress.report("")

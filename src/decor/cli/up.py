@@ -14,8 +14,8 @@ from decor.errors import InputError
 from decor.text import rounded_up, table
 
 from . import options as opt
-from .node import require_libraries
-from .terminal import guarantee_json, write_json
+from .json_output import guarantee_json, write_json
+from .node import add_start, require_libraries
 
 if TYPE_CHECKING:
     from decor.federation.federation import Federation
@@ -37,6 +37,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("file", metavar="FILE", help=file)
     output = "folder for ledgers, logs and runs (default: run, beside the file)"
     parser.add_argument("--output", metavar="DIR", help=output)
+    add_start(parser)
     crash = "kill the user NAME after STEP messages, and restart it; can be repeated"
     parser.add_argument("--crash", action="append", default=[], metavar="NAME@STEP", help=crash)
     opt.add_json(parser)
@@ -54,6 +55,7 @@ def run(options: argparse.Namespace) -> None:
 def _run(options: argparse.Namespace, starter: ProcessStarter) -> None:
     from decor.federation.federation import Federation, build_tasks
     from decor.federation.local_federation import LocalFederation
+    from decor.federation.start_model import find_start
     from decor.federation.terms import Terms
 
     file = Path(options.file)
@@ -67,12 +69,13 @@ def _run(options: argparse.Namespace, starter: ProcessStarter) -> None:
         progress.report(f"{len(nodes)} of {len(members)} users running", slowest, steps)
 
     # before any process starts: a missing key or file is one error here, and not one per user
+    start = find_start(federation.model.start_sha256, file, options.start)
     identities, shards, test = _keys_and_data(federation, file.parent)
     local = LocalFederation(
         starter,
         Terms.of(federation),
         identities,
-        partial(build_tasks, federation, shards, test),
+        partial(build_tasks, federation, shards, test, start),
         output,
         crashes,
         _print_error,

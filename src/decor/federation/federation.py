@@ -31,23 +31,14 @@ from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
 from decor.training.release_grid import grid_of
 
-from .file import (
-    FORMAT,
-    NAME,
-    Member,
-    Model,
-    Network,
-    Privacy,
-    Training,
-    abbreviate,
-    locate_errors,
-    parse_member,
-    parse_section,
-    refuse_unknown,
-    toml_text,
-)
+from .file import FORMAT, Network, Privacy, Training
+from .file_member import NAME, Member
+from .file_model import Model
+from .file_rules import abbreviate, locate_errors
+from .file_toml import parse_member, parse_section, refuse_unknown, toml_text
 from .member_graph import check_reach, normalise, topology_of
 from .model import build, convert_data, parameters
+from .start_model import StartModel
 
 if TYPE_CHECKING:
     from decor.learning.task import Task
@@ -163,8 +154,9 @@ class Federation:
             del sections["privacy"]["any_delta"]
         if self.network.liars == Network.liars:
             del sections["network"]["liars"]
-        if self.model.code_sha256 is None:
-            del sections["model"]["code_sha256"]
+        for name in ("code_sha256", "start_sha256"):
+            if sections["model"][name] is None:
+                del sections["model"][name]
         users = [{key: getattr(m, key) for key in _USER_FIELDS} for m in self.members]
         return {"format": FORMAT, "name": self.name, **sections, "users": users}
 
@@ -376,6 +368,7 @@ class Federation:
         test: tuple[Any, Any] | None = None,
         *,
         user: int | None = None,
+        start: StartModel | None = None,
     ) -> Task:
         """What one user trains: the file's model on its own examples; loads torch.
 
@@ -384,7 +377,11 @@ class Federation:
         Args:
             shard: The user's (X, y).
             test: Public test examples.
-            user: The user's number; at example level its number of examples must be the file's.
+            user: The number of a user who trains; at example level its number of examples must be
+                the file's. None: only to load a model.
+            start: The model that training begins with, where the file has its hash.
+
+        Guarantee: a user trains from the model that the file names, or this raises.
         """
         if not self.is_size_known:
             raise InputError(f"model.code {self.model.code!r} may not be run; read it first")
@@ -393,6 +390,14 @@ class Federation:
         from decor.learning.task import Task
 
         module, loss = build(self.model, self.dtype)
+        begins_with = None if start is None else start.sha256
+        if user is not None and begins_with != self.model.start_sha256:
+            raise InputError(
+                f"{self.name} begins with the model of model.start_sha256 "
+                f"{self.model.start_sha256}, not {begins_with}; read it with find_start"
+            )
+        if start is not None:
+            start.load_into(module)
         own = convert_data(self.model, self.dtype, "the data", shard)
         declared = self.members[user].records if user is not None else None
         # the sampling rate, and so the epsilon, follows from the number in the file
@@ -419,10 +424,11 @@ class Federation:
                 f"users: the file lists {len(self.members) or 'none'}; a federation needs at least "
                 "two"
             )
-        for column in ("name", "key", "address"):
-            values = [getattr(m, column) for m in self.members]
-            # several users may have no address
-            twice = [value for value in values if value and values.count(value) > 1]
+        # users may share a relay
+        direct = [str(each) for m in self.members for each in m.addresses if not each.is_relay]
+        names, keys = [m.name for m in self.members], [m.key for m in self.members]
+        for column, values in (("name", names), ("key", keys), ("address", direct)):
+            twice = [value for value in values if values.count(value) > 1]
             if twice:
                 raise InputError(
                     f"users.{column} {abbreviate(twice[0])} appears more than once; each user "
@@ -461,6 +467,7 @@ def build_tasks(
     federation: Federation,
     shards: Sequence[tuple[Any, Any]],
     test: tuple[Any, Any] | None,
+    start: StartModel | None = None,
 ) -> list[Task]:
     """What every user trains, where one machine has the data of all; loads torch.
 
@@ -468,8 +475,10 @@ def build_tasks(
         federation: The file.
         shards: (X, y) of each user, in the order of the file.
         test: Public test examples, or None.
+        start: The model that training begins with, where the file has its hash.
     """
-    return [federation.task(shard, test, user=k) for k, shard in enumerate(shards)]
+    users = enumerate(shards)
+    return [federation.task(shard, test, user=k, start=start) for k, shard in users]
 
 
 def _up(sigma: float) -> float:

@@ -18,6 +18,7 @@ from decor.net.connections import Connections, Log
 from decor.net.edge_keys import NO_KEY
 from decor.net.identity import Identity
 from decor.net.neighbour import Link, Neighbour, Values
+from decor.net.reach import Reach
 from decor.net.session import Event, Greeted, Received, Session, SessionConfig
 from decor.results.run import Run
 from decor.training.manifest import RunManifest
@@ -37,8 +38,8 @@ class ModelFetch:
         identity: Its key.
         task: The federation's model, with any data of the right shape.
         log: Receives events.
-        listen: Address to accept connections at; None: the one in the file.
         random: `random(n)` returns n secret bytes.
+        reach: Where to listen, and how to reach neighbours; None: as the file says.
     """
 
     terms: Terms
@@ -47,7 +48,7 @@ class ModelFetch:
     task: Task
     log: Log
     random: Callable[[int], bytes]
-    listen: str | None = None
+    reach: Reach | None = None
     _values: Values | None = field(default=None, init=False)
     _sender: str = field(default="", init=False)
 
@@ -68,11 +69,10 @@ class ModelFetch:
         """
         terms = self.terms
         links = {each.number: Link(each) for each in terms.neighbours(self.number)}
-        listen = terms.members[self.number].address if self.listen is None else self.listen
         connections = Connections(
             self.identity,
             links,
-            listen,
+            self.reach or terms.reach(self.number),
             terms.timeout,
             self.log,
             self._new_session,

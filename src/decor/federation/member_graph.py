@@ -9,8 +9,13 @@ from dataclasses import replace
 from decor.errors import InputError
 from decor.graph import families
 from decor.graph.topology import Topology
+from decor.net.http_proxy import HttpProxy
+from decor.net.neighbour import Neighbour
+from decor.net.reach import Reach
 
-from .file import Member, Network, abbreviate, locate_errors
+from .file import Network
+from .file_member import Member
+from .file_rules import abbreviate, locate_errors
 
 
 def normalise(network: Network, members: Sequence[Member]) -> Network:
@@ -56,7 +61,7 @@ def check_reach(topology: Topology, members: Sequence[Member]) -> None:
         if not a.address and not b.address:
             raise InputError(
                 f"users.address is empty for {a.name!r} and {b.name!r}, who are neighbours: "
-                "neither can dial the other; give one of them an address"
+                "neither can dial the other; give one of them an address, or relay://host:port"
             )
 
 
@@ -84,3 +89,42 @@ def _family(network: Network, users: int) -> Topology:
             # "ring", the only name left (FAMILIES)
             case _:
                 return families.ring(users)
+
+
+def neighbours_of(
+    topology: Topology, members: Sequence[Member], number: int
+) -> tuple[Neighbour, ...]:
+    """The neighbours of a user, and which of them it dials.
+
+    Args:
+        topology: The graph.
+        members: All users.
+        number: The user.
+    """
+    own = members[number]
+    neighbours = []
+    for j in topology.neighbours(number):
+        other = members[j]
+        # exactly one of two dials: the one that is harder to reach, else the higher number
+        ease = own.ease, other.ease
+        dials = number > j if ease[0] == ease[1] else ease[0] < ease[1]
+        neighbours.append(
+            Neighbour(int(j), other.name, other.public, other.address, dials, bool(number < j))
+        )
+    return tuple(neighbours)
+
+
+def reach_of(
+    digest: bytes, member: Member, listen: Sequence[str] | None, proxy: HttpProxy | None
+) -> Reach:
+    """Where a user can be reached, and how it reaches others.
+
+    Args:
+        digest: Of the federation's file.
+        member: The user.
+        listen: Addresses to accept connections at; None: those in the file.
+        proxy: For all its outgoing connections.
+    """
+    direct = [str(each) for each in member.addresses if not each.is_relay]
+    relays = tuple(each for each in member.addresses if each.is_relay)
+    return Reach(digest, tuple(direct if listen is None else listen), relays, proxy)

@@ -9,7 +9,7 @@ from decor.choices import Dtype
 from decor.errors import InputError, require
 
 from . import model_code
-from .file import Model
+from .file_model import Model
 
 Pair = tuple[Any, Any]
 

@@ -10,32 +10,37 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import platform
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
+import torch
 
 from decor.errors import DecorError, InputError, TransientError
 from decor.graph.gossip import Gossip
 from decor.learning.task import Task
 from decor.net.connections import Log
 from decor.net.identity import Identity
-from decor.net.ledger import Ledger
+from decor.net.ledger import DIVERGED, FINISHED, Ledger
+from decor.net.metrics import StepTimes
 from decor.net.neighbour import Values
 from decor.net.peer import Peer, PeerConfig
-from decor.noise.stream import EDGE_SIGMA
+from decor.net.reach import Reach
+from decor.noise.integer_gaussians import EDGE_SIGMA
 from decor.privacy.guarantee import Guarantee
 from decor.results.run import Run
 from decor.results.stop_reason import StopReason
 from decor.text import rounded_up
 from decor.training.manifest import RunManifest
+from decor.version import __version__
 
 from .local_gradient import LocalGradient
 from .recording import OF_EDGES, OF_STEPS, Recorder
-from .spending import open_run
+from .spending import ledger_status, open_run
 from .terms import Terms
 from .vector_kernels import Vector, descend, is_bounded, pull_towards
 
@@ -56,7 +61,7 @@ class Node:
         log: Receives events.
         allowance: The most that this user's data may spend in all runs of the ledger; None: as much
             as the federation's file allows.
-        listen: Address to accept connections at; None: the one in the file.
+        reach: Where to listen, and how to reach neighbours; None: as the file says.
         random: `random(n)` returns n secret bytes.
         on_step: Called with the number of steps taken, after each.
         save: Writes the run to disk. At the end it is called before the ledger says that the run
@@ -72,7 +77,7 @@ class Node:
     ledger: Ledger
     log: Log
     allowance: float | None = None
-    listen: str | None = None
+    reach: Reach | None = None
     random: Callable[[int], bytes] = os.urandom
     on_step: Callable[[int], object] = field(default=lambda step: None)
     save: Callable[[Run], object] = field(default=lambda run: None)
@@ -126,6 +131,9 @@ class Node:
         self._before: Vector | None = None
         self._start_size = float(np.abs(self.model).max())
         self._spent: Guarantee | None = None
+        self._times = StepTimes()
+        # this run counts with its whole plan from its beginning: the figure does not change
+        self._ledger_status = ledger_status(self.ledger, terms)
         self._quick = self._at_work = False
 
     async def train(self) -> Run:
@@ -145,10 +153,10 @@ class Node:
             terms.liars,
             self._for_keys,
         )
-        listen = terms.members[self.number].address if self.listen is None else self.listen
+        reach = self.reach or terms.reach(self.number)
         more = {} if self.recorder is None else {"on_model": self.recorder.record_model}
         async with Peer(
-            config, self.ledger, self.run, self.log, self._check_values, listen, **more
+            config, self.ledger, self.run, self.log, self._check_values, reach, **more
         ) as peer:
             self.peer = peer
             if self.step > self.steps:
@@ -168,7 +176,7 @@ class Node:
                 if not self._catch_up(peer):
                     await self._take_step(peer)
             # in the ledger, which is known to be writable: no full disk or crash loses the model
-            self.ledger.end(self.run, "finished", _bytes(self.model))
+            self.ledger.end(self.run, FINISHED, _bytes(self.model))
             self.log("finished", steps=self.messages, epsilon=rounded_up(self.guarantee().epsilon))
             return await self._end(peer)
 
@@ -255,11 +263,19 @@ class Node:
             self.local.fixed,
         )
 
+    def why_not_ready(self) -> str | None:
+        """Why this user can neither take a step nor has finished; None if it can or has."""
+        if self.step > self.steps:
+            return None
+        return "the node is starting" if self.peer is None else self.peer.why_not_ready()
+
     def status(self) -> dict[str, Any]:
-        """For `decor status`: nothing of the data, no secret."""
+        """For `decor status` and for monitoring: nothing of the data, no secret."""
         peer, guarantee = self.peer, self.guarantee()
+        versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
         return {
             "federation": self.terms.name,
+            "digest": self.terms.digest.hex(),
             "user": self.terms.members[self.number].name,
             "step": min(self.step, self.steps),
             "steps": self.steps,
@@ -269,9 +285,15 @@ class Node:
             "noise_left": self.noise_left(),
             "epsilon": guarantee.epsilon,
             "epsilon_if_fixed": self.cost_so_far().epsilon,
+            "epsilon_planned": self.terms.promise.epsilon,
             "delta": guarantee.delta,
+            **self._ledger_status,
+            "done": self.step > self.steps,
+            **self._times.status(),
             "paused": peer.paused if peer is not None else "is starting",
             "neighbours": peer.neighbour_statuses() if peer is not None else [],
+            "refusals": peer.refusals if peer is not None else {},
+            "build": {"version": __version__, **versions},
         }
 
     def _recover(self, peer: Peer) -> None:
@@ -289,6 +311,9 @@ class Node:
         saved = self.ledger.round_state(self.run, last)
         final = self.ledger.round_state(self.run, self.steps) if last == self.steps - 1 else None
         self.step, self.model = last, self._vector(message)
+        # killed between the message and the end of the run
+        if not is_bounded(self.model):
+            self._end_diverged(last)
         if saved is not None and saved.velocity is not None:
             self.velocity = self._vector(saved.velocity)
         if final is not None:
@@ -330,11 +355,12 @@ class Node:
         # the momentum belongs to a model that is given up
         self.step, self.velocity = step, None
         self._round, self._before = 0, None
+        self._times.mark()
         return True
 
     async def _take_step(self, peer: Peer) -> None:
         """One step, unless the neighbours go on without it; after the last, gossip alone."""
-        step = self.step
+        step, began = self.step, time.monotonic()
         # made before a crash: the model that the step began with is not known any more
         made = peer.next_step > step or self._round > 0
         peer.begin(step, None if made else _bytes(self.model))
@@ -342,23 +368,40 @@ class Node:
             keys = await peer.take_keys(step, lambda: self.random(32))
             if keys is None:
                 return
-            message, tags = await self._make_message(step, keys)
+            message, tags, bounded = await self._make_message(step, keys)
+            # the gossip may take long, and a machine may be seized meanwhile
+            del keys
             # from here on these bytes are the step's message, for ever; nothing of them has left
             # yet
             velocity = None if self.velocity is None else _bytes(self.velocity)
             peer.record(step, _bytes(message), tags, velocity)
+            if not bounded:
+                self._end_diverged(step)
             self.model = message
+            self._times.mark()
         gossip = self.terms.recipe.gossip if step < self.steps else self.terms.recipe.final_gossip
         if await self._gossip(peer, gossip):
             self.step = step + 1
+            if step < self.steps:
+                self._times.steps.add(time.monotonic() - began)
             if not self._at_work:
                 self._at_work = True
                 self.log("at work", step=self.step)
             self.on_step(self.step)
 
+    def _end_diverged(self, step: int) -> NoReturn:
+        """Ends a run whose message of this step, which the ledger holds, cannot be used."""
+        # others see that this user stops, which depends on data and noise: it is a function of a
+        # message that is paid for, as long as a restart does not make another
+        self.ledger.end(self.run, DIVERGED)
+        raise DecorError(
+            f"the model is beyond 1e18 after step {step}: it has diverged, and this user's run has "
+            "ended. Agree on another federation file with a smaller learning rate"
+        )
+
     async def _make_message(
         self, step: int, keys: Mapping[int, bytes]
-    ) -> tuple[Vector, dict[int, bytes]]:
+    ) -> tuple[Vector, dict[int, bytes], bool]:
         """`_compute_message` in a thread, so that the network does not wait, unless it is quick."""
         if self._quick:
             return self._compute_message(step, keys)
@@ -366,8 +409,11 @@ class Node:
 
     def _compute_message(
         self, step: int, keys: Mapping[int, bytes]
-    ) -> tuple[Vector, dict[int, bytes]]:
-        """The noised model after a step, and the tag of each edge's noise, by neighbour."""
+    ) -> tuple[Vector, dict[int, bytes], bool]:
+        """The noised model after a step, each edge's tag by neighbour, and whether it is bounded.
+
+        No value is refused here: the message goes into the ledger first.
+        """
         # thread time: waiting for a core is not work
         began, recipe, rate = time.thread_time(), self.terms.recipe, float(self.rates[step])
         order = list(self.multiples)
@@ -384,14 +430,9 @@ class Node:
                 noised += recipe.momentum * self.velocity
             self.velocity = noised
         # x_i^(t+1/2) of Algorithm 1, with momentum and weight decay
-        message = descend(self.model, noised, rate, 1 - rate * recipe.weight_decay)
-        if message is None:
-            raise DecorError(
-                f"the model is beyond 1e18 after step {step}: it has diverged; take a smaller "
-                "learning rate"
-            )
+        message, bounded = descend(self.model, noised, rate, 1 - rate * recipe.weight_decay)
         self._quick = time.thread_time() - began < _QUICK
-        return message, dict(zip(order, edge_tags, strict=True))
+        return message, dict(zip(order, edge_tags, strict=True)), bounded
 
     async def _gossip(self, peer: Peer, gossip: Gossip) -> bool:
         """All rounds of a step that are left; False if the others have gone on meanwhile."""
@@ -402,9 +443,12 @@ class Node:
             if round_ < first:
                 continue
             self._save_round(round_, now, before)
+            began = time.monotonic()
             received = await peer.exchange(self.step, round_, _bytes(now))
             if received is None:
                 return False
+            self._times.rounds.add(time.monotonic() - began)
+            self._times.mark()
             # as differences: an absent neighbour has no weight, and equal models stay as they are
             mixed = now.copy()
             while received:  # each model's memory is freed as soon as it is mixed in

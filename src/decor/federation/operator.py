@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import logging
 import signal
 import time
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from decor.choices import LogFormat
 from decor.errors import DecorError
 from decor.net import status
 from decor.net.accepting import Throttle
@@ -30,21 +32,45 @@ _EVENTS = dict.fromkeys(
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-@dataclass(frozen=True)
+@dataclass
 class EventLog:
-    """One line per event: time, user, event, and its facts as name=value. Never a secret."""
+    """One line per event: time, user, event, and its facts. Never a secret.
+
+    Attributes:
+        user: Whose log it is.
+        to: Where lines go: standard error, or a file.
+        form: Facts as name=value, or the whole line as a JSON object.
+    """
 
     user: str
     to: TextIO
+    form: LogFormat = "text"
 
     def __call__(self, event: str, **facts: object) -> None:
         now = time.time()
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+        stamp = f"{seconds}.{int(now * 1000) % 1000:03d}Z"
         named = {"user": self.user, "event": event, **facts}
-        words = [f"{name}={_quote(value)}" for name, value in named.items()]
+        if self.form == "json":
+            # ASCII only: control characters are escaped
+            line = json.dumps({"time": stamp, **named}, default=str)
+        else:
+            line = " ".join([stamp, *(f"{name}={_quote(fact)}" for name, fact in named.items())])
         # a log that cannot be written is no reason to stop: the ledger is what counts
         with suppress(OSError):
-            print(f"{seconds}.{int(now * 1000) % 1000:03d}Z", *words, file=self.to, flush=True)
+            print(line, file=self.to, flush=True)
+
+    def reopen(self) -> None:
+        """Goes on in a new file of the same name, after the present one was renamed."""
+        old = self.to
+        try:
+            self.to = open(old.name, "a", encoding="utf-8")
+        except OSError as problem:
+            # the renamed file is better than none
+            self("log not reopened", why=problem.strerror)
+            return
+        with suppress(OSError):
+            old.close()
 
 
 def _quote(value: object) -> str:
@@ -117,13 +143,37 @@ def return_freed_memory() -> None:
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 20)
 
 
-async def run_node(node: Node, socket: Path | None, metrics: int | None) -> Run:
+@contextmanager
+def hangups_to(handle: Callable[[], None]) -> Iterator[None]:
+    """Meanwhile SIGHUP reopens the log, or more; within a running loop.
+
+    Args:
+        handle: Called at each SIGHUP, and once now: such as `EventLog.reopen`.
+    """
+    loop, before = asyncio.get_running_loop(), signal.getsignal(signal.SIGHUP)
+    loop.add_signal_handler(signal.SIGHUP, handle)
+    # the file may have been renamed while SIGHUP was ignored
+    handle()
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        signal.signal(signal.SIGHUP, before)
+
+
+async def run_node(
+    node: Node,
+    socket: Path | None,
+    metrics: str | None,
+    reopen_log: Callable[[], None] | None = None,
+) -> Run:
     """Runs a node until it ends, or until SIGINT or SIGTERM.
 
     Args:
         node: The node.
         socket: Where to answer `decor status`; None: nowhere.
-        metrics: Port for Prometheus on this machine; None: none.
+        metrics: Address of health checks and metrics over HTTP; None: none.
+        reopen_log: Called at SIGHUP; None: SIGHUP does what it did before.
 
     Returns:
         The run, as far as it has come.
@@ -134,8 +184,12 @@ async def run_node(node: Node, socket: Path | None, metrics: int | None) -> Run:
         stack.enter_context(asyncio_messages_to(node.log))
         if socket is not None:
             await stack.enter_async_context(status.serve_socket(socket, node.status, node.log))
+        if reopen_log is not None:
+            stack.enter_context(hangups_to(reopen_log))
         if metrics is not None:
-            await stack.enter_async_context(status.serve_metrics(metrics, node.status, node.log))
+            await stack.enter_async_context(
+                status.serve_metrics(metrics, node.status, node.why_not_ready, node.log)
+            )
         work = asyncio.create_task(node.train())
         for number in _SIGNALS:
             # cancelling ends the connections in good order

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from decor.errors import InputError, LedgerError, PrivacyStop
-from decor.net.ledger import Entry, Ledger
+from decor.errors import DecorError, InputError, LedgerError, PrivacyStop
+from decor.net.ledger import DIVERGED, Entry, Ledger
 from decor.privacy.budget import ACCOUNTED
 from decor.privacy.composition import PastRun, Question, compose
 from decor.privacy.plan import NoisePlan
@@ -166,6 +166,34 @@ def figures(entries: Sequence[Entry], delta: float | None = None) -> list[Figure
     return [figure(entries, question, at) for question in questions]
 
 
+def ledger_limit(ledger: Ledger, terms: Terms) -> Limit | None:
+    """What the ledger's owner has promised, whatever a node is started with; None: nothing.
+
+    Args:
+        ledger: The user's ledger.
+        terms: Of the federation, whose question the limit is about.
+    """
+    facts = ledger.facts
+    if facts.allow is None:
+        return None
+    delta = terms.delta if facts.allow_delta is None else facts.allow_delta
+    return Limit(Question.of(terms.plan), facts.allow, delta)
+
+
+def ledger_status(ledger: Ledger, terms: Terms) -> dict[str, float | None]:
+    """What all runs of a ledger cost and may cost, as a node's status has it; None: no limit.
+
+    Args:
+        ledger: The user's ledger, in which the federation's run has begun.
+        terms: Of the federation.
+    """
+    limit = ledger_limit(ledger, terms)
+    if limit is None:
+        return {"ledger_epsilon": None, "ledger_limit": None}
+    spent = figure(ledger.entries(), limit.question, limit.delta).promised
+    return {"ledger_epsilon": spent, "ledger_limit": limit.epsilon}
+
+
 def open_run(
     ledger: Ledger,
     terms: Terms,
@@ -190,6 +218,7 @@ def open_run(
 
     Raises:
         PrivacyStop: The run has ended, or a limit does not allow its whole plan.
+        DecorError: The run has ended because its model diverged.
     """
     entries = ledger.entries()
     # one run per federation: the digest is of the file and its noise
@@ -199,6 +228,12 @@ def open_run(
         # its model is still there, for this user's folder and for neighbours
         if ledger.final_model(own.run) is not None:
             return own.run, False
+        if own.why == DIVERGED:
+            raise DecorError(
+                f"the model of this user has diverged at step {own.last_step}, and its run of "
+                f"{terms.name} has ended. Another run needs another federation file, with a "
+                "smaller learning rate, which all users agree on"
+            )
         if own.repeated:
             raise PrivacyStop(f"this user's run of {terms.name} has ended for good: {own.why}")
         raise PrivacyStop(
@@ -206,11 +241,9 @@ def open_run(
             f"{rounded_up(own_figure(own).so_far)}): its budget is spent. Another run needs "
             "another federation file, which all users agree on"
         )
-    budget, facts, question = terms.plan.budget, ledger.facts, Question.of(terms.plan)
-    if facts.allow is not None:
-        # what the ledger's owner has promised, whatever a node is started with
-        delta = terms.delta if facts.allow_delta is None else facts.allow_delta
-        limits = [Limit(question, facts.allow, delta), *limits]
+    budget, question = terms.plan.budget, Question.of(terms.plan)
+    if (promise := ledger_limit(ledger, terms)) is not None:
+        limits = [promise, *limits]
     elif allowance is None and budget is not None:
         allowance = budget.epsilon
     if allowance is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,14 +11,17 @@ import numpy as np
 from decor.choices import Dtype
 from decor.errors import InputError
 from decor.learning.recipe import Recipe
+from decor.net.http_proxy import HttpProxy
 from decor.net.neighbour import Neighbour
 from decor.net.peer import RunLength
+from decor.net.reach import Reach
 from decor.noise.grid import Grid
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
 from decor.training.release_grid import grid_of
 
 from .federation import Federation, Member
+from .member_graph import neighbours_of, reach_of
 from .vector_kernels import LARGEST, Vector
 
 
@@ -119,16 +123,19 @@ class Terms:
 
     def neighbours(self, number: int) -> tuple[Neighbour, ...]:
         """The neighbours of a user, and which of them it dials."""
-        own = self.members[number]
-        neighbours = []
-        for j in self.plan.topology.neighbours(number):
-            other = self.members[j]
-            # exactly one of two dials: the one without an address, else the higher number
-            dials = number > j if own.address and other.address else not own.address
-            neighbours.append(
-                Neighbour(int(j), other.name, other.public, other.address, dials, bool(number < j))
-            )
-        return tuple(neighbours)
+        return neighbours_of(self.plan.topology, self.members, number)
+
+    def reach(
+        self, number: int, listen: Sequence[str] | None = None, proxy: HttpProxy | None = None
+    ) -> Reach:
+        """Where a user can be reached, and how it reaches others.
+
+        Args:
+            number: The user.
+            listen: Addresses to accept connections at; None: those in the file.
+            proxy: For all its outgoing connections.
+        """
+        return reach_of(self.digest, self.members[number], listen, proxy)
 
     def multiples(self, number: int) -> dict[int, int]:
         """Neighbour -> the factor, with its sign, by which this user takes the edge's noise."""

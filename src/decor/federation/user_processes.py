@@ -42,7 +42,7 @@ from .exit_codes import error_code, run_code
 from .local_gradient import LocalGradient
 from .node import Node
 from .operator import EventLog, error_text, run_node
-from .peers import combine
+from .peers_engine import combine
 from .process_starter import Work
 from .recording import Recorder
 from .terms import Terms

@@ -15,11 +15,11 @@ LARGEST = 1e18
 """The largest parameter: up to here, with sensible data, no gradient overflows in float64."""
 
 
-def descend(model: Vector, direction: Vector, rate: float, keep: float) -> Vector | None:
-    """keep * model - rate * direction in the model's dtype; None if that is not bounded."""
+def descend(model: Vector, direction: Vector, rate: float, keep: float) -> tuple[Vector, bool]:
+    """keep * model - rate * direction in the model's dtype, and whether that is bounded."""
     out = np.empty_like(model)
     # checked in the same pass that writes it
-    return out if _move(model, direction, rate, keep, out) else None
+    return out, bool(_move(model, direction, rate, keep, out))
 
 
 def is_bounded(model: Vector, largest: float = LARGEST) -> bool:

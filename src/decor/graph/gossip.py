@@ -20,9 +20,9 @@ from decor.array_types import Floats
 from decor.choices import Acceleration
 from decor.errors import InputError
 
-from .design import design_roots
+from .eigenmodes import estimate_edge_trace, function_of_mixing, modes_of, second_eigenvalue
+from .gossip_polynomial import design_roots
 from .laplacian import DENSE_LIMIT, cycle_spectrum
-from .modes import estimate_edge_trace, function_of_mixing, modes_of, second_eigenvalue
 from .topology import Topology
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ class Gossip:
     """The gossip rounds of every training step: W^rounds, or a better polynomial of that degree.
 
     "designed" leaves least of the edges' noise on this graph, and nothing if there are enough
-    rounds (`decor.graph.design`); it needs all eigenvalues. Chebyshev rounds need one: with l the
-    second largest |eigenvalue| of W, P is T_k(W/l) / T_k(1/l), which shrinks the worst mode in
-    [-l, l] most. That is best for models that differ between distant parts of the graph. Edge
-    noise sits in other modes; on rings, plain rounds leave less of it. If l is a little too small
-    (on large irregular graphs it is iterative), a mode beyond l shrinks less than promised, but
-    still shrinks: T_k grows beyond 1, so |P| < P(1) = 1 there.
+    rounds (`decor.graph.gossip_polynomial`); it needs all eigenvalues. Chebyshev rounds need one:
+    with l the second largest |eigenvalue| of W, P is T_k(W/l) / T_k(1/l), which shrinks the worst
+    mode in [-l, l] most. That is best for models that differ between distant parts of the graph.
+    Edge noise sits in other modes; on rings, plain rounds leave less of it. If l is a little too
+    small (on large irregular graphs it is iterative), a mode beyond l shrinks less than promised,
+    but still shrinks: T_k grows beyond 1, so |P| < P(1) = 1 there.
 
     Attributes:
         rounds: Rounds per step; 0 is no gossip, 1 is the paper's.

@@ -93,7 +93,7 @@ def breast_cancer(
         users: How many there are, or their names.
         seed: Selects the test data and the split.
         shards: How examples are split: "iid", "dirichlet" or "by-label".
-        alpha: Of "dirichlet" only; None is 10, which makes users alike.
+        alpha: Only for "dirichlet"; defaults to 10, which gives users similar data.
     """
     splitter = _Splitter(users, seed, shards, alpha)
     X, y = scikit_learn_files.breast_cancer()
@@ -126,7 +126,7 @@ def digits(
         users: How many there are, or their names.
         seed: Selects the test data, the split and the initial weights.
         shards: How examples are split: "iid", "dirichlet" or "by-label".
-        alpha: Of "dirichlet" only; None is 10, which makes users alike.
+        alpha: Only for "dirichlet"; defaults to 10, which gives users similar data.
         hidden: The size of a hidden layer; None is a linear model.
     """
     splitter = _Splitter(users, seed, shards, alpha)
@@ -152,7 +152,7 @@ def a9a(
         users: How many there are, or their names.
         seed: Selects the split.
         shards: How examples are split: "iid", "dirichlet" or "by-label".
-        alpha: Of "dirichlet" only; None is 10, which makes users alike.
+        alpha: Only for "dirichlet"; defaults to 10, which gives users similar data.
     """
     splitter = _Splitter(users, seed, shards, alpha)
     train, test = a9a_files.load()
@@ -179,7 +179,7 @@ def mnist(
         users: How many there are, or their names.
         seed: Selects the split and the initial weights.
         shards: How examples are split: "iid", "dirichlet" or "by-label".
-        alpha: Of "dirichlet" only; None is 10, which makes users alike.
+        alpha: Only for "dirichlet"; defaults to 10, which gives users similar data.
         hidden: The size of the hidden layer; None is a linear model.
     """
     splitter = _Splitter(users, seed, shards, alpha)
@@ -208,7 +208,7 @@ def make(
         users: How many there are, or their names.
         seed: As of the task's own function.
         shards: "iid", "dirichlet" or "by-label"; None is the task's own default.
-        alpha: Of "dirichlet" only; None is 10, which makes users alike.
+        alpha: Only for "dirichlet"; defaults to 10, which gives users similar data.
     """
     known = name.replace("_", "-") if isinstance(name, str) else ""
     if known == "least-squares":

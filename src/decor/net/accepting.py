@@ -10,6 +10,7 @@ import asyncio
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -34,15 +35,15 @@ class Throttle:
 
     def __init__(self, log: Log, seconds: float = _THROTTLED_SECONDS) -> None:
         self._log, self._seconds = log, seconds
-        self._counts: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
         self._next: dict[str, float] = {}
 
     def __call__(self, event: str, **facts: object) -> None:
-        self._counts[event] = self._counts.get(event, 0) + 1
+        self.counts[event] += 1
         now = time.monotonic()
         if now >= self._next.get(event, 0.0):
             self._next[event] = now + self._seconds
-            self._log(event, **facts, so_far=self._counts[event])
+            self._log(event, **facts, so_far=self.counts[event])
 
 
 class Acceptor:

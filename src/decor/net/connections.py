@@ -1,5 +1,7 @@
 """Connections to all neighbours: dialling, accepting, reading, closing. Knows nothing of steps.
 
+A neighbour is reached directly or at a relay, as the addresses in the federation's file say.
+
 The owner makes the session of each new connection, gets its events by a callback, and waits with
 `wait_for_change`. `Link.conn` is written here and nowhere else (see `Link`).
 """
@@ -9,20 +11,23 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from decor.errors import RemoteProtocolError
 
 from . import transport
-from .accepting import READ_BYTES, Acceptor, Throttle
+from .accepting import READ_BYTES, Acceptor, Streams, Throttle
 from .accepting import Log as Log
+from .addresses import Address, listen
 from .identity import Identity
 from .messages import Alive
 from .neighbour import CLOSING_SECONDS, Connection, Link, Neighbour
 from .rate_limit import RateLimit
-from .session import Agreed, Ended, Event, Session
+from .reach import Reach
+from .session import Ended, Event, Opened, Session
 
 CALLS, CALLS_PER_SECOND = 10, 0.5
 """Connections of one neighbour that come as far as a greeting, at once and per second."""
@@ -34,6 +39,8 @@ UNIDENTIFIED = 32
 """Incoming connections at a time that have not shown a neighbour's certificate yet."""
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
 """Seconds between attempts to reach a neighbour."""
+RELAY_SECONDS = 10.0
+"""For which a neighbour that also has a direct address is waited for at a relay."""
 STRANGERS_SECONDS = 10.0
 """Between two lines of the log about refused connections."""
 
@@ -49,7 +56,7 @@ class Connections:
     Args:
         identity: This user's key.
         links: Neighbours by number.
-        listen: Address to accept connections at; "" to accept none.
+        reach: Where to listen, and how to reach others.
         timeout: Seconds of silence that neighbours tolerate; Alive is sent three times as often.
         log: Receives events of connections.
         new_session: Makes the session of a new connection.
@@ -62,47 +69,54 @@ class Connections:
         self,
         identity: Identity,
         links: Mapping[int, Link],
-        listen: str,
+        reach: Reach,
         timeout: float,
         log: Log,
         new_session: Callable[[Neighbour], Session],
         on_event: Callable[[Link, Event], None],
         on_lost: Callable[[Link], None],
     ) -> None:
-        self._identity, self._links, self._listen = identity, links, listen
+        self._identity, self._links, self._reach = identity, links, reach
         self._timeout, self._log = timeout, log
         self._new_session, self._on_event, self._on_lost = new_session, on_event, on_lost
         # a certificate leads to a public key, and that to a neighbour
         self._numbers = {link.neighbour.public: number for number, link in links.items()}
-        self._listener: socket.socket | None = None
+        self._listeners: list[socket.socket] = []
+        self._acceptors: list[Acceptor] = []
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections: set[Connection] = set()
         # strangers must not fill the log
         self._log_refusal = Throttle(log, STRANGERS_SECONDS)
+        self._refused = dict.fromkeys(("protocol_error", "rate_limited", "quarantined"), 0)
 
     def open(self) -> None:
         """Starts to dial and to accept."""
         self._server_tls = transport.tls_context(self._identity, self._numbers, server=True)
         self._client_tls = transport.tls_context(self._identity, self._numbers, server=False)
-        self._listener = transport.listen(self._listen) if self._listen else None
+        for address in self._reach.listen:
+            self._listeners += listen(address)
         now = time.monotonic()
         for link in self._links.values():
             link.conn.down_since = now
             link.conn.calls = RateLimit(CALLS, CALLS_PER_SECOND)
             if link.neighbour.dials:
-                self._spawn(self._keep_dialling(link))
-        if self._listener is not None:
-            self._acceptor = Acceptor(
-                self._listener,
+                self._spawn(self._keep_connected(link, self._dial))
+                continue
+            for relay in self._reach.relays:
+                self._spawn(self._keep_connected(link, partial(self._accept_at, relay)))
+        for listener in self._listeners:
+            acceptor = Acceptor(
+                listener,
                 UNIDENTIFIED,
                 self._serve,
                 self._spawn,
                 self._log_refusal,
                 "the peers' port",
             )
-            self._spawn(self._acceptor.run())
+            self._acceptors.append(acceptor)
+            self._spawn(acceptor.run())
         self._spawn(self._send_alive())
 
     async def close(self) -> None:
@@ -114,8 +128,8 @@ class Connections:
             task.cancel()
         # errors do not matter any more: the owner is leaving
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
 
     def raise_failure(self) -> None:
         """Raises the error of one of this side's own tasks, if there was one."""
@@ -161,13 +175,25 @@ class Connections:
         while self._connections and (left := until - time.monotonic()) > 0:
             await self.wait_for_change(left)
 
+    @property
+    def refusals(self) -> dict[str, int]:
+        """How many connections were refused, by kind."""
+        counts = self._log_refusal.counts
+        return {
+            "stranger": counts["stranger refused"],
+            "unidentified": counts["connection closed"],
+            "wrong_clock": counts["wrong clock"],
+            **self._refused,
+        }
+
     # incoming connections
 
     async def _serve(self, accepted: socket.socket) -> None:
         try:
             reader, writer = await transport.accept_tls(accepted, self._server_tls)
             link = self._links[transport.identify(writer, self._numbers)]
-            self._acceptor.release(asyncio.current_task())
+            for acceptor in self._acceptors:
+                acceptor.release(asyncio.current_task())
             await self._run_connection(link, reader, writer)
         except _FAILURES as problem:
             event, why = transport.refusal(problem)
@@ -175,34 +201,79 @@ class Connections:
 
     # outgoing connections
 
-    async def _keep_dialling(self, link: Link) -> None:
-        wait, neighbour = FIRST_WAIT, link.neighbour
-        while not link.done:
+    async def _keep_connected(
+        self, link: Link, connect: Callable[[Link], Awaitable[tuple[Streams, str] | None]]
+    ) -> None:
+        """Connects, and connects again when a connection has ended."""
+        wait, dials = FIRST_WAIT, link.neighbour.dials
+        # whom this side does not dial may still come to fetch the final model
+        while not (dials and link.done):
             opened = link.conn.opened
             if (left := link.conn.quarantined_until - time.monotonic()) > 0:
                 await asyncio.sleep(left)
-            try:
-                reader, writer = await transport.dial(neighbour.address, self._client_tls)
-                transport.identify(writer, {neighbour.public: neighbour.number})
-            except _FAILURES as problem:
-                reason = transport.reason(problem)
-                self._log_problem(link, f"cannot be reached at {neighbour.address}: {reason}")
-            else:
-                await self._run_connection(link, reader, writer)
+            if (connected := await connect(link)) is not None:
+                streams, way = connected
+                await self._run_connection(link, *streams, way)
             # double the wait, unless this attempt came as far as a common secret
             longer = min(2 * wait, LONGEST_WAIT, self._timeout / 4)
             wait = FIRST_WAIT if link.conn.opened > opened else longer
             await asyncio.sleep(wait)
 
+    async def _dial(self, link: Link) -> tuple[Streams, str] | None:
+        """Tries the addresses of a neighbour in turn."""
+        neighbour = link.neighbour
+        for address in neighbour.addresses:
+            try:
+                streams = await self._dial_at(link, address)
+                transport.identify(streams[1], {neighbour.public: neighbour.number})
+                return streams, "relay" if address.is_relay else "direct"
+            except _FAILURES as problem:
+                reason = transport.reason(problem)
+                self._log_problem(link, f"cannot be reached at {address}: {reason}")
+        return None
+
+    async def _dial_at(self, link: Link, address: Address) -> Streams:
+        if not address.is_relay:
+            return await transport.dial(str(address), self._client_tls, self._reach.proxy)
+        is_only = len(link.neighbour.addresses) == 1
+        made = await self._meet(link, address, None if is_only else RELAY_SECONDS)
+        return await transport.connect_tls(made, self._client_tls)
+
+    async def _accept_at(self, relay: Address, link: Link) -> tuple[Streams, str] | None:
+        """Waits at a relay of this user for a neighbour that dials."""
+        neighbour = link.neighbour
+        try:
+            made = await self._meet(link, relay, None)
+            streams = await transport.accept_tls(made, self._server_tls)
+            transport.identify(streams[1], {neighbour.public: neighbour.number})
+        except _FAILURES as problem:
+            self._log_problem(link, f"cannot be met at {relay}: {transport.reason(problem)}")
+            return None
+        return streams, "relay"
+
+    async def _meet(self, link: Link, relay: Address, seconds: float | None) -> socket.socket:
+        def tell() -> None:
+            # it may be connected directly meanwhile
+            if link.conn.connection is None and not link.done:
+                self._log_problem(link, f"is not at {relay} yet")
+
+        key = self._identity.key
+        return await self._reach.meet(relay, key, link.neighbour.public, seconds, tell)
+
     # one connection
 
     async def _run_connection(
-        self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        link: Link,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        way: str = "direct",
     ) -> None:
         """Reads and writes one connection from its first byte to its last."""
         conn = link.conn
         is_quarantined = time.monotonic() < conn.quarantined_until
         if is_quarantined or not conn.calls.allow():
+            self._refused["quarantined" if is_quarantined else "rate_limited"] += 1
             why = "it broke the rules" if is_quarantined else "it connects too often"
             self._log_problem(link, f"is not answered for a while: {why}")
             transport.abort(writer)
@@ -210,8 +281,8 @@ class Connections:
         # the newer one wins: it is the same neighbour, by its certificate
         if link.conn.connection is not None:
             self.drop(link, "connected anew")
-        connection = Connection(self._new_session(link.neighbour), writer)
-        link.conn.connection = connection
+        connection = Connection(self._new_session(link.neighbour), writer, conn.traffic)
+        link.conn.connection, link.conn.way = connection, way
         self._connections.add(connection)
         connection.flush()
         sender = asyncio.create_task(connection.write_all())
@@ -219,10 +290,17 @@ class Connections:
         def is_current() -> bool:
             return link.conn.connection is connection
 
+        def wake_reader(_: object) -> None:
+            if is_current():
+                link.inbox.release_reader()
+
+        # a neighbour that has hung up is noticed by what is written, if nothing is read
+        sender.add_done_callback(wake_reader)
         reason = "hung up"
         try:
             async with asyncio.timeout(OPENING_SECONDS) as opening:
                 while data := await reader.read(READ_BYTES):
+                    conn.traffic.received += len(data)
                     for event in connection.session.receive(data):
                         # each event may end this connection, or a newer one may replace it
                         if is_current():
@@ -230,10 +308,16 @@ class Connections:
                     connection.flush()
                     if is_current() and link.is_open:
                         opening.reschedule(None)
-                    while is_current() and link.is_open and link.inbox and not link.is_awaited:
+                    while (
+                        is_current()
+                        and link.is_open
+                        and link.inbox
+                        and not (link.is_awaited or sender.done())
+                    ):
                         # more is read when this has been used: it may wait at the sender
                         await link.inbox.wait_until_empty()
         except RemoteProtocolError as problem:
+            self._refused["protocol_error"] += 1
             reason = str(problem).removeprefix(f"{link.neighbour.name} ")
             # a user that takes part and breaks the rules would cost a timeout each time it is back
             if is_current() and link.is_open:
@@ -260,7 +344,7 @@ class Connections:
                 # nothing can be sent any more, though the socket is still open
                 self.drop(link, f"said goodbye: {reason}")
                 return
-            case Agreed():
+            case Opened():
                 link.conn.is_open = True
                 link.conn.opened += 1
         self._on_event(link, event)

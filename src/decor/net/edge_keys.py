@@ -12,13 +12,15 @@ crash. The rules (docs/protocol.md, "Keys of an edge"):
   neighbour uses the new secret.
 - Each end keeps the last key it took until the neighbour has used it too, and gives it to the
   neighbour on request. No other past key exists anywhere.
+- The cipher that seals such a key is forgotten when it has served, when it can serve no more, and
+  with the connection: traffic that was recorded does not make it a second past key.
 
 Nothing here reads, writes or waits; `tests/net/test_edge_keys.py` explores all orders of events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from decor.noise.agreement import KEY_ID_BYTES, EdgeSecret, key_id
@@ -56,6 +58,7 @@ class EdgeKeys:
 
     def confirm(self) -> tuple[int, bytes]:
         """What this end's confirmation says: its next step, and the id of its last key."""
+        self.lose()
         self.is_confirming = True
         # from now on the neighbour may use the new secret, or not: the old one only by id
         if self._current is not None:
@@ -70,6 +73,8 @@ class EdgeKeys:
     def lose(self) -> None:
         """The connection is over, before or after both ends have confirmed."""
         self.is_confirming = False
+        if self._current is not None:
+            self._current[1].forget_sealing()
 
     def open(self, secret: EdgeSecret, their_step: int, their_id: bytes) -> int:
         """Both ends have confirmed a new secret.
@@ -114,12 +119,14 @@ class EdgeKeys:
             return True
         return False
 
-    def take(self, step: int, draw: Callable[[], bytes]) -> bytes:
+    def take(self, step: int, draw: Callable[[], bytes], taken: Collection[bytes] = ()) -> bytes:
         """The key of a step, for this end's only message of it.
 
         Args:
             step: `next_step` or a later one.
             draw: Draws a fresh key, where the neighbour's is not known.
+            taken: This user's keys of the step on other edges. Only neighbours that lie together
+                can offer one of them again.
         """
         assert step >= self.next_step and not self.is_confirming
         key = None
@@ -127,12 +134,15 @@ class EdgeKeys:
             key = self._found
         elif self._current is not None and self._current[0] <= step:
             key = self._current[1].key(step)
-        if key is None:
+        if key is None or key in taken:
             key = draw()
         self.next_step, self.last_id, self._past = step + 1, key_id(key), (step, key)
         if self.wanted is not None and self.wanted[0] <= step:
             self.wanted = self._found = None
         self._spare = None
+        # the neighbour asks for the step before the secret's first, and this end for `wanted`
+        if self._current is not None and self.wanted is None:
+            self._current[1].forget_sealing()
         # nobody can name a key of them any more
         if self._current is not None and self._current[0] <= step + 1:
             self._older = []
@@ -154,7 +164,9 @@ class EdgeKeys:
 
     def unseal(self, step: int, sealed: bytes) -> bytes | None:
         """The key that the neighbour has sealed; None if it is not the wanted one."""
-        assert self._current is not None
+        # it may come after this end has drawn another
+        if self._current is None or self.wanted is None or self.wanted[0] != step:
+            return None
         key = self._current[1].unseal(step, sealed)
         return key if self.wanted == (step, key_id(key)) else None
 

@@ -33,6 +33,9 @@ KEPT = 2
 KEY_ID_BYTES, TAG_BYTES = 32, 8
 """Of one neighbour, in the row of a message."""
 
+FINISHED, DIVERGED = "finished", "diverged"
+"""Why a run has ended; any other reason is a sentence."""
+
 _TABLES = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS identities (
@@ -136,7 +139,7 @@ def adoption_text(ledger_id: str, new: bytes) -> bytes:
 
 
 def read_entries(path: Path) -> list[Entry]:
-    """All runs of a ledger, also while a node uses it, and of version 0.1's ledgers."""
+    """All runs in a ledger. Works while a node is using it, and on ledgers of version 0.1."""
     with _read_only(path) as db:
         columns = {row[1] for row in db.execute("PRAGMA table_info(runs)")}
         repeated = "repeated" if "repeated" in columns else "0"
@@ -340,21 +343,27 @@ class Ledger:
         with self._translate_errors():
             return str(self._value("SELECT value FROM facts WHERE name = 'id'"))
 
-    def adopt(self, new: bytes, old: bytes | None, signature: bytes | None) -> None:
+    def adopt(
+        self, new: bytes, old: bytes | None, signature: bytes | None, give_up: bool = False
+    ) -> None:
         """Lets another key use this ledger.
 
         Args:
             new: The public key.
             old: A key of the ledger that has signed `adoption_text`; None: all are lost.
             signature: The signature; None: all keys are lost.
+            give_up: Whether a run under way may stay unfinished. It goes on reserving its whole
+                plan: a copy of the ledger may not have all of its messages.
 
         Raises:
             LedgerError: A run is under way; it has to be finished with the key it began with.
         """
-        if unfinished := [entry for entry in self.entries() if entry.ended is None and entry.steps]:
+        unfinished = [entry for entry in self.entries() if entry.ended is None and entry.steps]
+        if unfinished and not give_up:
             raise LedgerError(
                 f"run {unfinished[0].run} in {str(self.path)!r} is under way with the old key; "
-                "finish it first: its neighbours know that key only"
+                "finish it first: its neighbours know that key only. If it can never be finished, "
+                "--give-up-run leaves it, and its whole plan stays counted"
             )
         with self._translate_errors(), self._transaction():
             self._db.execute(
@@ -387,7 +396,7 @@ class Ledger:
             )
 
     def end_as_outdated(self, run: int, step: int, why: str) -> None:
-        """Ends a run for good because a message of `step` had left that the ledger does not have.
+        """Ends a run for good: a message of `step` was sent that the ledger does not have.
 
         Steps up to `step` count once more: each of them may have had another message.
         """
@@ -707,8 +716,8 @@ def _sqlite_errors_as_ours(path: Path) -> Iterator[None]:
             ) from None
         if "not a database" in text or "malformed" in text:
             raise LedgerError(
-                f"{str(path)!r} is not a ledger, or a damaged one ({text}); never begin a new one "
-                "for the same data"
+                f"{str(path)!r} is not a ledger, or is damaged ({text}); do not start a new "
+                "ledger for the same data"
             ) from None
         raise LedgerError(
             f"the ledger {str(path)!r} cannot be used: {text}; nothing is sent before it can be "

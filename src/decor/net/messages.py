@@ -24,6 +24,8 @@ FIELDS = 64
 """The most fields that a federation's file may have."""
 COUNTS = 2**62
 """Epochs and steps are below: the next one still fits a column of the ledger (63 bits)."""
+PROBE_KIND = 80
+"""Of the first frame of `decor federation probe`, which speaks a protocol of its own."""
 _NAME_BYTES, _DIGEST_BYTES = 64, 8
 """Of a field in a Hello: the longest name, and its digest."""
 
@@ -398,6 +400,10 @@ class Decoder:
     def _header(self, at: int) -> tuple[int, int]:
         """Kind and length of the frame that begins at `at`."""
         kind, length = HEADER.unpack_from(self._held, at)
+        if kind == PROBE_KIND:
+            raise RemoteProtocolError(
+                "runs decor federation probe, and this side a node; start its node"
+            )
         if kind not in self._longest or self._held[at + 1 : at + 4] != b"\0\0\0":
             shown = bytes(self._held[at : at + 4]).hex()
             raise RemoteProtocolError(f"sent a frame of an unknown kind ({shown})")

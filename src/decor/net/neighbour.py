@@ -7,9 +7,11 @@ import math
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from . import transport
+from .addresses import Address, parse_addresses
 from .edge_keys import EdgeKeys
 from .edge_tags import EdgeTags
 from .messages import Alive, Done, KeyRequest, SealedKey, SignedReceipt
@@ -39,15 +41,32 @@ class Neighbour:
     name: str
     public: bytes
     address: str
+    """As in the federation's file: several are separated by spaces."""
     dials: bool
     is_lower: bool
+
+    @cached_property
+    def addresses(self) -> tuple[Address, ...]:
+        """In the order in which they are tried."""
+        return parse_addresses(self.address)
+
+
+@dataclass
+class Traffic:
+    """Bytes on all connections to one neighbour, without what TLS adds."""
+
+    sent: int = 0
+    received: int = 0
 
 
 class Connection:
     """One TLS connection: its session, and bytes of the session that are not written yet."""
 
-    def __init__(self, session: Session, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, session: Session, writer: asyncio.StreamWriter, traffic: Traffic | None = None
+    ) -> None:
         self.session, self._writer = session, writer
+        self._traffic = traffic or Traffic()
         self._unsent: deque[Values] = deque()
         self._more = asyncio.Event()
 
@@ -72,8 +91,10 @@ class Connection:
                     whole = memoryview(self._next_piece())
                     # one piece at a time, so that little is encrypted but not yet sent
                     for first in range(0, len(whole), transport.WRITE_BYTES):
-                        self._writer.write(whole[first : first + transport.WRITE_BYTES])
+                        part = whole[first : first + transport.WRITE_BYTES]
+                        self._writer.write(part)
                         await self._writer.drain()
+                        self._traffic.sent += len(part)
                 if self.session.is_over:
                     self._writer.close()
                     return
@@ -156,6 +177,9 @@ class ConnectionState:
     """Both ends have agreed on a secret, so that models may be sent."""
     opened: int = 0
     """How often it has been open."""
+    way: str = "direct"
+    """Of the last connection: "direct" or "relay"."""
+    traffic: Traffic = field(default_factory=Traffic)
     down_since: float = 0.0
     problem: str = "has not been reached yet"
     calls: RateLimit = field(default_factory=lambda: RateLimit(math.inf, 0))
@@ -238,6 +262,10 @@ class Link:
             "name": self.neighbour.name,
             "here": self.is_open,
             "done": self.done,
+            "way": self.conn.way if self.is_open else None,
             "connections": self.conn.opened,
+            "reconnections": max(0, self.conn.opened - 1),
+            "sent_bytes": self.conn.traffic.sent,
+            "received_bytes": self.conn.traffic.received,
             "problem": None if self.is_open or self.done else self.conn.problem,
         }

@@ -28,6 +28,7 @@ from .ledger import KEY_ID_BYTES, TAG_BYTES, Ledger, split
 from .messages import Done, KeyRequest, SealedKey, SignedReceipt
 from .neighbour import HELD, Link, Neighbour, Values
 from .rate_limit import RateLimit
+from .reach import Reach
 from .receipt_book import ReceiptBook
 from .receipts import Receipt
 from .session import (
@@ -105,7 +106,7 @@ class Peer:
         run: The run's number in the ledger.
         log: Receives events.
         check_values: Returns what is wrong with a neighbour's parameters of a step, or None.
-        listen: Address to accept connections at; "" to accept none.
+        reach: Where to listen, and how to reach neighbours.
         on_model: Called with (sender, step, round, values) of every model, before any check.
     """
 
@@ -116,7 +117,7 @@ class Peer:
         run: int,
         log: Log,
         check_values: Callable[[int, Values], str | None],
-        listen: str,
+        reach: Reach,
         on_model: Callable[[int, int, int, Values], object] = _ignore,
     ) -> None:
         self.config, self.ledger, self.run, self.log = config, ledger, run, log
@@ -156,7 +157,7 @@ class Peer:
         self._connections = Connections(
             config.identity,
             self.links,
-            listen,
+            reach,
             config.timeout,
             log,
             self._new_session,
@@ -242,7 +243,14 @@ class Peer:
             await self._connections.wait_for_change(self._seconds_to_key(until))
         # all at one moment: a new connection may change what is ready
         self._connections.raise_failure()
-        return {number: link.keys.take(step, draw) for number, link in self.links.items()}
+        keys: dict[int, bytes] = {}
+        for number, link in self.links.items():
+            keys[number] = link.keys.take(step, draw, keys.values())
+            # a neighbour that was first needs no key of the step any more
+            newest = self._receipts.newest(number)
+            if newest is not None and newest.step >= step:
+                link.keys.forget(step)
+        return keys
 
     def record(
         self, step: int, message: Values, tags: Mapping[int, bytes], velocity: Values | None = None
@@ -367,6 +375,23 @@ class Peer:
             names = ", ".join(link.neighbour.name for link in waiting)
             self.log("leaves before others are done", neighbours=names)
         await self._connections.disconnect_all("done")
+
+    @property
+    def refusals(self) -> dict[str, int]:
+        """How many connections were refused, by kind."""
+        return self._connections.refusals
+
+    def why_not_ready(self) -> str | None:
+        """Who is missing for a quorum of neighbours; None if there is one."""
+        # a neighbour that is done has left for good, and nothing is missing for it
+        missing = [each for each in self.links.values() if not (each.is_open or each.done)]
+        here, needed = len(self.links) - len(missing), self.config.quorum_count
+        if here >= needed:
+            return None
+        names = ", ".join(link.neighbour.name for link in missing)
+        return (
+            f"{here} of {len(self.links)} neighbours connected, quorum {needed}; missing: {names}"
+        )
 
     def neighbour_statuses(self) -> list[dict[str, Any]]:
         """Every neighbour as `decor status` shows it."""
@@ -531,7 +556,9 @@ class Peer:
                 if receipt is not None:
                     self._check_own_receipt(link, receipt)
                 # see wait_for_progress
-                link.their_step, link.has_greeted = step, True
+                link.their_step = step
+                # whoever fetches has opened no ledger, and cannot show what is in it
+                link.has_greeted |= not fetches
                 if fetches and not self._finishing:
                     self._connections.drop(link, "the run has not finished; fetch the model later")
             case Agreed(secret, epoch, their_step, their_key):
@@ -600,6 +627,9 @@ class Peer:
             return
         else:
             is_new = self._receipts.hear_passed(receipt)
+            # the copy of that user which is connected here lacks a message that it has signed
+            if self._receipts.report_second(receipt, self.log) and receipt.user in self.links:
+                self.links[receipt.user].send(SignedReceipt(receipt))
         if not is_new:
             self._count_word(link)
             return
@@ -618,7 +648,11 @@ class Peer:
         newest = self._receipts.newest(link.neighbour.number)
         # never for a message that it has made already: two messages under one key
         is_used = newest is not None and newest.step >= step
-        link.send(SealedKey(step, b"" if is_used else link.keys.seal(step)))
+        try:
+            sealed = b"" if is_used else link.keys.seal(step)
+        except AgreementError as problem:
+            raise RemoteProtocolError(f"asked for a key that it cannot need: {problem}") from None
+        link.send(SealedKey(step, sealed))
 
     def _handle_key(self, link: Link, step: int, sealed: bytes) -> None:
         if not link.awaits_key:
@@ -628,7 +662,7 @@ class Peer:
             key = link.keys.unseal(step, sealed) if sealed else None
         except AgreementError as problem:
             raise RemoteProtocolError(f"sent a key that cannot be used: {problem}") from None
-        if key is None or step < self.next_step or self.ledger.has_key(key_id(key)):
+        if key is None or self.ledger.has_key(key_id(key)):
             link.key_is_gone = True
             name = link.neighbour.name
             self.log("key is gone", neighbour=name, step=step, why="noise is drawn afresh")

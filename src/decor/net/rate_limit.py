@@ -35,3 +35,10 @@ class RateLimit:
             return False
         self._left -= 1
         return True
+
+    def take(self, amount: float) -> float:
+        """Counts so many in any case; returns the seconds until no more than allowed have come."""
+        now = self._clock()
+        self._left = min(self._most, self._left + (now - self._at) * self._rate) - amount
+        self._at = now
+        return max(0.0, -self._left / self._rate)

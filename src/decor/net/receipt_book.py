@@ -15,7 +15,10 @@ from .identity import Identity
 from .receipts import Receipt
 
 _KEPT = 2
-"""Receipts of one user in memory: a step may be sent again after the next one was."""
+"""Receipts of one user in memory: a step may be sent again after the next one was.
+
+A second digest of a step before these is dropped as late, without a proof.
+"""
 
 
 class ReceiptBook:
@@ -50,6 +53,8 @@ class ReceiptBook:
         for receipt in stored:
             self._add(receipt)
         self._unsaved: set[int] = set()
+        # users that have signed two messages of a step, since this node started
+        self._reported: set[int] = set()
 
     def sign(self, step: int, digest: bytes) -> Receipt:
         """The receipt of this user's own message, which is in its ledger."""
@@ -95,23 +100,14 @@ class ReceiptBook:
             RemoteProtocolError: It is of a second message.
         """
         self._check_step(receipt)
-        known, newest = self.of(sender, receipt.step), self.newest(sender)
-        if known is not None and known.digest != receipt.digest:
-            if self.is_valid(known) and self.is_valid(receipt):
-                # whoever sees these two lines can check both signatures
-                for each in (known, receipt):
-                    log(
-                        "two messages of one step",
-                        neighbour=sender,
-                        step=each.step,
-                        sha256=each.digest.hex(),
-                        signature=each.signature.hex(),
-                    )
+        newest = self.newest(sender)
+        if self._other_digest(receipt) is not None:
+            self.report_second(receipt, log)
             raise RemoteProtocolError(
                 f"sent a second message of step {receipt.step}: its ledger is old or doubled"
             )
         is_older = newest is not None and receipt.step < newest.step
-        if known is not None or is_older:
+        if self.of(sender, receipt.step) is not None or is_older:
             return False
         self._add(receipt)
         self._unsaved.add(sender)
@@ -128,14 +124,43 @@ class ReceiptBook:
         """
         self._check_step(receipt)
         newest = self.newest(receipt.user)
-        if newest is not None and receipt.step <= newest.step:
-            return False
-        if not self.is_valid(receipt):
+        is_new = newest is None or receipt.step > newest.step
+        # nothing is made of one that is known, or older
+        is_used = is_new or self._other_digest(receipt) is not None
+        if is_used and not self.is_valid(receipt):
             raise RemoteProtocolError(
                 f"showed a receipt of user {receipt.user} that this user has not signed"
             )
+        if not is_new:
+            return False
         self._add(receipt)
         self._unsaved.add(receipt.user)
+        return True
+
+    def report_second(self, receipt: Receipt, log: Callable[..., None]) -> bool:
+        """Logs the proof, if a user has signed two messages of a step; once for each user.
+
+        Args:
+            receipt: One of them; the other is among the newest that are held.
+            log: Receives both signatures, which anyone can check.
+
+        Returns:
+            Whether it was logged now.
+        """
+        known = self._other_digest(receipt)
+        if known is None or receipt.user in self._reported:
+            return False
+        if not (self.is_valid(known) and self.is_valid(receipt)):
+            return False
+        self._reported.add(receipt.user)
+        for each in (known, receipt):
+            log(
+                "two messages of one step",
+                signer=each.user,
+                step=each.step,
+                sha256=each.digest.hex(),
+                signature=each.signature.hex(),
+            )
         return True
 
     def is_own(self, receipt: Receipt) -> bool:
@@ -170,6 +195,11 @@ class ReceiptBook:
             if user != self._number and newest.step >= needed and self.is_valid(newest):
                 users += 1
         return users > self._liars
+
+    def _other_digest(self, receipt: Receipt) -> Receipt | None:
+        """A receipt of the same user and step with another digest, if it is held."""
+        known = self.of(receipt.user, receipt.step)
+        return known if known is not None and known.digest != receipt.digest else None
 
     def _add(self, receipt: Receipt) -> None:
         held = self._held.setdefault(receipt.user, {})

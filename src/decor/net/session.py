@@ -59,7 +59,12 @@ class Greeted:
 
 
 @dataclass(frozen=True)
-class Agreed:
+class Opened:
+    """The connection is open: both ends have greeted each other as their protocol demands."""
+
+
+@dataclass(frozen=True)
+class Agreed(Opened):
     """Both ends hold `secret`; the neighbour has taken no key of `their_step` or a later one.
 
     `their_key` is the id of the key that it took for the step before.
@@ -129,6 +134,7 @@ class Ended:
 
 Event = (
     Greeted
+    | Opened
     | Agreed
     | Received
     | Tagged
@@ -271,7 +277,7 @@ class Session:
         config = self.config
         if hello.federation != config.federation:
             raise RemoteProtocolError(
-                f"has another federation file: {_difference(config.digests, hello.digests)}"
+                f"has another federation file: {difference(config.digests, hello.digests)}"
             )
         # both ends compute the same epoch, which neither has used before
         self.epoch = max(self.epoch, hello.epoch)
@@ -361,7 +367,7 @@ MOVES: dict[tuple[State, type[Message]], Callable[..., list[Event]]] = {
 """Every message that may come in every state; anything else is refused."""
 
 
-def _difference(ours: tuple[tuple[str, bytes], ...], theirs: tuple[tuple[str, bytes], ...]) -> str:
+def difference(ours: tuple[tuple[str, bytes], ...], theirs: tuple[tuple[str, bytes], ...]) -> str:
     """Which fields differ, by the names in this side's file: the neighbour's are not trusted."""
     held = dict(theirs)
     names = [name for name, digest in ours if held.get(name) != digest]

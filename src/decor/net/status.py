@@ -1,4 +1,4 @@
-"""The status of a running node: over a socket for its own user, or for Prometheus."""
+"""The status of a node or a relay: over a socket for its own user, and over HTTP for monitoring."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import json
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from decor.errors import InputError
 
 from .accepting import Acceptor, Log, Throttle, open_streams
+from .addresses import listen, split_address
+from .metrics import prometheus_text
 
 Describe = Callable[[], dict[str, Any]]
 _LONGEST = 100
@@ -107,41 +109,84 @@ def _connect(connection: socket.socket, path: Path) -> None:
             time.sleep(0.02)
 
 
-@asynccontextmanager
-async def serve_metrics(port: int, describe: Describe, log: Log = _no_log) -> AsyncIterator[None]:
-    """While this lasts, http://127.0.0.1:port/metrics has the status for Prometheus.
+def metrics_address(text: str) -> str:
+    """The address that `--metrics` names, as host:port.
 
     Args:
-        port: On this machine.
-        describe: Gives the status.
-        log: Receives connections that were closed because there were too many.
+        text: A port of this machine alone, host:port, or :port for all interfaces.
     """
+    address = f"127.0.0.1:{text}" if text.isdecimal() else text
+    split_address(address)  # raises
+    return address
+
+
+@asynccontextmanager
+async def serve_metrics(
+    address: str,
+    describe: Describe,
+    why_not_ready: Callable[[], str | None],
+    log: Log = _no_log,
+    to_text: Callable[[Mapping[str, Any]], str] = prometheus_text,
+) -> AsyncIterator[None]:
+    """While this lasts, /healthz, /readyz, /metrics and /status are served over HTTP.
+
+    Args:
+        address: As of `addresses.listen`.
+        describe: Gives the status.
+        why_not_ready: Gives the reason for which the node is not ready; None if it is.
+        log: Receives connections that were closed because there were too many.
+        to_text: Writes the status for Prometheus; by default that of a node.
+    """
+
+    def metrics() -> str:
+        return to_text(describe())
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await reader.readuntil(b"\r\n\r\n")
-        # nothing else of the request matters
-        if request.startswith((b"GET /metrics ", b"GET / ")):
-            code, body = "200 OK", prometheus_text(describe()).encode()
-        else:
-            code, body = "404 Not Found", b"see /metrics\n"
-        head = (
-            f"HTTP/1.1 {code}\r\n"
-            "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
-            f"Content-Length: {len(body)}\r\n"
-            "Connection: close\r\n\r\n"
-        )
-        writer.write(head.encode() + body)
+        writer.write(_response(request, describe, why_not_ready, metrics))
         await writer.drain()
 
-    try:
-        # loopback only: the status is for this machine
-        listener = socket.create_server(("127.0.0.1", port))
-    except (OSError, OverflowError) as problem:
-        raise InputError(
-            f"metrics cannot be served at port {port}: {problem}; name another"
-        ) from None
-    async with _answering(listener, answer, log, "the metrics port"):
+    async with AsyncExitStack() as stack:
+        for listener in listen(address, "--metrics"):
+            serving = _answering(listener, answer, log, "the metrics port")
+            await stack.enter_async_context(serving)
         yield
+
+
+def _response(
+    request: bytes,
+    describe: Describe,
+    why_not_ready: Callable[[], str | None],
+    metrics: Callable[[], str],
+) -> bytes:
+    """The whole response to a request."""
+    # nothing of the request matters but its page
+    method, _, rest = request.partition(b" ")
+    page = rest.split(b" ", 1)[0].partition(b"?")[0]
+    code, kind = "200 OK", "text/plain"
+    if method != b"GET":
+        code, body = "405 Method Not Allowed", "use GET\n"
+    elif page == b"/healthz":
+        # that this runs is the answer
+        body = "alive\n"
+    elif page == b"/readyz":
+        why = why_not_ready()
+        code = "200 OK" if why is None else "503 Service Unavailable"
+        body = "ready\n" if why is None else f"not ready: {why}\n"
+    elif page in (b"/metrics", b"/"):
+        kind, body = "text/plain; version=0.0.4", metrics()
+    elif page == b"/status":
+        kind, body = "application/json", json.dumps(describe()) + "\n"
+    else:
+        code, body = "404 Not Found", "see /healthz, /readyz, /metrics and /status\n"
+    content = body.encode()
+    head = (
+        f"HTTP/1.1 {code}\r\n"
+        f"Content-Type: {kind}; charset=utf-8\r\n"
+        f"Content-Length: {len(content)}\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    return head.encode() + content
 
 
 @asynccontextmanager
@@ -184,31 +229,3 @@ async def _answering(
             for task in ending:
                 task.cancel()
             await asyncio.gather(*ending, return_exceptions=True)
-
-
-def prometheus_text(status: dict[str, Any]) -> str:
-    """A status in Prometheus's text format."""
-    labels = f'federation="{_escape(status["federation"])}",user="{_escape(status["user"])}"'
-    metrics = {
-        "step": status["step"],
-        "steps": status["steps"],
-        "messages_total": status["messages"],
-        "missed_steps_total": status["missed"],
-        "late_messages_total": status["late"],
-        "epsilon_spent": status["epsilon"],
-        "paused": int(status["paused"] is not None),
-    }
-    lines = []
-    for name, value in metrics.items():
-        kind = "counter" if name.endswith("_total") else "gauge"
-        lines += [f"# TYPE decor_{name} {kind}", f"decor_{name}{{{labels}}} {value}"]
-    lines.append("# TYPE decor_neighbour_here gauge")
-    for neighbour in status["neighbours"]:
-        label = f'{labels},neighbour="{_escape(neighbour["name"])}"'
-        lines.append(f"decor_neighbour_here{{{label}}} {int(neighbour['here'])}")
-    return "\n".join(lines) + "\n"
-
-
-def _escape(text: str) -> str:
-    # as Prometheus's text format wants it: backslash, quote and line break
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -8,9 +8,7 @@ expired or a self-made one) fails in the handshake, before a byte of our protoco
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
-import random
 import socket
 import ssl
 import time
@@ -20,9 +18,11 @@ from typing import Any
 
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from decor.errors import InputError, RemoteProtocolError, TransientError
+from decor.errors import InputError, RemoteProtocolError
 
 from .accepting import READ_BYTES, Streams, open_streams
+from .addresses import Address, split_address
+from .http_proxy import HttpProxy, connect_by
 from .identity import Identity, certificate
 
 HANDSHAKE_SECONDS = 10.0
@@ -59,41 +59,43 @@ def identify(writer: asyncio.StreamWriter, neighbours: dict[bytes, int]) -> int:
         neighbours: Public key -> number.
     """
     tls: Any = writer.get_extra_info("ssl_object")
-    # the certificate itself, not its names: only its bytes are trusted
-    shown = tls.getpeercert(binary_form=True) if tls is not None else None
+    try:
+        # the certificate itself, not its names: only its bytes are trusted
+        shown = tls.getpeercert(binary_form=True) if tls is not None else None
+    except ValueError:
+        # asyncio begins a connection, and the other side's next bytes break it off
+        raise RemoteProtocolError("hung up during its TLS handshake") from None
     for public, number in neighbours.items():
         if shown is not None and shown == certificate(public):
             return number
     raise RemoteProtocolError("connected with a certificate that is no neighbour's")
 
 
-async def dial(address: str, tls: ssl.SSLContext) -> Streams:
-    """Connects to `host:port`; the other side has then shown a trusted certificate."""
-    host, port = split_address(address)
-    async with asyncio.timeout(HANDSHAKE_SECONDS):
-        return await asyncio.open_connection(
-            host, port, ssl=tls, server_hostname="", limit=READ_BYTES
-        )
+async def dial(address: str, tls: ssl.SSLContext, proxy: HttpProxy | None = None) -> Streams:
+    """Connects to `host:port`; the other side has then shown a trusted certificate.
+
+    Args:
+        address: Where to connect to.
+        tls: Made by `tls_context`.
+        proxy: Through which; None: none.
+    """
+    made = await connect_by(proxy, Address(*split_address(address)), HANDSHAKE_SECONDS)
+    return await connect_tls(made, tls)
 
 
-def listen(address: str) -> socket.socket:
-    """A socket that accepts connections at `host:port`."""
-    host, port = split_address(address)
-    wanted = None if address.startswith(":") else host  # None: all interfaces
+async def connect_tls(made: socket.socket, tls: ssl.SSLContext) -> Streams:
+    """The TLS handshake of an outgoing connection; raises without a trusted certificate."""
     try:
-        family, _, _, _, place = socket.getaddrinfo(
-            wanted, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.create_server(place[:2], family=family, backlog=128, reuse_port=False)
-    except OSError as problem:
-        in_use = problem.errno == errno.EADDRINUSE
-        hint = "is another node running there?" if in_use else f"try --listen 0.0.0.0:{port}"
-        # a port that is still closing, or a name server that is not up yet, may do in a moment
-        may_pass = in_use or isinstance(problem, socket.gaierror)
-        kind = TransientError if may_pass else InputError
-        raise kind(f"cannot listen at {address}: {reason(problem)}; {hint}") from None
-    listener.setblocking(False)
-    return listener
+        return await asyncio.open_connection(
+            sock=made,
+            ssl=tls,
+            server_hostname="",
+            ssl_handshake_timeout=HANDSHAKE_SECONDS,
+            limit=READ_BYTES,
+        )
+    except BaseException:
+        made.close()
+        raise
 
 
 async def accept_tls(accepted: socket.socket, tls: ssl.SSLContext) -> Streams:
@@ -144,38 +146,6 @@ def _is_wrong_clock(problem: BaseException) -> bool:
     codes = _NOT_YET_VALID, _EXPIRED
     # Python raises some without a code
     return getattr(problem, "verify_code", None) in codes
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """host:port, [v6]:port or :port, as (host, port); without a host it is 127.0.0.1."""
-    host, colon, port = address.rpartition(":")
-    is_port = port.isdecimal() and 0 < int(port) < 65536
-    is_bare_v6 = ":" in host and not host.startswith("[")
-    if not colon or not is_port or is_bare_v6:
-        raise InputError(
-            f"{address!r} is not an address; give host:port, such as "
-            "bonn.example.org:7400 or [2001:db8::1]:7400"
-        )
-    host = host.strip("[]") or "127.0.0.1"
-    try:
-        # asyncio would raise UnicodeError only when it connects, and that is no OSError
-        host.encode("idna")
-    except UnicodeError:
-        raise InputError(f"{address!r} has no valid host name; give host:port") from None
-    return host, int(port)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of this machine that are free now, below those of outgoing connections."""
-    ports: list[int] = []
-    # in random order, so that two federations at a time rarely collide
-    for port in random.SystemRandom().sample(range(10_000, 30_000), 20_000):
-        if len(ports) == count:
-            return ports
-        with socket.socket() as tried, suppress(OSError):
-            tried.bind(("127.0.0.1", port))
-            ports.append(port)
-    raise InputError(f"this machine does not have {count} free ports; take fewer users")
 
 
 def _load(context: ssl.SSLContext, chain: bytes) -> None:

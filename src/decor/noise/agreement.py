@@ -129,7 +129,8 @@ class EdgeSecret:
     ) -> None:
         self._chain, self.step = bytearray(chain), 0
         """The first step whose key can still be computed."""
-        self._confirmation, self._sealing = confirmation, AESGCM(sealing)
+        self._confirmation = confirmation
+        self._sealing: AESGCM | None = AESGCM(sealing)
         self._edge, self._transcript, self.is_lower = edge, transcript, is_lower
 
     def __repr__(self) -> str:
@@ -156,17 +157,34 @@ class EdgeSecret:
             )
 
     def seal(self, step: int, key: bytes) -> bytes:
-        """Encrypts a step's key of an older secret for the neighbour; once per step at most."""
-        return self._sealing.encrypt(*self._sealing_parts(step, key, self.is_lower))
+        """Encrypts a step's key of an older secret for the neighbour; once in all."""
+        cipher = self._sealing_cipher(step)
+        self.forget_sealing()
+        return cipher.encrypt(*self._sealing_parts(step, key, self.is_lower))
 
     def unseal(self, step: int, sealed: bytes) -> bytes:
-        """A step's key from the neighbour."""
+        """A step's key from the neighbour; once in all."""
+        cipher = self._sealing_cipher(step)
         try:
-            return self._sealing.decrypt(*self._sealing_parts(step, sealed, not self.is_lower))
+            key = cipher.decrypt(*self._sealing_parts(step, sealed, not self.is_lower))
         except InvalidTag:
             raise AgreementError(
                 f"the key of step {step} was not sealed by this neighbour"
             ) from None
+        self.forget_sealing()
+        return key
+
+    def forget_sealing(self) -> None:
+        """No key is sealed or unsealed any more: whoever seizes this end opens no recorded one."""
+        self._sealing = None
+
+    def _sealing_cipher(self, step: int) -> AESGCM:
+        if self._sealing is None:
+            raise AgreementError(
+                f"the key of step {step} cannot be sealed or unsealed: this secret has sealed one "
+                "already, or is too old; connect again"
+            )
+        return self._sealing
 
     def _sealing_parts(self, step: int, data: bytes, by_lower: bool) -> tuple[bytes, bytes, bytes]:
         """Nonce, data and associated data of AES-GCM."""

@@ -1,11 +1,11 @@
 # mypy: disallow-untyped-decorators=False
 """Gradient and noise on one integer grid: messages and their parts are multiples of `unit`.
 
-Guarantee: a run of n users whose messages all come from `Grid.add_noise` (or from `noise.secret`,
-for many users at once), each with fresh keys, is as private as the same run with continuous
-Gaussian noise of the planned deviations and no grid, but for `slack(epsilon)` on delta. This holds
-for the gradients passed in: `shift` must bound how far two neighbouring ones are apart, including
-their own floating-point errors. docs/noise.md has the proof.
+Guarantee: a run of n users whose messages all come from `Grid.add_noise` (or from
+`private_noise`, for many users at once), each with fresh keys, is as private as the same run with
+continuous Gaussian noise of the planned deviations and no grid, but for `slack(epsilon)` on delta.
+This holds for the gradients passed in: `shift` must bound how far two neighbouring ones are apart,
+including their own floating-point errors. docs/noise.md has the proof.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 from decor.array_types import Array
 from decor.errors import InputError
 
-from .stream import (
+from .integer_gaussians import (
     COARSE,
     DISTANCE,
     EDGE_LARGEST,

@@ -28,7 +28,17 @@ from decor.array_types import Array
 from decor.errors import InputError
 
 from .grid import Grid, round_with_dither
-from .stream import COARSE, OWN, SHARED, WORD_BYTES, Words, corrections, decode, table, values
+from .integer_gaussians import (
+    COARSE,
+    OWN,
+    SHARED,
+    WORD_BYTES,
+    Words,
+    corrections,
+    decode,
+    table,
+    values,
+)
 
 WORDS_PER_KEY = 1 << 18
 """Words of one key at most: a megabyte, which stays in the L2 cache, and few enough for

@@ -28,7 +28,7 @@ CHOSEN = (
 )
 ROUNDS = {"ring": 8, "torus": 4, "complete": 1}
 """Gossip rounds per step that make the models of 16 users equal, designed for the graph
-(decor.graph.design).
+(decor.graph.gossip_polynomial).
 """
 RATIOS = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 """Noise ratios to choose from in the paper's variant: from near local DP to near central DP."""

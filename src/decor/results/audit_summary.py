@@ -138,7 +138,7 @@ def load_audit(folder: str | Path, plan: NoisePlan) -> AuditSummary | None:
     if audit.plan == fingerprint(plan):
         return audit
     warnings.warn(
-        f"{str(path)!r} is the audit of another plan, and left out; run decor audit again",
+        f"{str(path)!r} is the audit of a different plan, and is ignored; run decor audit again",
         stacklevel=2,
     )
     return None

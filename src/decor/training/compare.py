@@ -27,7 +27,7 @@ from decor.privacy.adversary import Adversary
 from decor.privacy.budget import Budget, Exposure
 from decor.privacy.calibrate import calibrate
 from decor.privacy.plan import NoisePlan
-from decor.results.outcomes import describe_method, make_report, summarise_runs
+from decor.results.build_report import describe_method, make_report, summarise_runs
 from decor.results.report_data import GridEnd, Method, Outcome, Repeat, Report, Tuning
 from decor.results.run import Run
 from decor.results.safe_files import replace_text

@@ -42,12 +42,14 @@ def check(task: Task, plan: NoisePlan, recipe: Recipe, allow_disconnected: bool 
             "drop gossip_rounds=0"
         )
     if exposure.steps >= 2**32:  # the step is a 32-bit word of the generator's counter
-        raise InputError(f"{exposure.steps:,} steps are too many for the noise; take below 2^32")
+        raise InputError(
+            f"{exposure.steps:,} steps exceed the noise's 32-bit counter; use fewer than 2^32"
+        )
     if exposure.unit == "user":
         return task
     if recipe.batch_size is not None:
         raise InputError(
-            f"at example level the plan says the batch size ({exposure.batch_size}); "
+            f"at example level the plan sets the batch size ({exposure.batch_size}); "
             "drop batch_size"
         )
     # the clip bounds the sum over local steps per user, not the part of one example
@@ -61,8 +63,8 @@ def check(task: Task, plan: NoisePlan, recipe: Recipe, allow_disconnected: bool 
     for i, (count, held) in enumerate(zip(planned, task.counts, strict=True)):
         if count != held:
             raise InputError(
-                f"the plan counts {count} records for user {topology.name(i)}, who holds {held}: "
-                "the epsilon would not be true; plan with Exposure(..., records=task.records)"
+                f"the plan assumes {count} records for user {topology.name(i)}, who has {held}, so "
+                "its epsilon would be wrong; plan with Exposure(..., records=task.records)"
             )
     return task
 

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from decor import progress
 from decor.errors import InputError
@@ -14,12 +14,18 @@ from decor.text import json_safe
 
 from . import answer
 from .question import parse_edge_list, parse_graph, parse_question
-from .watch import FolderWatch
 
 _PAGES = 64
 """Pages whose last request is remembered."""
 _DRAWINGS = ("graph", "edge-list")
 """Kinds of requests that a page sends beside one for a plan, and that do not replace it."""
+
+
+class Watch(Protocol):
+    """What `decor ui` watches beside planning: a folder, or the nodes of a federation."""
+
+    def changes_since(self, seen: object) -> dict[str, Any]:
+        """The state, or only "unchanged" if the page has `seen` it."""
 
 
 class Superseded(Exception):
@@ -32,10 +38,10 @@ class Dispatcher:
     One request at a time: catching warnings and limiting BLAS threads act on the whole process.
 
     Args:
-        watch: The folder to show; None where `decor ui` got no --watch.
+        watch: What to show; None where `decor ui` got neither --watch nor --metrics.
     """
 
-    def __init__(self, watch: FolderWatch | None = None) -> None:
+    def __init__(self, watch: Watch | None = None) -> None:
         self.watch = watch
         self._busy = threading.Lock()
         self._latest: OrderedDict[tuple[str, str], int] = OrderedDict()
@@ -67,7 +73,7 @@ class Dispatcher:
         question = request["question"]
         if kind == "watch":
             if self.watch is None:
-                return {"folder": None}
+                return {"source": None}
             return dict(json_safe(self.watch.changes_since(question.get("seen"))))
         # cut, because the name is kept
         page, number = str(request.get("page", ""))[:64], request.get("number", 0)

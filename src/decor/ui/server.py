@@ -37,7 +37,8 @@ _IDLE_TIMEOUT, _DRAIN_TIMEOUT = 60.0, 0.5
 
 _SCRIPTS = (
     *("dom", "format", "axes", "graph"),
-    *("asking", "controls", "sketch", "canvas", "answers", "watching", "planner"),
+    *("asking", "controls", "sketch", "canvas", "answers"),
+    *("peers", "live", "watching", "planner"),
 )
 """In the order in which they are joined: helpers first, and `planner` starts the page."""
 
@@ -61,7 +62,8 @@ def static_files() -> dict[str, tuple[str, bytes]]:
     own, report = (resources.files(f"decor.{package}") / "page" for package in ("ui", "results"))
     scripts = "\n".join((own / f"{name}.js").read_text("utf-8") for name in _SCRIPTS)
     # the report's style comes first, so that both pages look alike
-    sheets = (report / "report.css", own / "plots.css", own / "planner.css")
+    own_sheets = (own / f"{name}.css" for name in ("plots", "planner", "live"))
+    sheets = (report / "report.css", *own_sheets)
     style = "".join(sheet.read_text("utf-8") for sheet in sheets)
     script = f"(function () {{\n'use strict';\n{scripts}\n}})();\n"
     return {

@@ -6,27 +6,28 @@ missing; what is incomplete here is reported as such.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from decor.errors import InputError
 from decor.privacy.plan import NoisePlan
 from decor.results import live_status
-from decor.results.outcomes import METRICS
+from decor.results.build_report import METRICS
 from decor.results.run import Run
 from decor.results.stop_reason import StopReason
 from decor.text import rounded_up
 
-QueryNode = Callable[[Path], dict[str, Any]]
-"""The socket of a node -> its status; InputError where no node answers."""
+from .changes import Changes
+from .federation_watch import FederationWatch
+from .node_poll import Query
 
-_MAX_AGE = 0.3
-"""Seconds for which a state is reused, so that several pages do not query nodes several times."""
+ReadNode = Callable[[Path], dict[str, Any]]
+"""The ledger of a node -> its status, from the node if it is running; InputError: neither."""
+
 _MAX_POINTS = 1000
 _MAX_REMEMBERED = 1000
 _WRITTEN = ("manifest.json", "plan.json", "metrics.jsonl", live_status.FILE)
@@ -39,35 +40,30 @@ class FolderWatch:
 
     Args:
         folder: It need not exist yet.
-        query_node: Asks a running node for its status.
+        read_node: Gives the status of the node that a ledger belongs to.
     """
 
-    def __init__(self, folder: Path, query_node: QueryNode) -> None:
-        self.folder, self.query_node = folder, query_node
-        self._lock = threading.Lock()
-        self._read_at, self._state, self._digest = 0.0, {"kind": "nothing"}, ""
+    def __init__(self, folder: Path, read_node: ReadNode) -> None:
+        self.folder, self._read_node = folder, read_node
+        self._changes = Changes(self._read_state)
+        self._federation = FederationWatch(str(folder), self._list_nodes)
         self._guarantees: dict[str, Json] = {}
 
     def changes_since(self, seen: object) -> Json:
-        """The state of the folder, or only "unchanged" if its digest is still `seen`.
+        """The state of the folder, or only "unchanged".
 
         `quiet` is the number of seconds since something was written there.
+
+        Args:
+            seen: As of `Changes.since`.
         """
-        with self._lock:
-            if time.monotonic() - self._read_at > _MAX_AGE or not self._digest:
-                self._state = {"folder": str(self.folder), **self._read_state()}
-                text = json.dumps(self._state, sort_keys=True, default=str)
-                self._digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-                self._read_at = time.monotonic()
-            state, digest = self._state, self._digest
-        # outside of the digest: the time since the last write changes all the time
-        changes = {"unchanged": True} if seen == digest else state
-        return {"seen": digest, "quiet": self._seconds_since_write()} | changes
+        # not part of the state: the time since the last write changes all the time
+        return {"quiet": self._seconds_since_write()} | self._changes.since(seen)
 
     def _seconds_since_write(self) -> float | None:
         times = []
         known = [self.folder / name for name in _WRITTEN]
-        for path in (*known, *self.folder.glob("*.log"), *self.folder.glob("outcomes/*.json")):
+        for path in (*known, *self.folder.glob("outcomes/*.json")):
             try:
                 times.append(path.stat().st_mtime)
             except OSError:
@@ -75,6 +71,9 @@ class FolderWatch:
         return max(0.0, time.time() - max(times)) if times else None
 
     def _read_state(self) -> Json:
+        return {"source": str(self.folder), **self._read_folder()}
+
+    def _read_folder(self) -> Json:
         if not self.folder.is_dir():
             return _nothing("There is no such folder yet. The page will show it when it appears.")
         live = live_status.read(self.folder)
@@ -89,12 +88,18 @@ class FolderWatch:
                 return self._run_state(manifest)
             case "decor-comparison-1":
                 return self._comparison(manifest)
-        ledgers = sorted(self.folder.glob("*.ledger"))
-        if ledgers:
-            return self._federation([path.stem for path in ledgers])
+        if self._list_nodes():
+            return self._federation.read_state()
         return _nothing(
             "No run is here yet. The page will show what decor train, compare or up writes."
         )
+
+    def _list_nodes(self) -> dict[str, Query]:
+        """How to ask the node of each ledger: here, or in the folder that decor up makes."""
+        for folder in (self.folder, self.folder / "run"):
+            if ledgers := sorted(folder.glob("*.ledger")):
+                return {path.stem: partial(self._read_node, path) for path in ledgers}
+        return {}
 
     def _run_state(self, manifest: Json) -> Json:
         try:
@@ -176,51 +181,6 @@ class FolderWatch:
             "metrics": [each.to_json() for each in shown],
         }
 
-    def _federation(self, names: list[str]) -> Json:
-        nodes = [self._node(name) for name in names]
-        over, running = all(node["over"] for node in nodes), sum(node["answers"] for node in nodes)
-        state = f"{running} of {len(nodes)} users are running."
-        title = next((node["federation"] for node in nodes if node["federation"]), "federation")
-        return {
-            "kind": "federation",
-            "said": "All users have finished." if over else state,
-            "over": over,
-            "title": title,
-            "nodes": nodes,
-        }
-
-    def _node(self, name: str) -> Json:
-        """The status of a user's node; if it does not answer, its saved run or its last event."""
-        blank: Json = {"user": name, "federation": "", "answers": False, "over": False}
-        # None is unknown, which is not 0
-        blank |= dict.fromkeys(("step", "steps", "epsilon", "missed"))
-        try:
-            status = self.query_node(self.folder / f"{name}.ledger.socket")
-            here = [neighbour["here"] for neighbour in status["neighbours"]]
-            state = status["paused"] or f"running, {sum(here)} of {len(here)} neighbours here"
-            known = {key: status[key] for key in ("federation", "step", "steps", "missed")}
-            known |= {"epsilon": rounded_up(status["epsilon"]), "state": str(state)}
-            return blank | known | {"answers": True}
-        except (InputError, KeyError, TypeError):
-            pass  # no node, or one of another version
-        manifest = _read_json(self.folder / name / "manifest.json")
-        try:
-            plan = NoisePlan.load(self.folder / name / "plan.json")
-            taken, steps = int(manifest["steps_taken"]), plan.exposure.steps
-        except (InputError, KeyError, TypeError, ValueError):
-            event = _last_event(self.folder / f"{name}.log")
-            return blank | {"state": f"does not answer; its last event: {event}"}
-        stopped = _stop_reason(manifest)
-        return blank | {
-            "federation": str(_section(manifest, "task").get("name", "")),
-            "step": taken,
-            "steps": steps,
-            "missed": manifest.get("steps_missed", 0),
-            "epsilon": self._guarantee(Run(plan, {}, {}, taken, stopped, manifest))["promised"],
-            "state": stopped or "done",
-            "over": not stopped,
-        }
-
 
 def _nothing(sentence: str) -> Json:
     return {"kind": "nothing", "said": sentence}
@@ -275,14 +235,3 @@ def _read_rows(path: Path) -> list[Json]:
 def _mean(values: Any) -> float | None:
     known = [v for v in values if isinstance(v, int | float)] if isinstance(values, list) else []
     return sum(known) / len(known) if known else None
-
-
-def _last_event(log: Path) -> str:
-    try:
-        with log.open("rb") as file:
-            # the last lines are enough: a log may be long
-            file.seek(max(0, file.seek(0, 2) - 2000))
-            lines = file.read().decode("utf-8", "replace").splitlines()
-    except OSError:
-        return "none"
-    return lines[-1].partition("event=")[2] if lines else "none"

@@ -28,9 +28,9 @@ from trial_federation import Trial, until  # noqa: E402
 
 from decor.errors import RemoteProtocolError  # noqa: E402
 from decor.federation.spending import own_figure  # noqa: E402
+from decor.net.addresses import free_ports  # noqa: E402
 from decor.net.ledger import read_entries  # noqa: E402
 from decor.net.messages import Alive, Done, Model, SignedReceipt  # noqa: E402
-from decor.net.transport import free_ports  # noqa: E402
 
 GRAPHS = {
     # the others of each still have their quorum when the user of the case has gone

@@ -224,7 +224,7 @@ def _multiplier(segment: Segment, leverage: Floats) -> Floats:
 
 
 def _least_protected(z: Floats, rates: Floats) -> list[int]:
-    """Users than whom no other has both less noise and a higher rate; the worst is among them."""
+    """Users that no other user beats in both less noise and a higher rate; the worst is one."""
     candidates: list[int] = []
     # in this order a user is never dominated by a later one
     order = np.lexsort((*-rates, *z))

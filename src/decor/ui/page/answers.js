@@ -86,7 +86,8 @@ function showAnswer(answer) {
 let waiting = 0;
 function summary(sentence) {
   clearTimeout(waiting);
-  waiting = setTimeout(() => tell(sentence), 600);
+  // what is not shown is not announced
+  waiting = setTimeout(() => { if (!byId('plan').hidden) tell(sentence); }, 600);
 }
 
 function showErrors(errors) {

@@ -175,11 +175,10 @@ function released(event) {
 const WAYS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 // the nearest user on that side
-function toward(user, [dx, dy]) {
-  const from = pixels(drawn.at[user]);
+function toward(places, user, [dx, dy]) {
+  const from = places[user];
   let [best, found] = [Infinity, user];
-  drawn.at.forEach((there, other) => {
-    const [x, y] = pixels(there);
+  places.forEach(([x, y], other) => {
     const along = (x - from[0]) * dx + (y - from[1]) * dy;
     const off = Math.abs((x - from[0]) * dy) + Math.abs((y - from[1]) * dx);
     if (along > 0.5 && along + 2 * off < best) [best, found] = [along + 2 * off, other];
@@ -203,7 +202,7 @@ function keyed(event, user) {
     place();
     light(user);
     remember();
-  } else if (way) go(toward(user, way));
+  } else if (way) go(toward(drawn.at.map(pixels), user, way));
   else if (event.key === 'Home' || event.key === 'End') go(event.key === 'Home' ? 0 : view.nodes.length - 1);
   else if (event.key === 'Escape') { if (sketching.chosen !== null) pick(sketching.chosen); light(null); }
   else if (drawing && (event.key === 'Enter' || event.key === ' ')) pick(user);

@@ -1,4 +1,4 @@
-// A run's folder as it is now, looked at every second while somebody looks at the page.
+// A run or a federation as it is now, looked at every second while somebody looks at the page.
 
 const EVERY = 1000;
 const watch = { seen: null, state: null, metric: null };
@@ -17,11 +17,12 @@ async function look() {
   try {
     if (!document.hidden) {
       const found = await ask('watch', { seen: watch.seen }, 0);
-      if (found.folder === null) return;
+      if (found.source === null) return;
       if (byId('views').hidden) { byId('views').hidden = false; showView('watch'); }
       watch.seen = found.seen;
       if (!found.unchanged) { watch.state = found; drawWatch(); }
       showQuiet(found.quiet);
+      announceLive(watch.state);
       trouble('');
     }
   } catch (problem) {
@@ -43,16 +44,21 @@ function drawWatch() {
   const found = watch.state;
   if (!found || byId('watch').hidden) return;
   byId('watch-title').textContent = found.title || 'Watching';
-  byId('watch-folder').textContent = found.folder;
+  byId('watch-source').textContent = found.source;
   if (byId('watch-said').textContent !== found.said) byId('watch-said').textContent = found.said;
+  const live = found.kind === 'federation';
+  // steps change every second: what is worth hearing is announced by announceLive
+  byId('watch-said').setAttribute('aria-live', live ? 'off' : 'polite');
+  byId('live').hidden = !live;
+  if (!live) byId('live-warnings').replaceChildren();
   byId('watch-figures').replaceChildren();
-  byId('watch-table').hidden = !(found.nodes || found.rows);
+  byId('watch-table').hidden = !found.rows;
   byId('watch-statement').hidden = !found.statement;
   byId('watch-statement').textContent = found.statement || '';
   byId('watch-choice').hidden = !(found.kind === 'training' && found.metrics.length > 1);
   if (found.kind === 'training') drawTraining(found);
   else byId('watch-plot').replaceChildren();
-  if (found.kind === 'federation') drawFederation(found);
+  if (live) drawLive(found);
   if (found.kind === 'comparison') drawComparison(found);
 }
 
@@ -100,13 +106,6 @@ function drawCurve(found, metric, points) {
   plot.inner.append(svg('path', { class: 'line', id: 'watch-line', d: `M${line}`, paint: { stroke: 'var(--decor)' } }),
     svg('circle', { class: 'dot', cx: plot.x(end.step), cy: plot.y(end.mean), r: 5, paint: { fill: 'var(--decor)' } }));
   cursor(plot, points.map((p) => plot.x(p.step)), (k, x, y) => showTip(x, y, `step ${counted(points[k].step)}`, [{ name: metric.label, text: `${shown(metric, points[k].mean)}${metric.unit ? ` ${metric.unit}` : ''}` }]));
-}
-
-function drawFederation(found) {
-  const rows = found.nodes.map((node) => el('tr', null,
-    el('th', { scope: 'row' }, node.user, el('span', { class: 'track decor', 'aria-hidden': 'true' }, el('i', { paint: { width: `${node.steps ? (100 * node.step) / node.steps : 0}%` } }))),
-    el('td', { class: 'number' }, node.steps ? `${counted(node.step)} of ${counted(node.steps)}` : 'not known'), el('td', { class: 'number' }, node.epsilon ?? 'not known'), el('td', { class: 'number' }, node.missed ?? 'not known'), el('td', null, node.state)));
-  tabled(['user', 'steps', 'ε spent', 'steps missed', 'now'], rows, [1, 2, 3]);
 }
 
 function drawComparison(found) {

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 import decor
-from decor.results import outcomes, report
+from decor.results import build_report, report
 from decor.results.report_data import Outcome, Report
 from decor.results.report_panels import Choice, Panels
 from decor.results.stop_reason import StopReason
@@ -28,7 +28,7 @@ def runs():
 
 
 def test_an_outcome_has_what_every_seed_reached(runs):
-    entry = outcomes.summarise_runs("DECOR ring", 5.0, runs)
+    entry = build_report.summarise_runs("DECOR ring", 5.0, runs)
     assert entry.final["accuracy"] == tuple(run.metrics["accuracy"] for run in runs)
     assert entry.curve.steps == (0, 2, 4, 6)
     assert entry.curve.rows["loss"][1] == tuple(runs[1].history["loss"])
@@ -41,7 +41,7 @@ def test_an_outcome_has_what_every_seed_reached(runs):
 
 
 def test_an_outcome_is_read_as_it_was_written(runs):
-    entry = outcomes.summarise_runs("DECOR ring", 5.0, runs)
+    entry = build_report.summarise_runs("DECOR ring", 5.0, runs)
     assert Outcome.from_json(json.loads(json.dumps(entry.to_json(), allow_nan=False))) == entry
 
 
@@ -53,11 +53,11 @@ def test_a_run_that_stopped_says_so_and_promises_the_whole_plans_epsilon(runs):
         stopped=StopReason("interrupted after step 2", "interrupted"),
         history=cut,
     )
-    entry = outcomes.summarise_runs("DECOR ring", 5.0, [stopped, runs[1]])
+    entry = build_report.summarise_runs("DECOR ring", 5.0, [stopped, runs[1]])
     assert entry.steps == 2 and entry.stopped == "interrupted after step 2"
     assert entry.curve.rows["loss"][0] == (*cut["loss"], None, None)
     assert entry.spent == runs[1].guarantee.epsilon
-    alone = outcomes.summarise_runs("DECOR ring", 5.0, [stopped])
+    alone = build_report.summarise_runs("DECOR ring", 5.0, [stopped])
     assert alone.spent == stopped.guarantee.epsilon == entry.spent
     assert "the whole plan's; stopped after 2 of 6 steps" in alone.guarantee
 
@@ -65,9 +65,9 @@ def test_a_run_that_stopped_says_so_and_promises_the_whole_plans_epsilon(runs):
 def test_a_run_that_diverged_has_no_last_value(runs):
     history = runs[0].history | {"loss": [1.0, 2.0, 3.0, math.nan]}
     broken = replace(runs[0], stopped=StopReason("diverged", "diverged"), history=history)
-    entry = outcomes.summarise_runs("DECOR ring", 5.0, [broken, runs[1]])
+    entry = build_report.summarise_runs("DECOR ring", 5.0, [broken, runs[1]])
     assert entry.final["accuracy"][0] is None and entry.final["accuracy"][1] is not None
-    read_back(outcomes.report_of_runs([("a", broken)], "decor report a"))
+    read_back(build_report.report_of_runs([("a", broken)], "decor report a"))
 
 
 def read_back(data):
@@ -85,7 +85,7 @@ def test_runs_of_every_kind_are_named_for_what_they_are(runs):
         "local": decor.baselines.local(decor.ring(4), exposure, budget),
         "none": decor.NoisePlan(decor.ring(4), exposure, decor.Adversary.eavesdropper(), 0.0, 0.0),
     }
-    data = outcomes.report_of_runs(
+    data = build_report.report_of_runs(
         [(kind, replace(runs[0], plan=plan)) for kind, plan in plans.items()], ""
     )
     read_back(data)
@@ -102,7 +102,7 @@ def test_a_plan_with_less_noise_than_its_budget_needs_says_what_it_cost(runs):
         runs[0].plan, sigma_cdp=runs[0].plan.sigma_cdp / 10, sigma_cor=runs[0].plan.sigma_cor / 10
     )
     for plan in (less, runs[0].plan.scaled(0.1)):
-        (entry,) = outcomes.report_of_runs([("a", replace(runs[0], plan=plan))], "").outcomes
+        (entry,) = build_report.report_of_runs([("a", replace(runs[0], plan=plan))], "").outcomes
         assert entry.epsilon == entry.spent > 20, "never the budget that it no longer meets"
     assert (
         runs[0].plan.scaled(0.1).budget is None
@@ -113,7 +113,7 @@ def test_a_plan_with_less_noise_than_its_budget_needs_says_what_it_cost(runs):
 def test_runs_of_different_tasks_are_not_drawn_together(runs):
     other = replace(runs[0], manifest=runs[0].manifest | {"task": {"name": "digits"}})
     with pytest.raises(decor.InputError, match="different tasks .breast-cancer, digits."):
-        outcomes.report_of_runs([("a", runs[0]), ("b", other)], "")
+        build_report.report_of_runs([("a", runs[0]), ("b", other)], "")
 
 
 def by_peers(run, topology=None):
@@ -137,7 +137,7 @@ def key_figures(data):
 def test_a_report_of_real_peers_speaks_of_their_secrets_and_of_no_seed(runs):
     own = decor.from_edges(4, [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)])
     named = [("bonn", by_peers(runs[0], own)), ("ulm", by_peers(runs[1], own))]
-    data = outcomes.report_of_runs(named, "decor report bonn ulm")
+    data = build_report.report_of_runs(named, "decor report bonn ulm")
     page = report.page(data)
     assert data.graphs[0].name == "the federation's graph"
     assert "on the federation's graph, and" in data.methods[0].sentence
@@ -148,7 +148,7 @@ def test_a_report_of_real_peers_speaks_of_their_secrets_and_of_no_seed(runs):
 
 
 def test_a_report_of_a_simulation_speaks_of_its_seed_and_names_its_graph(runs):
-    data = outcomes.report_of_runs([("run", runs[0])], "")
+    data = build_report.report_of_runs([("run", runs[0])], "")
     page = report.page(data)
     for words in ("This is a simulation", "training loss"):
         assert any(words in note for note in data.notes)
@@ -161,14 +161,14 @@ def test_a_report_of_a_simulation_speaks_of_its_seed_and_names_its_graph(runs):
 def test_a_graph_without_a_name_is_the_runs_own(runs):
     topology = decor.from_edges(4, [(0, 1), (1, 2), (2, 3), (3, 0)])
     own = replace(runs[0], plan=replace(runs[0].plan, topology=topology))
-    method = outcomes.report_of_runs([("run", own)], "").methods[0]
+    method = build_report.report_of_runs([("run", own)], "").methods[0]
     assert "on its own graph, and" in method.sentence
 
 
 def test_a_private_run_is_no_simulation(runs):
     on_grid = {"seed": "secret", "noise": {"kind": "grid", "distance": 1e-25}}
     secret = replace(runs[0], manifest=runs[0].manifest | on_grid)
-    data = outcomes.report_of_runs([("run", secret)], "")
+    data = build_report.report_of_runs([("run", secret)], "")
     page = report.page(data)
     assert not any("This is a simulation" in note for note in data.notes)
     assert ">secret</td>" in page and "Simulation with a known" not in page
@@ -177,7 +177,7 @@ def test_a_private_run_is_no_simulation(runs):
 
 def test_a_report_of_both_says_which_is_which(runs):
     named = [("simulated", runs[0]), ("deployed", by_peers(runs[1]))]
-    data = outcomes.report_of_runs(named, "")
+    data = build_report.report_of_runs(named, "")
     assert sum("seed" in note for note in data.notes) == 2
     page = report.page(data)
     assert ">0</td>" in page and ">none: real peers</td>" in page

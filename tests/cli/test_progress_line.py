@@ -1,4 +1,4 @@
-"""What the terminal shows."""
+"""The line of progress."""
 
 import os
 import subprocess
@@ -6,19 +6,12 @@ import sys
 
 import pytest
 
-from decor.cli import terminal
-
-
-def test_the_command_line_can_be_pasted_and_forgets_what_was_in_the_folder(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["decor", "train", "--output", "my run", "--overwrite"])
-    assert terminal.command_line() == "decor train --output 'my run'"
-
 
 def test_progress_goes_to_a_terminal_on_standard_error_only():
     """In a real pseudo-terminal: a line that is drawn over, and cleared at the end."""
     pty = pytest.importorskip("pty")
     code = (
-        "import time\nfrom decor import progress\nfrom decor.cli.terminal import show_progress\n"
+        "import time\nfrom decor import progress\nfrom decor.cli.progress_line import show_progress\n"
         "with show_progress():\n"
         " for k in range(14): progress.report('searching coalitions', k, 14); time.sleep(0.1)\n"
         "print('done')"

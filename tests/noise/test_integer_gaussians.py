@@ -17,13 +17,17 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from scipy import stats
 
 from decor.errors import DecorError, InputError
-from decor.noise import stream
+from decor.noise import integer_gaussians
 
 KEY = bytes(range(32))
 CELLS, BITS = 4096, 116
 LAWS = {
-    "shared": (stream.edge_noise, stream.SHARED, stream.EDGE_SIGMA),
-    "own": (stream.own_noise, stream.OWN, stream.OWN_SIGMA),
+    "shared": (
+        integer_gaussians.edge_noise,
+        integer_gaussians.SHARED,
+        integer_gaussians.EDGE_SIGMA,
+    ),
+    "own": (integer_gaussians.own_noise, integer_gaussians.OWN, integer_gaussians.OWN_SIGMA),
 }
 
 
@@ -38,7 +42,7 @@ def ideal(name):
     """The probabilities of -2048..2047 in the law that a table stands for, as numbers of mpmath's
     precision.
     """
-    half, sigma = mpmath.mpf(1) / 2, mpmath.mpf(stream.FINE)
+    half, sigma = mpmath.mpf(1) / 2, mpmath.mpf(integer_gaussians.FINE)
     if name == "discrete":
         weights = [mpmath.exp(-((k / sigma) ** 2) / 2) for k in range(6000)]
         total = 2 * mpmath.fsum(weights) - 1  # beyond lies less than 10^-300
@@ -75,7 +79,7 @@ def exact_law(name):
     """What the shipped table makes of a uniform word and 96 further bits: probabilities in units of
     2^-128, without rounding.
     """
-    mass, table = [0] * CELLS, stream.table(name)
+    mass, table = [0] * CELLS, integer_gaussians.table(name)
     for cell, (entry, rest) in enumerate(zip(table.cells.tolist(), table.rest, strict=True)):
         threshold = (entry >> 12) << 96 | rest
         mass[cell] += threshold
@@ -87,9 +91,9 @@ def exact_law(name):
 def test_the_tables_are_those_their_definition_gives(name):
     held = made(name)
     assert files("decor.noise").joinpath(f"{name}-160.table").read_bytes() == held
-    assert hashlib.sha256(held).hexdigest() == stream._DIGESTS[name]
+    assert hashlib.sha256(held).hexdigest() == integer_gaussians._DIGESTS[name]
     entries = struct.unpack(f"<{2 * CELLS}Q", held)
-    table = stream.table(name)
+    table = integer_gaussians.table(name)
     assert [(c >> 12) << 96 | r for c, r in zip(table.cells.tolist(), table.rest, strict=True)] == [
         (entry >> 12) << 64 | more
         for entry, more in zip(entries[:CELLS], entries[CELLS:], strict=True)
@@ -114,14 +118,21 @@ def test_a_value_is_as_near_its_law_as_promised():
     above.
     """
     discrete, rounded = distance("discrete"), distance("rounded")
-    assert stream.DISTANCE / 4 < 2 * discrete < rounded + 2 * discrete < stream.DISTANCE
+    assert (
+        integer_gaussians.DISTANCE / 4
+        < 2 * discrete
+        < rounded + 2 * discrete
+        < integer_gaussians.DISTANCE
+    )
 
 
 def test_two_levels_together_are_a_discrete_gaussian_as_near_as_the_theory_says():
     """P(D + 64 D' = x) exp(x^2 / 2 EDGE_SIGMA^2) is constant but for 5.44e-54 (docs/noise.md)."""
     with mpmath.workprec(400):
-        law = [mpmath.exp(-(mpmath.mpf(k) ** 2) / (2 * stream.FINE**2)) for k in range(3000)]
-        square = mpmath.mpf(stream.FINE**2 * (1 + stream.COARSE**2))
+        law = [
+            mpmath.exp(-(mpmath.mpf(k) ** 2) / (2 * integer_gaussians.FINE**2)) for k in range(3000)
+        ]
+        square = mpmath.mpf(integer_gaussians.FINE**2 * (1 + integer_gaussians.COARSE**2))
         found = []
         for x in (0, 1, 13, 32, 5000, 20_011, 40_000):
             near = round(64 * x / 4097)
@@ -129,19 +140,21 @@ def test_two_levels_together_are_a_discrete_gaussian_as_near_as_the_theory_says(
                 law[abs(k)] * law[abs(x - 64 * k)] for k in range(near - 40, near + 41)
             )
             found.append(total * mpmath.exp(mpmath.mpf(x) ** 2 / (2 * square)))
-        ideal_ = mpmath.sqrt(2 * mpmath.pi * stream.FINE**2 / mpmath.mpf(4097))
+        ideal_ = mpmath.sqrt(2 * mpmath.pi * integer_gaussians.FINE**2 / mpmath.mpf(4097))
         worst = max(abs(f / ideal_ - 1) for f in found)
     assert 1e-54 < worst < 5.44e-54
 
 
 @pytest.mark.parametrize("name", ["discrete", "rounded"])
 def test_a_damaged_table_is_refused(monkeypatch, name):
-    stream.table.cache_clear()
-    monkeypatch.setitem(stream._DIGESTS, name, "0" * 64)
+    integer_gaussians.table.cache_clear()
+    monkeypatch.setitem(integer_gaussians._DIGESTS, name, "0" * 64)
     with pytest.raises(DecorError, match="damaged; install decor again"):
-        stream.table(name)
+        integer_gaussians.table(name)
     monkeypatch.undo()
-    assert len(stream.table(name).cells) == len(stream.table(name).rest) == 4096
+    assert (
+        len(integer_gaussians.table(name).cells) == len(integer_gaussians.table(name).rest) == 4096
+    )
 
 
 def plain(words, levels, tie_bits):
@@ -152,7 +165,7 @@ def plain(words, levels, tie_bits):
     for first in range(0, len(words), len(levels)):
         value = 0
         for level, name in enumerate(levels):
-            table, word = stream.table(name), int(words[first + level])
+            table, word = integer_gaussians.table(name), int(words[first + level])
             cell = word >> 20
             threshold = (int(table.cells[cell]) >> 12) << 96 | table.rest[cell]
             bits = (word & (1 << 20) - 1) << 96 | tie_bits(first + level)
@@ -204,8 +217,8 @@ def test_a_tie_is_settled_by_further_bits_against_the_rest_of_the_threshold(law)
     )
     for level, name in enumerate(levels):
         mine = place % len(levels) == level
-        thresholds[mine] = stream.table(name).cells[cell[mine]] >> np.uint32(12)
-        rest[mine] = [stream.table(name).rest[c] for c in cell[mine]]
+        thresholds[mine] = integer_gaussians.table(name).cells[cell[mine]] >> np.uint32(12)
+        rest[mine] = [integer_gaussians.table(name).rest[c] for c in cell[mine]]
     ties = random.random(len(words)) < 0.25
     words[ties] = (words[ties] >> np.uint32(20) << np.uint32(20)) | thresholds[ties]
     asked = []
@@ -214,7 +227,7 @@ def test_a_tie_is_settled_by_further_bits_against_the_rest_of_the_threshold(law)
         asked.append(at)
         return min(max(rest[at] + (at // len(levels)) % 3 - 1, 0), 2**96 - 1)
 
-    found = stream.values(words, levels, tie_bits).tolist()
+    found = integer_gaussians.values(words, levels, tie_bits).tolist()
     assert sorted(asked) == np.flatnonzero(ties).tolist()
     expected = plain(words, levels, tie_bits)
     assert found == expected
@@ -230,9 +243,10 @@ def test_a_single_tie_is_noticed_wherever_it_is(law, level):
     words = np.random.default_rng(2).integers(0, 2**32, 50 * len(levels), np.uint32)
     at = 49 * len(levels) + level
     cell = int(words[at]) >> 20
-    words[at] = cell << 20 | int(stream.table(levels[level]).cells[cell]) >> 12
+    words[at] = cell << 20 | int(integer_gaussians.table(levels[level]).cells[cell]) >> 12
     low, high = (
-        stream.values(words, levels, lambda place, b=b: b).tolist() for b in (0, 2**96 - 1)
+        integer_gaussians.values(words, levels, lambda place, b=b: b).tolist()
+        for b in (0, 2**96 - 1)
     )
     assert low == plain(words, levels, lambda place: 0) and high == plain(
         words, levels, lambda place: 2**96 - 1
@@ -244,7 +258,7 @@ def test_a_single_tie_is_noticed_wherever_it_is(law, level):
 def test_a_tie_in_a_stream_takes_its_bits_from_blocks_that_no_word_uses(law, monkeypatch):
     """Tables changed so that words of this very stream tie, in its first part and its second."""
     draw, levels, _ = LAWS[law]
-    count = stream.PART + 50
+    count = integer_gaussians.PART + 50
     words = np.frombuffer(
         Cipher(AES256(KEY), CTR(bytes(16))).encryptor().update(bytes(4 * len(levels) * count)),
         "<u4",
@@ -252,14 +266,17 @@ def test_a_tie_in_a_stream_takes_its_bits_from_blocks_that_no_word_uses(law, mon
     changed = {}
     for level, name in ((0, levels[0]), (len(levels) - 1, levels[-1])):
         table = changed.setdefault(
-            name, stream.Table(stream.table(name).cells.copy(), list(stream.table(name).rest))
+            name,
+            integer_gaussians.Table(
+                integer_gaussians.table(name).cells.copy(), list(integer_gaussians.table(name).rest)
+            ),
         )
-        for k in [*range(20), *range(stream.PART, count)]:
+        for k in [*range(20), *range(integer_gaussians.PART, count)]:
             word = int(words[len(levels) * k + level])
             table.cells[word >> 20] = (word & (1 << 20) - 1) << 12 | (word * 5 & 4095)
             table.rest[word >> 20] = 1 << 95
     before = draw(KEY, count)
-    monkeypatch.setattr(stream, "table", changed.__getitem__)
+    monkeypatch.setattr(integer_gaussians, "table", changed.__getitem__)
     after = draw(KEY, count)
     assert after.tolist() == plain(words.tolist(), levels, aside(KEY))
     assert (before != after).any() and after.tolist() != plain(
@@ -276,7 +293,11 @@ def test_ties_of_a_long_stream_are_settled(law):
         Cipher(AES256(KEY), CTR(bytes(16))).encryptor().update(bytes(4 * each * count)), "<u4"
     )
     entries = np.stack(
-        [stream.table(name).cells[words[level::each] >> 20] for level, name in enumerate(levels)], 1
+        [
+            integer_gaussians.table(name).cells[words[level::each] >> 20]
+            for level, name in enumerate(levels)
+        ],
+        1,
     )
     tied = np.flatnonzero(((words.reshape(-1, each) & 0xFFFFF) == entries >> 12).any(1))
     assert 1 <= len(tied) < 50
@@ -288,13 +309,23 @@ def test_ties_of_a_long_stream_are_settled(law):
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize(
-    "count", [0, 1, 7, stream.PART - 1, stream.PART, stream.PART + 1, 3 * stream.PART + 5]
+    "count",
+    [
+        0,
+        1,
+        7,
+        integer_gaussians.PART - 1,
+        integer_gaussians.PART,
+        integer_gaussians.PART + 1,
+        3 * integer_gaussians.PART + 5,
+    ],
 )
 def test_a_shorter_stream_is_the_beginning_of_a_longer_one(law, count):
     draw, levels, _ = LAWS[law]
-    assert np.array_equal(draw(KEY, count), draw(KEY, 4 * stream.PART)[:count])
-    assert [len(part) for part in stream.parts(KEY, count, levels)] == [
-        min(stream.PART, count - first) for first in range(0, count, stream.PART)
+    assert np.array_equal(draw(KEY, count), draw(KEY, 4 * integer_gaussians.PART)[:count])
+    assert [len(part) for part in integer_gaussians.parts(KEY, count, levels)] == [
+        min(integer_gaussians.PART, count - first)
+        for first in range(0, count, integer_gaussians.PART)
     ]
 
 
@@ -307,8 +338,8 @@ def test_known_answers(law):
 
 @pytest.mark.parametrize("features", ["", "-avx512f,-avx2,-avx,-fma"])
 def test_a_processor_without_vector_units_draws_the_same(features, tmp_path):
-    program = "import hashlib; from decor.noise import stream\n"
-    program += "for draw in (stream.edge_noise, stream.own_noise): "
+    program = "import hashlib; from decor.noise import integer_gaussians\n"
+    program += "for draw in (integer_gaussians.edge_noise, integer_gaussians.own_noise): "
     program += (
         "print(hashlib.sha256(draw(bytes(range(32)), 100_000).astype('<i4').tobytes()).hexdigest())"
     )
@@ -334,7 +365,11 @@ def test_the_deviation_is_sigma_and_neither_two_thirds_nor_three_halves_of_it(ma
     variance, error = (z.astype(float) ** 2).mean(), math.sqrt(2 / len(z))
     for factor, right in ((1, True), (2 / 3, False), (3 / 2, False), (1.01, False)):
         assert (abs(variance / (factor * sigma) ** 2 - 1) < 5 * error) == right
-    largest = stream.EDGE_LARGEST if sigma == stream.EDGE_SIGMA else stream.OWN_LARGEST
+    largest = (
+        integer_gaussians.EDGE_LARGEST
+        if sigma == integer_gaussians.EDGE_SIGMA
+        else integer_gaussians.OWN_LARGEST
+    )
     assert abs(z.mean()) < 5 * sigma / math.sqrt(len(z)) and abs(z).max() <= largest
 
 
@@ -357,7 +392,7 @@ def test_low_bits_are_uniform_and_neighbours_independent(many):
     for modulus in (2, 3, 64, 1000, 4096):
         assert stats.chisquare(np.bincount(z % modulus, minlength=modulus)).pvalue > 1e-5
     z = z / sigma
-    for lag in (1, 2, 3, 64, 4096, stream.PART):
+    for lag in (1, 2, 3, 64, 4096, integer_gaussians.PART):
         for f in (lambda v: v, lambda v: v**2 - 1):
             a, b = f(z[:-lag]), f(z[lag:])
             assert abs((a * b).mean()) < 5 * a.std() * b.std() / math.sqrt(len(a))
@@ -365,13 +400,14 @@ def test_low_bits_are_uniform_and_neighbours_independent(many):
 
 def test_streams_of_different_keys_are_independent():
     a, b = (
-        stream.edge_noise(hashlib.sha256(bytes([k])).digest(), 1_000_000) / stream.EDGE_SIGMA
+        integer_gaussians.edge_noise(hashlib.sha256(bytes([k])).digest(), 1_000_000)
+        / integer_gaussians.EDGE_SIGMA
         for k in (1, 2)
     )
     assert abs((a * b).mean()) < 5e-3 and abs(((a**2 - 1) * (b**2 - 1)).mean()) < 1e-2
 
 
-@pytest.mark.parametrize("draw", [stream.edge_noise, stream.own_noise])
+@pytest.mark.parametrize("draw", [integer_gaussians.edge_noise, integer_gaussians.own_noise])
 @pytest.mark.parametrize("key", [b"", bytes(16), bytes(33)])
 def test_a_key_of_another_length_is_refused(draw, key):
     with pytest.raises(InputError, match="32 bytes"):

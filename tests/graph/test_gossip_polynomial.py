@@ -9,9 +9,9 @@ from scipy.optimize import minimize
 
 import decor
 from decor.errors import InputError
-from decor.graph import design
+from decor.graph import gossip_polynomial
+from decor.graph.eigenmodes import modes_of
 from decor.graph.gossip import Gossip
-from decor.graph.modes import modes_of
 
 NEEDED = [
     (decor.ring(16), 8),
@@ -56,17 +56,22 @@ def test_designed_rounds_leave_no_more_noise_than_plain_or_chebyshevs(topology, 
 @pytest.mark.parametrize("rounds", [2, 3])
 def test_no_polynomial_found_by_search_leaves_less(topology, rounds):
     modes = modes_of(topology)
-    noise = modes.edges + design._OWN_NOISE * modes.users
+    noise = modes.edges + gossip_polynomial._OWN_NOISE * modes.users
 
     def left(roots):
-        return min(design._residual(design._squares(roots, modes.eigenvalues), noise), 1e6)
+        return min(
+            gossip_polynomial._residual(
+                gossip_polynomial._squares(roots, modes.eigenvalues), noise
+            ),
+            1e6,
+        )
 
     starts = np.random.default_rng(0).uniform(-0.5, 0.95, (20, rounds))
     found = min(
         minimize(left, start, method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-9}).fun
         for start in starts
     )
-    assert left(np.array(design.design_roots(topology, rounds))) <= 1.01 * found
+    assert left(np.array(gossip_polynomial.design_roots(topology, rounds))) <= 1.01 * found
 
 
 LONG = [
@@ -82,10 +87,11 @@ def test_long_graphs_are_designed_for_too(topology, rounds, reached):
     """Here a whole step of the iteration overshoots; plain rounds leave five times as much."""
     modes = modes_of(topology)
     left = [Gossip(rounds, how).residual(topology, 1.0, 10**6) for how in ("designed", False)]
-    noise = modes.edges + design._OWN_NOISE * modes.users
-    roots = np.array(design.design_roots(topology, rounds))
+    noise = modes.edges + gossip_polynomial._OWN_NOISE * modes.users
+    roots = np.array(gossip_polynomial.design_roots(topology, rounds))
     assert (
-        design._residual(design._squares(roots, modes.eigenvalues), noise) <= reached
+        gossip_polynomial._residual(gossip_polynomial._squares(roots, modes.eigenvalues), noise)
+        <= reached
         and left[0] < left[1] / 4
     )
 

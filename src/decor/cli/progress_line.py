@@ -1,43 +1,16 @@
-"""What the terminal shows: JSON, the command line for reports, and a line of progress."""
+"""A line of progress on the terminal."""
 
 from __future__ import annotations
 
-import json
-import shlex
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-import decor
 from decor import progress
 from decor.distributed.world import World
-from decor.text import json_safe
-
-INTERRUPTED = 130
-"""The exit status of a command that Ctrl-C stopped: 128 plus the number of SIGINT."""
 
 _CLEAR_LINE = "\r\x1b[K"
-
-
-def command_line() -> str:
-    """The command as it was typed, without the options that say what to do with the folder."""
-    kept = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
-    return shlex.join(["decor", *kept])
-
-
-def guarantee_json(guarantee: decor.Guarantee) -> dict[str, Any]:
-    """What every command with a guarantee prints about it with `--json`."""
-    return {
-        "epsilon": guarantee.epsilon,
-        "delta": guarantee.delta,
-        "adversary": str(guarantee.adversary),
-    }
-
-
-def write_json(value: dict[str, Any]) -> None:
-    print(json.dumps(json_safe(value), allow_nan=False))
 
 
 def _progress_line(what: str, fraction: float | None, seconds: float) -> str:

@@ -20,7 +20,7 @@ from decor.errors import InputError
 from decor.learning.gradients.choose import choose_gradients
 from decor.learning.recipe import Recipe
 from decor.learning.task import Task
-from decor.net import transport
+from decor.net import addresses
 from decor.net.identity import Identity
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
@@ -39,20 +39,20 @@ from .terms import Terms
 class Peers:
     """Runs each user as a process of its own, as a deployed federation does.
 
-    Keys and noise are from the operating system, so no run can be repeated. Metrics are of the
-    last model only: a federation measures nothing on the way that its users would have to share.
+    Keys and noise are from the operating system, so no run can be repeated. Only the
+    final model is measured: metrics during training would make users share more than messages.
 
     Attributes:
         dtype: Of the models that are sent.
         timeout: Seconds of silence after which a step goes on without a neighbour.
-        quorum: Least share of its neighbours that a user goes on with, above 0 and at most 1.
+        quorum: Smallest share of its neighbours with which a user continues, above 0 and up to 1.
         folder: Where ledgers, logs and models are kept; None: nowhere after the run.
         private_metrics: Also keep the training loss, which is known here because all data is on
             one machine. The guarantee does not cover it: it must not be published.
 
     Guarantee:
-        The plan's epsilon at the delta of its budget. Noise is drawn on a grid, and what the tables
-        of the noise take of delta is accounted for.
+        The plan's epsilon at the delta of its budget. Noise is drawn on a grid, and the delta
+        used up by the noise tables is accounted for.
     """
 
     dtype: Dtype = "float32"
@@ -117,8 +117,7 @@ class Peers:
         task = check(task, plan, recipe, allow_disconnected=True)
         if plan.budget is None:
             raise InputError(
-                "peers promise privacy to people: make the plan for a budget, with "
-                "decor.calibrate()"
+                "peers need a plan with a privacy budget; make one with decor.calibrate()"
             )
         # central DP needs a server that sees only averages
         if plan.adversary.average_only:
@@ -172,7 +171,7 @@ class Peers:
             identities: The users' keys.
             delta: What is promised, the part of the noise tables included.
         """
-        ports = transport.free_ports(task.users)
+        ports = addresses.free_ports(task.users)
         members = tuple(
             Member(name=f"user-{i}", address=f"127.0.0.1:{port}", public=identity.public)
             for i, (identity, port) in enumerate(zip(identities, ports, strict=True))

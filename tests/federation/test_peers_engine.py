@@ -74,7 +74,7 @@ def test_the_engine_refuses_what_peers_cannot_do():
     by_hand = decor.NoisePlan(
         decor.ring(3), decor.Exposure(1.0, 5), decor.Adversary.eavesdropper(), 1.0, 1.0
     )
-    with pytest.raises(decor.InputError, match="make the plan for a budget"):
+    with pytest.raises(decor.InputError, match="a plan with a privacy budget"):
         decor.train(task, by_hand, learning_rate=1.0, engine=decor.Peers())
     central = decor.baselines.central(
         decor.ring(3), decor.Exposure(1.0, 5), decor.Budget(5.0, 1e-5)

@@ -15,8 +15,8 @@ import numpy as np
 from decor.array_types import Floats
 from decor.errors import InputError
 
+from .eigenmodes import modes_of, second_eigenvalue
 from .laplacian import DENSE_LIMIT
-from .modes import modes_of, second_eigenvalue
 from .topology import Topology
 
 _OWN_NOISE = 0.01

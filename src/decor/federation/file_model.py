@@ -1,0 +1,125 @@
+"""The section [model] of a federation's file."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from decor.errors import InputError
+
+from .file_rules import Rule, abbreviate, check_fields, choice, file_field, text, whole
+
+_HASH = text("64 hexadecimal digits in lower case", re.compile(r"[0-9a-f]{64}"))
+_CODE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+
+
+def _sizes(value: Any) -> tuple[int, ...] | None:
+    if not isinstance(value, list | tuple) or not value:
+        return None
+    return tuple(value) if all(map(whole(1).accept, value)) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """[model]: a built-in `kind` with its sizes, or public `code`: a function -> (module, loss).
+
+    Logistic, multinomial and linear models start at fixed weights. The first weights of an MLP, and
+    what code draws from torch, follow from the seed. `code_sha256` is the hash of the code's source
+    (`model_code.hash_source`); a node does not run other code. `start_sha256` is the hash of the
+    model that training begins with instead of those weights (`start_model.StartModel`).
+    """
+
+    kind: str | None = file_field(
+        choice("logistic", "multinomial", "mlp", "linear"),
+        None,
+        help="built-in model: logistic, multinomial, mlp or linear",
+        metavar="NAME",
+    )
+    code: str | None = file_field(
+        text('"package.module:function"', _CODE),
+        None,
+        help="instead of --model, a public function that returns (module, loss)",
+        metavar="MODULE:FUNCTION",
+    )
+    code_sha256: str | None = file_field(_HASH, None)
+    start_sha256: str | None = file_field(_HASH, None)
+    features: int | None = file_field(
+        whole(1),
+        None,
+        help="number of input features; required without --code and --task",
+        metavar="N",
+    )
+    classes: int | None = file_field(
+        whole(2),
+        None,
+        help="with --model multinomial or mlp, number of classes",
+        metavar="N",
+    )
+    hidden: tuple[int, ...] | None = file_field(
+        Rule("a list of layers' sizes, such as [128]", _sizes),
+        None,
+        help="with --model mlp, sizes of the hidden layers, such as 128 or 128,64",
+        metavar="N,...",
+    )
+    activation: str | None = file_field(
+        choice("relu", "tanh"),
+        None,
+        help="with --model mlp, its activation: relu or tanh (default: relu)",
+        metavar="NAME",
+    )
+    # the integers of TOML have 64 bits, with a sign
+    seed: int | None = file_field(
+        whole(0, 2**63 - 1),
+        None,
+        help="with --model mlp or --code, seed for the initial weights (default: 0)",
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self, "model")
+        # exactly one of the two
+        if (self.kind is None) == (self.code is None):
+            raise InputError(
+                'give either model.kind, such as "logistic", or model.code, such as '
+                '"package.module:function"'
+            )
+        if self.code is None and self.code_sha256 is not None:
+            raise InputError("model.code_sha256 applies only with model.code; drop it")
+        what = self.kind or "code"
+        usual = _DEFAULTS[what]
+        for name in ("features", "classes", "hidden", "activation", "seed"):
+            given = getattr(self, name)
+            if name not in usual and given is not None:
+                raise InputError(
+                    f"model.{name} {abbreviate(given)} does not apply to model {what!r}; drop it"
+                )
+            # 0 stands for a field that this kind does not take
+            if given is None and usual.get(name, 0) is None:
+                needed = self.__dataclass_fields__[name].metadata["rule"].description
+                raise InputError(f"model.{name} is missing: model {what!r} needs {needed}")
+            if given is None:
+                object.__setattr__(self, name, usual.get(name))
+        if self.kind == "logistic" and self.classes != 2:
+            raise InputError(
+                f'model.classes must be 2 for "logistic", not {self.classes}; take '
+                '"multinomial" for more'
+            )
+
+    @property
+    def sizes(self) -> tuple[int, ...] | None:
+        """Units of each layer, from features to outputs; None for a model given as code."""
+        if self.features is None:
+            return None
+        # a logistic model has one output for its two classes
+        outputs = self.classes if self.kind in ("multinomial", "mlp") else 1
+        return (self.features, *(self.hidden or ()), outputs or 1)
+
+
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "logistic": {"features": None, "classes": 2},
+    "multinomial": {"features": None, "classes": None},
+    "mlp": {"features": None, "classes": None, "hidden": None, "activation": "relu", "seed": 0},
+    "linear": {"features": None},
+    "code": {"seed": 0},
+}
+"""The fields that each kind of model takes, and their defaults (None: the field is required)."""

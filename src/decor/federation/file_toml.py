@@ -1,0 +1,90 @@
+"""A federation's file as TOML: its sections from tables, and its text."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields
+from typing import Any, TypeVar
+
+from decor.errors import InputError
+
+from .file_member import NAME, Member
+from .file_rules import abbreviate, locate_errors, net_module
+
+Section = TypeVar("Section")
+
+
+def parse_section(kind: type[Section], table: Any, name: str) -> Section:
+    """A section from its table; an error names the field that is unknown or missing."""
+    if table is None:
+        raise InputError(
+            f"the section [{name}] is missing; see the example of decor federation new --help"
+        )
+    if not isinstance(table, Mapping):
+        raise InputError(f"{name} must be a section [{name}], not {abbreviate(table)}")
+    members: tuple[Field[Any], ...] = fields(kind)  # type: ignore[arg-type]
+    known = {each.name: each for each in members}
+    refuse_unknown(table, known, f"{name}.")
+    for each in known.values():
+        # here, because the constructor's TypeError would not say what to give
+        if each.default is MISSING and each.name not in table:
+            needed = each.metadata["rule"].description
+            raise InputError(f"{name}.{each.name} is missing; give {needed}")
+    return kind(**table)
+
+
+def parse_member(table: Any, number: int) -> Member:
+    """A user from one table [[users]]."""
+    if not isinstance(table, Mapping):
+        raise InputError(f"users must be tables [[users]], not {abbreviate(table)}")
+    name = table.get("name")
+    # an invalid name is not repeated: it may be anything
+    user = f"user {number}" + (f" ({name})" if NAME.accept(name) else "")
+    refuse_unknown(table, ("name", "address", "key", "records"), f"users ({user}): ")
+    for needed in ("name", "address", "key"):
+        if needed not in table:
+            raise InputError(
+                f"users.{needed} of {user} is missing; every user has a name, an "
+                'address (or "") and a key'
+            )
+    with locate_errors(f"users.key of {user}: "):
+        public = net_module("identity").public_of(table["key"])
+    with locate_errors(after=f" ({user})"):
+        return Member(table["name"], table["address"], public, table.get("records"))
+
+
+def refuse_unknown(table: Mapping[str, Any], known: Any, prefix: str = "") -> None:
+    """Raises for a field that is not among `known`, with the field that may have been meant."""
+    for name in table:
+        if name not in known:
+            # 0.7: a typo or two
+            near = difflib.get_close_matches(name, list(known), 1, 0.7)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise InputError(f"{prefix}{name} is not a field of a federation's file; {hint}")
+
+
+def toml_text(tables: Mapping[str, Any]) -> str:
+    """TOML of plain values: strings first, then a section per mapping, and tables per list."""
+    lines = [f"{name} = {_toml(value)}" for name, value in tables.items() if isinstance(value, str)]
+    for name, value in tables.items():
+        if isinstance(value, str):
+            continue
+        is_section = isinstance(value, Mapping)
+        for table in [value] if is_section else value:
+            lines += ["", f"[{name}]" if is_section else f"[[{name}]]"]
+            lines += [f"{key} = {_toml(each)}" for key, each in table.items() if each is not None]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, float):
+        assert math.isfinite(value)
+        # the shortest decimals that are read back as the same number
+        return repr(value)
+    # strings, integers and booleans of JSON are those of TOML
+    return json.dumps(value)

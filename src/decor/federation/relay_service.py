@@ -1,0 +1,120 @@
+"""A relay as its operator sees it: files of federations, signals, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import resource
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from decor.errors import DecorError, InputError
+from decor.net.accepting import Log
+from decor.net.addresses import listen
+from decor.net.metrics import relay_text
+from decor.net.relay import Admission, Relay
+from decor.net.status import serve_metrics
+from decor.version import __version__
+
+from .exit_codes import INTERRUPTED
+from .federation import Federation
+from .operator import asyncio_messages_to, hangups_to
+
+
+@dataclass(frozen=True)
+class RelayService:
+    """Runs a relay until SIGINT or SIGTERM; on SIGHUP it reads its files and opens its log anew.
+
+    Attributes:
+        files: Federation files, or folders of them.
+        listen: Addresses to accept connections at.
+        bytes_per_second: That each user may send.
+        log: Receives events.
+        metrics: Address of health checks and metrics over HTTP; None: none.
+        reopen_log: Called at SIGHUP, before the files are read; None: nothing to reopen.
+    """
+
+    files: Sequence[Path]
+    listen: Sequence[str]
+    bytes_per_second: float
+    log: Log
+    metrics: str | None = None
+    reopen_log: Callable[[], None] | None = None
+
+    async def run(self) -> int:
+        """Returns the exit code."""
+        if not self.bytes_per_second > 0:
+            raise InputError(f"--bandwidth must be positive, not {self.bytes_per_second / 1e6:g}")
+        relay = Relay(read_admissions(self.files), self.log, self.bytes_per_second)
+        _raise_descriptor_limit()
+        sockets = [each for address in self.listen for each in listen(address)]
+        loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stopped.set)
+        async with AsyncExitStack() as stack:
+            stack.enter_context(asyncio_messages_to(self.log))
+            if self.metrics is not None:
+                await stack.enter_async_context(self._serve_metrics(self.metrics, relay))
+            relay.open(sockets)
+            stack.enter_context(hangups_to(partial(self._reload, relay)))
+            await stopped.wait()
+            await relay.close()
+        self.log("stopped", why="by its operator")
+        return INTERRUPTED
+
+    def _serve_metrics(self, address: str, relay: Relay) -> AbstractAsyncContextManager[None]:
+        build = {"version": __version__, "python": platform.python_version()}
+
+        def describe() -> dict[str, Any]:
+            return {**relay.status(), "build": build}
+
+        # it waits for nobody: a relay that answers is ready
+        return serve_metrics(address, describe, lambda: None, self.log, relay_text)
+
+    def _reload(self, relay: Relay) -> None:
+        if self.reopen_log is not None:
+            self.reopen_log()
+        try:
+            relay.admissions = read_admissions(self.files)
+        except DecorError as problem:
+            # users of the other files must not suffer from a typing error
+            self.log("files not read again", why=str(problem))
+        else:
+            names = ", ".join(sorted(each.name for each in relay.admissions.values()))
+            self.log("admits", federations=names, at=", ".join(self.listen))
+
+
+def read_admissions(files: Sequence[Path]) -> dict[bytes, Admission]:
+    """Who may meet at a relay, by the digests of federations.
+
+    Args:
+        files: Federation files, or folders of them; no code that a file names is run.
+    """
+    found = {}
+    for file in files:
+        paths = sorted(file.glob("*.toml")) if file.is_dir() else [file]
+        if not paths:
+            raise InputError(f"the folder {str(file)!r} holds no federation file (*.toml)")
+        for path in paths:
+            federation = Federation.read(path, run_code=False)
+            found[federation.digest] = _admission(federation)
+    return found
+
+
+def _admission(federation: Federation) -> Admission:
+    keys = [member.public for member in federation.members]
+    edges = [(keys[i], keys[j]) for i, j in federation.topology.edges.tolist()]
+    pairs = frozenset([*edges, *((b, a) for a, b in edges)])
+    return Admission(federation.name, {m.public: m.name for m in federation.members}, pairs)
+
+
+def _raise_descriptor_limit() -> None:
+    """Each user holds a descriptor for each of its neighbours."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

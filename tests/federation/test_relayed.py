@@ -1,0 +1,279 @@
+"""Federations whose users meet at a relay: real processes, real TLS, and a relay that fails."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager, suppress
+
+import numpy as np
+import pytest
+from tampering import Tampering
+from trial_federation import PATIENCE, ForkServer, Trial, until
+
+from decor.net.addresses import free_ports
+from decor.results.run import Run
+
+SEED = 7
+WHOLE = {
+    "users": 3,
+    "topology": "complete",
+    "rounds": 2,
+    "quorum": 1.0,
+    "timeout": 30.0,
+    "momentum": 0.5,
+    "dtype": "float64",
+    "proxied": False,
+}
+"""A run whose models do not depend on when and how often its users connect."""
+
+
+@pytest.fixture(scope="module")
+def fork_server():
+    with ForkServer() as server:
+        yield server
+
+
+class RelayProcess:
+    """`decor relay`, to be killed and started again at the same port."""
+
+    def __init__(self, fork_server, folder, file, port):
+        self.fork_server, self.folder = fork_server, folder
+        self.arguments = ["relay", str(file), "--listen", f"127.0.0.1:{port}"]
+        self.arguments += ["--log", str(folder / "relay.log")]
+        self.pid = None
+
+    def start(self):
+        known = self.log().count("event=admits")
+        out = self.folder / "relay.out"
+        self.pid = self.fork_server.start({}, self.arguments, out, out)
+        until(lambda: self.log().count("event=admits") > known, "the relay's start")
+
+    def stop(self, number=signal.SIGKILL):
+        os.kill(self.pid, number)
+        until(lambda: self.fork_server.code(self.pid) is not None, "the relay's end")
+        return self.fork_server.code(self.pid)
+
+    def log(self):
+        file = self.folder / "relay.log"
+        return file.read_text() if file.exists() else ""
+
+
+@contextmanager
+def relayed(folder, fork_server, port=None, through=None, **options):
+    """A trial whose users have nothing but a relay, which runs; with `through` in front of it."""
+    port = port or free_ports(1)[0]
+    address = f"relay://127.0.0.1:{through or port}"
+    with Trial(folder, fork_server, addresses=lambda name: address, **options) as trial:
+        relay = RelayProcess(fork_server, folder, trial.file, port)
+        relay.start()
+        try:
+            yield trial, relay
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(relay.pid, signal.SIGKILL)
+
+
+def final_models(trial):
+    """Each user's model at the end of a run that went as planned, without noise left."""
+    for name in trial.names:
+        code = trial.ended(name)
+        assert code == 0, (code, trial.log(name)[-1500:], trial.errors(name)[-1500:])
+    runs = [Run.load(trial.path(name, "run")) for name in trial.names]
+    return [
+        np.concatenate([value.numpy().ravel() for value in run.models.values()]) for run in runs
+    ]
+
+
+def direct(folder, fork_server, steps):
+    """The models of the same run without a relay."""
+    folder.mkdir()
+    with Trial(folder, fork_server, steps=steps, **WHOLE) as trial:
+        trial.start(seed=SEED)
+        return final_models(trial)
+
+
+def check_same(found, expected):
+    for own, whole in zip(found, expected, strict=True):
+        np.testing.assert_allclose(own, whole, rtol=1e-9, atol=1e-9)
+
+
+def test_users_that_meet_at_a_relay_train_the_same_models(tmp_path, fork_server):
+    with relayed(tmp_path, fork_server, steps=6, **WHOLE) as (trial, relay):
+        trial.start("bonn", "ulm", seed=SEED)
+        trial.logged("bonn", "neighbour=ulm epoch")
+        trial.logged("bonn", 'neighbour=kiel why="is not at relay://')
+        ways = {each["name"]: each["way"] for each in trial.status("bonn")["neighbours"]}
+        assert ways == {"ulm": "relay", "kiel": None}
+        trial.start("kiel", seed=SEED)
+        found = final_models(trial)
+        assert relay.log().count("event=joined") == 3
+        assert relay.stop(signal.SIGTERM) == 130
+    check_same(found, direct(tmp_path / "direct", fork_server, 6))
+
+
+def test_a_relay_that_is_killed_and_started_again_costs_time_only(tmp_path, fork_server):
+    with relayed(tmp_path, fork_server, steps=40, **WHOLE) as (trial, relay):
+        trial.start(seed=SEED, slow=0.02)
+        for step in (3, 10):
+            trial.reached("bonn", step)
+            relay.stop()
+            trial.logged("bonn", "event=lost")
+            assert trial.status("bonn")["step"] < 40
+            relay.start()
+        found = final_models(trial)
+    check_same(found, direct(tmp_path / "direct", fork_server, 40))
+
+
+def test_a_relay_that_tampers_with_bytes_causes_nothing_but_delay(tmp_path, fork_server):
+    (port,) = free_ports(1)
+    with (
+        Tampering(port) as tampering,
+        relayed(
+            tmp_path, fork_server, port, tampering.port, steps=60, **WHOLE | {"timeout": 3.0}
+        ) as (trial, _),
+    ):
+        # bytes that are lost before a connection is open are noticed by a timeout only
+        shorter = {"transport.HANDSHAKE_SECONDS": 3.0, "relay_protocol.WAIT_SECONDS": 1.0}
+        trial.start(seed=SEED, slow=0.02, seconds=shorter)
+        for how in ("delay", "corrupt", "drop", "replay", "reorder"):
+            trial.moving("bonn")
+            known, tampering.how = tampering.pieces, how
+            until(lambda known=known: tampering.pieces > known + 5, how)
+            time.sleep(0.5)
+            tampering.how = None
+        assert trial.alive("bonn"), "all of it happened during the run"
+        found = final_models(trial)
+        logs = "".join(map(trial.log, trial.names)) + "".join(map(trial.errors, trial.names))
+        assert "Traceback" not in logs and "noise does not cancel" not in logs
+    check_same(found, direct(tmp_path / "direct", fork_server, 60))
+
+
+def test_a_direct_address_is_preferred_and_the_relay_used_where_it_fails(tmp_path, fork_server):
+    """bonn and ulm have both; at ulm's direct address nobody answers. kiel has the relay alone."""
+    relay_port, of_bonn, of_ulm, elsewhere = free_ports(4)
+    met = f"relay://127.0.0.1:{relay_port}"
+    addresses = {"bonn": f"127.0.0.1:{of_bonn} {met}", "ulm": f"127.0.0.1:{of_ulm} {met}"}
+
+    with Trial(
+        tmp_path, fork_server, addresses=lambda name: addresses.get(name, met), steps=6, **WHOLE
+    ) as trial:
+        relay = RelayProcess(fork_server, tmp_path, trial.file, relay_port)
+        relay.start()
+        trial.start("bonn", seed=SEED)
+        # it has opened its port by then; before, the relay would be used
+        trial.logged("bonn", 'neighbour=kiel why="is not at relay://')
+        trial.start("kiel", seed=SEED)
+        trial.start("ulm", seed=SEED, more=["--listen", f"127.0.0.1:{elsewhere}"])
+        found = final_models(trial)
+        log = relay.log()
+        relay.stop()
+    assert "bonn" not in log, "it is reached directly"
+    assert 'users="kiel and ulm"' in log
+    check_same(found, direct(tmp_path / "direct", fork_server, 6))
+
+
+def test_a_final_model_is_fetched_through_a_relay(tmp_path, fork_server):
+    with relayed(tmp_path, fork_server, steps=4, **WHOLE | {"timeout": 2.0}) as (trial, _):
+        trial.start(more=["--serve"])
+        trial.logged("bonn", "event=finished")
+        for name in ("ulm", "kiel"):
+            trial.logged(name, "event=finished")
+        trial.kill("kiel")
+        shutil.rmtree(trial.path("kiel", "run"))
+        key, output = trial.path("kiel", "key"), trial.path("kiel", "run")
+        code, said = trial.decor(
+            "fetch", trial.file, "--identity", key, "--output", output, "--patience", PATIENCE
+        )
+        assert code == 0, said
+        assert Run.load(output).manifest["engine"]["fetched_from"] in ("bonn", "ulm")
+
+
+# members that cannot reach each other
+
+LINKS = (("bonn", "10.9.1"), ("ulm", "10.9.2"))
+RELAY = "10.9.0.1"
+
+
+def run_ip(*words):
+    return subprocess.run(["ip", *words], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture
+def namespaces():
+    """Three hosts: bonn and ulm, each with a cable to the relay, which forwards no packets."""
+    names = {each: f"decor-{os.getpid()}-{each}" for each in ("bonn", "ulm", "relay")}
+    with ExitStack() as stack:
+        try:
+            for name in names.values():
+                run_ip("netns", "add", name)
+                stack.callback(subprocess.run, ["ip", "netns", "delete", name])
+                run_ip("-n", name, "link", "set", "lo", "up")
+            run_ip("-n", names["relay"], "address", "add", RELAY, "dev", "lo")
+            for user, net in LINKS:
+                ends = (names[user], "cable", f"{net}.2/24"), (names["relay"], user, f"{net}.1/24")
+                run_ip(
+                    "link",
+                    "add",
+                    "cable",
+                    "netns",
+                    names[user],
+                    "type",
+                    "veth",
+                    "peer",
+                    "name",
+                    user,
+                    "netns",
+                    names["relay"],
+                )
+                for name, device, address in ends:
+                    run_ip("-n", name, "address", "add", address, "dev", device)
+                    run_ip("-n", name, "link", "set", device, "up")
+                run_ip("-n", names[user], "route", "add", RELAY, "via", f"{net}.1")
+        except (OSError, subprocess.CalledProcessError) as problem:
+            pytest.skip(f"network namespaces cannot be made here: {problem}")
+        yield names
+
+
+def within(name):
+    return ["ip", "netns", "exec", name]
+
+
+def test_members_that_cannot_reach_each_other_train_through_a_relay_that_is_cut_off_for_a_while(
+    tmp_path, fork_server, namespaces
+):
+    place = dict(LINKS)
+    options = {"users": 2, "topology": "complete", "steps": 300, "quorum": 1.0, "timeout": 2.0}
+    with (
+        Trial(
+            tmp_path,
+            fork_server,
+            addresses=lambda name: f"relay://{RELAY}:7500",
+            proxied=False,
+            **options,
+        ) as trial,
+        ExitStack() as stack,
+    ):
+        bonn, ulm = namespaces["bonn"], namespaces["ulm"]
+        probe = ["ping", "-c", "1", "-W", "1", f"{place['ulm']}.2"]
+        with suppress(FileNotFoundError):  # without ping the routes say it
+            assert subprocess.run([*within(bonn), *probe], capture_output=True).returncode != 0
+        assert place["ulm"] not in run_ip("-n", bonn, "route")
+        command = [sys.executable, "-m", "decor", "relay", str(trial.file), "--listen", ":7500"]
+        relay = stack.enter_context(
+            subprocess.Popen([*within(namespaces["relay"]), *command], stderr=subprocess.PIPE)
+        )
+        stack.callback(relay.kill)
+        trial.start("bonn", real=True, before=within(bonn))
+        trial.start("ulm", real=True, before=within(ulm))
+        trial.reached("bonn", 5)
+        run_ip("-n", namespaces["relay"], "link", "set", "bonn", "down")
+        trial.logged("ulm", "event=lost")
+        stopped = trial.status("ulm")["step"]
+        assert stopped < 300
+        run_ip("-n", namespaces["relay"], "link", "set", "bonn", "up")
+        trial.reached("ulm", stopped + 5)
+        trial.finished()
+        assert relay.poll() is None

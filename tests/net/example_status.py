@@ -1,0 +1,35 @@
+"""A node's status, as `Node.status` gives it, with a name that has to be escaped."""
+
+STATUS = {
+    "federation": 'heart "one"',
+    "user": "bonn",
+    "step": 5,
+    "steps": 9,
+    "messages": 6,
+    "missed": 1,
+    "late": 2,
+    "noise_left": 1.25,
+    "epsilon": 2.9999999999999996,
+    "epsilon_if_fixed": 2.25,
+    "epsilon_planned": 2.9999999999999996,
+    "delta": 1e-05,
+    "ledger_epsilon": 4.5,
+    "ledger_limit": 10.0,
+    "done": False,
+    "step_seconds": {"count": 4, "sum": 1.5},
+    "round_seconds": {"count": 8, "sum": 0.75},
+    "last_progress": 1794985838.008448,
+    "paused": None,
+    "neighbours": [
+        {
+            "name": 'ulm\\"\n',
+            "here": True,
+            "reconnections": 3,
+            "sent_bytes": 1 << 60,
+            "received_bytes": 7,
+        },
+        {"name": "kiel", "here": False, "reconnections": 0, "sent_bytes": 0, "received_bytes": 0},
+    ],
+    "refusals": {"stranger": 4, "protocol_error": 1},
+    "build": {"version": "0.1.0", "python": "3.11.7", "torch": "2.13.0+cpu"},
+}

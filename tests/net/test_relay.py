@@ -1,0 +1,303 @@
+"""The relay: whom it joins, whom it refuses, and how little it holds."""
+
+import asyncio
+import os
+import socket
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from decor.errors import RemoteProtocolError
+from decor.net import relay as relay_module
+from decor.net.addresses import Address, free_ports, listen
+from decor.net.identity import Identity
+from decor.net.reach import Reach
+from decor.net.relay import Admission, Relay
+from decor.net.relay_protocol import CALL_BYTES, GREETING, NONCE_BYTES, Call
+from decor.net.relay_side import BUFFER_BYTES
+
+FEDERATION = bytes(range(32))
+A, B, C, STRANGER = (Identity.new() for _ in range(4))
+PAIRS = frozenset({(A.public, B.public), (B.public, A.public)})
+ADMISSION = Admission("heart", {A.public: "bonn", B.public: "ulm", C.public: "kiel"}, PAIRS)
+
+
+class Running:
+    def __init__(self, relay, address, logged):
+        self.relay, self.address, self.logged = relay, address, logged
+
+    async def meet(self, own, other, federation=FEDERATION):
+        reach = Reach(federation)
+        return await reach.meet(self.address, own.key, other.public, None, lambda: None)
+
+    def start(self, own, other, **more):
+        return asyncio.create_task(self.meet(own, other, **more))
+
+    async def pair(self):
+        ends = await asyncio.gather(self.meet(A, B), self.meet(B, A))
+        return ends
+
+    async def waits(self, count):
+        async with asyncio.timeout(60):
+            while self.relay.waiting != count:
+                await asyncio.sleep(0.01)
+
+
+def refused(running):
+    return {kind: count for kind, count in running.relay.refusals.items() if count}
+
+
+async def check_ended(end):
+    """Nothing more comes: an orderly end, or a reset."""
+    with suppress(ConnectionError):
+        assert await asyncio.get_running_loop().sock_recv(end, 1) == b""
+
+
+@asynccontextmanager
+async def run_relay(bytes_per_second=1e9):
+    (port,) = free_ports(1)
+    logged = []
+    relay = Relay(
+        {FEDERATION: ADMISSION},
+        lambda event, **facts: logged.append((event, facts)),
+        bytes_per_second,
+    )
+    relay.open(listen(f"127.0.0.1:{port}"))
+    try:
+        yield Running(relay, Address("127.0.0.1", port, is_relay=True), logged)
+    finally:
+        await relay.close()
+
+
+def test_two_neighbours_are_joined_and_bytes_pass_both_ways_unchanged():
+    async def work():
+        loop = asyncio.get_running_loop()
+        async with run_relay() as running:
+            one = running.start(A, B)
+            await running.waits(1)
+            two = await running.meet(B, A)
+            one = await one
+            with one, two:
+                for sender, receiver in ((one, two), (two, one)):
+                    sent = os.urandom(300_000)
+                    sending = asyncio.create_task(loop.sock_sendall(sender, sent))
+                    got = b""
+                    while len(got) < len(sent):
+                        got += await loop.sock_recv(receiver, 1 << 16)
+                    await sending
+                    assert got == sent
+                assert running.relay.passed_bytes == 600_000 and running.relay.joined == 1
+                one.close()
+                assert await loop.sock_recv(two, 1) == b"", "an end is passed on"
+            assert ("joined", {"federation": "heart", "users": "bonn and ulm"}) in running.logged
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "federation", "kind", "why"),
+    [
+        (STRANGER, B, FEDERATION, "unknown_key", "the key is of no user of the federation"),
+        (A, C, FEDERATION, "not_neighbours", "the two users are not neighbours"),
+        (A, B, bytes(32), "unknown_federation", "does not know the federation file"),
+    ],
+)
+def test_only_neighbours_of_known_federations_are_admitted(own, other, federation, kind, why):
+    async def work():
+        async with run_relay() as running:
+            with pytest.raises(RemoteProtocolError, match=why):
+                await running.meet(own, other, federation=federation)
+            assert refused(running) == {kind: 1} and running.relay.waiting == 0
+            assert any(why in facts.get("why", "") for _, facts in running.logged)
+
+    asyncio.run(work())
+
+
+def test_nobody_waits_in_the_place_of_another_user():
+    """A stranger that knows all public keys, and replays what it has seen."""
+
+    async def work():
+        loop = asyncio.get_running_loop()
+        async with run_relay() as running:
+            waiting = running.start(A, B)
+            await running.waits(1)
+            old = Call.make(A.key, FEDERATION, B.public, bytes(NONCE_BYTES)).to_bytes()
+            forged = Call.make(STRANGER.key, FEDERATION, A.public, bytes(NONCE_BYTES)).to_bytes()
+            # B's key, with the stranger's signature
+            forged = FEDERATION + B.public + A.public + forged[96:]
+            for call in [old, forged] * relay_module.CALLS:
+                with socket.socket() as made:
+                    made.setblocking(False)
+                    await loop.sock_connect(made, (running.address.host, running.address.port))
+                    await loop.sock_sendall(made, call)
+                    said = b""
+                    while part := await loop.sock_recv(made, 1000):
+                        said += part
+                    assert said[len(GREETING) + NONCE_BYTES :].startswith(b"!"), said
+            assert running.relay.waiting == 1
+            assert refused(running) == {"wrong_signature": 2 * relay_module.CALLS}
+            # and B's own calls are not used up
+            two = await running.meet(B, A)
+            (await waiting).close()
+            two.close()
+
+    asyncio.run(work())
+
+
+def test_the_newer_connection_of_a_user_wins_waiting_or_joined():
+    async def work():
+        async with run_relay() as running:
+            first = running.start(A, B)
+            await running.waits(1)
+            second = running.start(A, B)
+            with pytest.raises(RemoteProtocolError, match="called again"):
+                await first
+            two = await running.meet(B, A)
+            with await second as joined, two:
+                again = running.start(A, B)
+                # both old ends are told, so that the neighbour calls again
+                for end in (joined, two):
+                    await check_ended(end)
+            with await running.meet(B, A), await again:
+                assert running.relay.joined == 1
+
+    asyncio.run(work())
+
+
+def test_a_user_that_calls_again_and_again_is_refused_for_a_while():
+    async def work():
+        async with run_relay() as running:
+            calls = []
+            for _ in range(relay_module.CALLS):
+                calls.append(running.start(A, B))
+                await asyncio.sleep(0.01)
+            with pytest.raises(RemoteProtocolError, match="too many calls"):
+                await running.meet(A, B)
+            assert refused(running) == {"rate_limited": 1}
+            # its neighbours are not affected
+            with await running.meet(B, A), await calls[-1]:
+                pass
+            await asyncio.gather(*calls, return_exceptions=True)
+
+    asyncio.run(work())
+
+
+def test_silent_and_babbling_strangers_do_not_keep_users_out(monkeypatch):
+    """A thousand that say nothing, and two hundred that say something wrong, while two meet."""
+    monkeypatch.setattr(relay_module, "UNIDENTIFIED", 64)
+
+    async def work():
+        loop = asyncio.get_running_loop()
+        async with run_relay() as running:
+            place = running.address.host, running.address.port
+            strangers = []
+            try:
+                for k in range(1200):
+                    made = socket.socket()
+                    made.setblocking(False)
+                    strangers.append(made)
+                    await loop.sock_connect(made, place)
+                    if k % 6 == 0:
+                        await loop.sock_sendall(made, os.urandom(CALL_BYTES + k))
+                    if k == 600:
+                        one, two = await running.pair()
+                await loop.sock_sendall(one, b"still here")
+                assert await loop.sock_recv(two, 100) == b"still here"
+                one.close()
+                two.close()
+                for end in await running.pair():
+                    end.close()
+            finally:
+                for made in strangers:
+                    made.close()
+            counts = running.relay.refusals
+            assert counts["too_many_bytes"] > 0 and counts["too_many"] > 0
+            # throttled: few lines, whatever strangers do
+            assert len(running.logged) < 20, len(running.logged)
+
+    asyncio.run(work())
+
+
+def test_a_slow_reader_holds_up_its_sender_and_not_the_relays_memory():
+    async def work():
+        loop = asyncio.get_running_loop()
+        async with run_relay() as running:
+            one, two = await running.pair()
+            with one, two:
+                for end in (one, two):
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+                total = 64 << 20
+                sending = asyncio.create_task(loop.sock_sendall(one, bytes(total)))
+                await asyncio.sleep(0.5)
+                assert not sending.done(), "the sender waits"
+                held = sum(
+                    side.transport.get_write_buffer_size() for side in running.relay._sides.values()
+                )
+                # what was read at once when the limit was passed comes on top
+                assert held <= 4 * BUFFER_BYTES, held
+                got = 0
+                while got < total:
+                    got += len(await loop.sock_recv(two, 1 << 20))
+                await sending
+
+    asyncio.run(work())
+
+
+def test_a_user_sends_no_faster_than_it_may():
+    """Measured by the relay's own clock: it never passes on more than a second's worth ahead."""
+    rate = 1 << 20
+
+    async def work():
+        loop = asyncio.get_running_loop()
+        async with run_relay(rate) as running:
+            one, two = await running.pair()
+            with one, two:
+                began = loop.time()
+                sending = asyncio.create_task(loop.sock_sendall(one, bytes(5 * rate // 2)))
+                got = 0
+                while got < 5 * rate // 2:
+                    got += len(await loop.sock_recv(two, 1 << 16))
+                    # a piece that was read at once may go beyond
+                    assert got <= rate * (1 + loop.time() - began) + (1 << 18)
+                await sending
+
+    asyncio.run(work())
+
+
+def test_a_federation_that_is_not_admitted_any_more_is_left_and_others_stay():
+    async def work():
+        loop = asyncio.get_running_loop()
+        async with run_relay() as running:
+            one, two = await running.pair()
+            running.relay.admissions = {FEDERATION: ADMISSION}
+            await loop.sock_sendall(one, b"x")
+            assert await loop.sock_recv(two, 1) == b"x"
+            running.relay.admissions = {}
+            with one, two:
+                await check_ended(one)
+            with pytest.raises(RemoteProtocolError, match="does not know the federation"):
+                await running.meet(A, B)
+
+    asyncio.run(work())
+
+
+def test_users_that_wait_hear_from_the_relay_and_leave_nothing_behind(monkeypatch):
+    monkeypatch.setattr(relay_module, "WAIT_SECONDS", 0.05)
+
+    async def work():
+        async with run_relay() as running:
+            waits = []
+            meeting = asyncio.create_task(
+                Reach(FEDERATION).meet(
+                    running.address, A.key, B.public, None, lambda: waits.append(1)
+                )
+            )
+            async with asyncio.timeout(60):
+                while len(waits) < 5:
+                    await asyncio.sleep(0.01)
+            meeting.cancel()
+            await running.waits(0)
+            assert running.relay._sides == {}
+
+    asyncio.run(work())

@@ -19,17 +19,17 @@ import math
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache, partial
 from importlib.resources import files
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
-from cryptography.hazmat.primitives.ciphers.algorithms import AES256
-from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numba import njit
 from numpy.typing import NDArray
 
 from decor.array_types import Array
 from decor.errors import DecorError, InputError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers import CipherContext
 
 Integers = NDArray[np.int32]
 Levels = tuple[str, ...]
@@ -182,6 +182,11 @@ def _concatenate(key: bytes, count: int, levels: Levels) -> Integers:
 
 
 def _cipher(key: bytes, counter: int) -> CipherContext:
+    # here: simulations load this module too, and draw nothing from a cipher
+    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+    from cryptography.hazmat.primitives.ciphers.modes import CTR
+
     return Cipher(AES256(key), CTR(counter.to_bytes(16, "big"))).encryptor()
 
 

@@ -18,14 +18,11 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numba import njit
 from numpy.typing import NDArray
 
 from decor.array_types import Array
-from decor.errors import InputError
+from decor.errors import InputError, require
 
 from .grid import Grid, round_with_dither
 from .integer_gaussians import (
@@ -55,6 +52,8 @@ class Secret:
     """256 bits from the operating system, for one run, and the keys derived from them."""
 
     def __init__(self, random: Callable[[int], bytes] = os.urandom) -> None:
+        # before anything is computed: without the cipher the first step would fail
+        require("cryptography", "train", "private runs")
         self._value = random(32)
         if len(self._value) != 32:
             raise InputError(f"a secret has 32 bytes, not {len(self._value)}")
@@ -89,11 +88,17 @@ class Handshake:
     """
 
     def __init__(self, secret: Secret) -> None:
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
         self._own = X25519PrivateKey.from_private_bytes(secret.key(_HANDSHAKE))
         self.public = self._own.public_key().public_bytes_raw()
 
     def agree(self, other: bytes, info: bytes) -> Secret:
         """The secret with the process whose public key is `other`, for the use named by `info`."""
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
         shared = self._own.exchange(X25519PublicKey.from_public_bytes(other))
         # sorted: both processes must have the same salt
         salt = hashlib.sha256(b"".join(sorted((self.public, other)))).digest()

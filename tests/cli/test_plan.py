@@ -80,3 +80,10 @@ def test_a_large_delta_is_refused_before_anything_is_made_unless_it_is_allowed(h
     large = ask("plan --epsilon 3 --delta 0.5 --any-delta")
     assert large["delta"] == 0.5 and large["expected_failures"] == 8
     assert ask("account --sigma-cdp 9 --sigma-cor 9 --delta 0.5")["delta"] == 0.5
+
+
+def test_the_command_says_how_it_read_a_graph_and_skips_its_header(here, tmp_path):
+    (tmp_path / "bank.csv").write_text("Von;Nach;Mbit/s\n" + "a b;c;1,5\nc;d;2\nd;a b;3\n")
+    done = here("plan", "--graph", tmp_path / "bank.csv", "--epsilon", 3, "--json")
+    said = "3 users, 3 edges; separator: semicolon; header skipped: 'Von;Nach;Mbit/s'"
+    assert said in done.stderr and json.loads(done.stdout)["labels"] == ["a b", "c", "d"]

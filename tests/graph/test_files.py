@@ -82,8 +82,15 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
 
 
 def test_a_name_that_an_edge_list_cannot_hold_is_refused(tmp_path):
-    with pytest.raises(GraphError, match="'San Carlo'"):
-        decor.write(decor.from_edges(2, [(0, 1)], labels=["San Carlo", "b"]), tmp_path / "g.txt")
+    for name in ('San "Carlo"', "a\nb"):
+        with pytest.raises(GraphError, match="cannot hold the user name"):
+            decor.write(decor.from_edges(2, [(0, 1)], labels=[name, "b"]), tmp_path / "g.txt")
+
+
+def test_a_name_with_a_blank_is_written_in_quotes(tmp_path):
+    topology = decor.from_edges(2, [(0, 1)], labels=["San Carlo", "b"])
+    decor.write(topology, tmp_path / "g.txt")
+    assert decor.read(tmp_path / "g.txt") == topology
 
 
 def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path):

@@ -6,15 +6,18 @@ An option that sets a field of a dataclass takes its help text, type and default
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
 import decor
+from decor.distributed import launch
+from decor.distributed.world import World
 from decor.errors import InputError
 from decor.federation.file import Privacy
-from decor.graph import named
+from decor.graph import files, named
 from decor.privacy.budget import Budget, Exposure
 
 from . import values
@@ -258,7 +261,10 @@ def flag_of(name: str) -> str:
 def topology_of(options: argparse.Namespace) -> decor.Topology:
     _refuse_unused(options)
     if options.graph is not None:
-        topology = decor.read(options.graph)
+        topology, note = files.read_with_note(options.graph)
+        # a wrong separator or a header that became users would change all noise
+        if World.current().is_first and not launch.is_worker():
+            print(f"decor: {options.graph}: {note}", file=sys.stderr)
         if options.users is not None and options.users != topology.users:
             raise InputError(
                 f"--graph {options.graph} has {topology.users} users, not {options.users}; drop "

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from decor.errors import GraphError, InputError
-from decor.graph import families, files, named
+from decor.graph import edge_lists, families, named
 from decor.graph.gossip import Gossip
 from decor.graph.topology import Topology
 from decor.privacy.adversary import Adversary
@@ -105,7 +105,7 @@ def parse_graph(value: dict[str, Any]) -> GraphInput:
 
 def parse_edge_list(text: str) -> GraphInput:
     """A graph from an edge list that was opened on the page."""
-    topology = files.from_edge_list(text, "the edge list")
+    topology = edge_lists.parse(text, "the edge list").topology
     for name in topology.labels or ():
         _check_name(name)
     return GraphInput(_check_size(topology), _edge_list(topology))
@@ -143,18 +143,18 @@ def _graph_from_drawing(value: Any) -> GraphInput:
         _check_name(name)
     text = _edge_list(_check_size(families.from_edges(len(names), edges, names)))
     # as a reader of the file gets it: numbers are sorted, and 0 to n - 1 are not names
-    return GraphInput(files.from_edge_list(text), text)
+    return GraphInput(edge_lists.parse(text).topology, text)
 
 
 def _edge_list(topology: Topology) -> str:
     """The graph as an edge list that is read back with its users in the same order."""
-    text = files.edge_list(topology)
+    text = edge_lists.format(topology)
     order = [topology.name(user) for user in range(topology.users)]
-    read = files.from_edge_list(text)
+    read = edge_lists.parse(text).topology
     if [read.name(user) for user in range(read.users)] == order:
         return text
     # a reader numbers users in the order of their first lines
-    return "".join(f"{name}\n" for name in order) + text
+    return "".join(f"{edge_lists.quoted(name)}\n" for name in order) + text
 
 
 def _check_users(users: int) -> None:

@@ -14,8 +14,8 @@ import pytest
 from federation_files import BASES, KEYS, TEXT, with_section
 
 from decor.errors import InputError
-from decor.federation import model_code
 from decor.federation.federation import Federation
+from decor.learning import model_code
 from decor.net.identity import Identity
 from decor.net.ledger import Ledger
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from decor.errors import InputError
 from decor.federation.file import FORMAT, Network, Privacy, Training
-from decor.federation.file_model import Model
+from decor.learning.file_model import Model
 
 from . import federation_probe, federation_renew, values
 from . import options as opt
@@ -176,7 +176,7 @@ def _federation(
         defaults: By section; they win over the defaults of this module and of the file.
     """
     from decor.federation.federation import Federation
-    from decor.federation.model_code import hash_source
+    from decor.learning.model_code import hash_source
 
     # a file must have these fields, and their defaults are the same for users and trials
     always: dict[str, dict[str, Any]] = {

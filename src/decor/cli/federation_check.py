@@ -85,7 +85,7 @@ def _adversaries(
 
 def _code(federation: Federation) -> dict[str, Any]:
     """The model's code, and whether the installed code is the file's; nothing of it is run."""
-    from decor.federation.model_code import hash_source
+    from decor.learning.model_code import hash_source
 
     installed, problem = None, None
     try:
@@ -192,7 +192,7 @@ def _message_line(facts: dict[str, Any], rounds: str) -> str:
 
 def _code_lines(facts: dict[str, Any]) -> list[str]:
     """What the file says about a model's code, and what is installed here."""
-    from decor.federation.model_code import shorten
+    from decor.learning.model_code import shorten
 
     code = facts.get("code")
     if code is None:
@@ -226,7 +226,7 @@ def _code_lines(facts: dict[str, Any]) -> list[str]:
 
 def _start_lines(facts: dict[str, Any]) -> list[str]:
     """Which model training begins with, where it is not a new one."""
-    from decor.federation.model_code import shorten
+    from decor.learning.model_code import shorten
 
     start = facts.get("start_model")
     if start is None:

@@ -107,8 +107,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _changes(options: argparse.Namespace, count: int) -> Changes:
+    from decor.federation.file_member import parse_member
     from decor.federation.file_rules import net_module
-    from decor.federation.file_toml import parse_member
     from decor.federation.renewal import Changes
 
     members: dict[str, dict[str, Any]] = {}

@@ -21,6 +21,10 @@ from decor.choices import Acceleration, Dtype
 from decor.errors import FragileGraphWarning, InputError, require
 from decor.graph.gossip import Gossip
 from decor.graph.topology import Topology
+from decor.learning.build_model import build, convert_data, parameters
+from decor.learning.file_model import Model
+from decor.learning.file_rules import abbreviate, locate_errors
+from decor.learning.file_toml import parse_section, refuse_unknown, toml_text
 from decor.learning.recipe import Recipe
 from decor.learning.schedule import Constant, Cosine, InverseTime, Schedule
 from decor.noise.grid import Grid
@@ -32,12 +36,8 @@ from decor.privacy.plan import NoisePlan
 from decor.training.release_grid import grid_of
 
 from .file import FORMAT, Network, Privacy, Training
-from .file_member import NAME, Member
-from .file_model import Model
-from .file_rules import abbreviate, locate_errors
-from .file_toml import parse_member, parse_section, refuse_unknown, toml_text
+from .file_member import NAME, Member, parse_member
 from .member_graph import check_reach, normalise, topology_of
-from .model import build, convert_data, parameters
 from .start_model import StartModel
 
 if TYPE_CHECKING:

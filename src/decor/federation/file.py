@@ -1,8 +1,9 @@
 """The federation's file: its sections and their fields.
 
-Each section of the file is a frozen class, with the same fields; [model] is in `file_model`, and
-[[users]] in `file_member`. A field that is left out has the default given here, so a file that
-spells it out means the same. A field that has no meaning in its place is refused, never ignored.
+Each section of the file is a frozen class, with the same fields; [model] is in
+`learning/file_model`, and [[users]] in `file_member`. A field that is left out has the default
+given here, so a file that spells it out means the same. A field that has no meaning in its place is
+refused, never ignored.
 """
 
 from __future__ import annotations
@@ -11,11 +12,8 @@ from dataclasses import dataclass
 
 from decor.choices import Dtype, Relation, Sampling, Unit
 from decor.errors import InputError
-
-from .file_rules import (
+from decor.learning.file_rules import (
     Rule,
-    accept_adversary,
-    accept_pairs,
     check_fields,
     choice,
     file_field,
@@ -23,6 +21,8 @@ from .file_rules import (
     number,
     whole,
 )
+
+from .file_rules import accept_adversary, accept_pairs
 
 FORMAT = "decor-federation-1"
 FAMILIES = ("ring", "path", "star", "complete", "hypercube", "torus", "grid")

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from decor.net.addresses import Address, parse_addresses
-
-from .file_rules import (
+from decor.errors import InputError
+from decor.learning.file_rules import (
     Rule,
+    abbreviate,
     check_fields,
     file_field,
     keep_if,
     locate_errors,
-    net_module,
     text,
     whole,
 )
+from decor.learning.file_toml import refuse_unknown
+from decor.net.addresses import Address, parse_addresses
+
+from .file_rules import net_module
 
 # names become names of files: no slash, and no dot at the beginning
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -68,3 +72,23 @@ class Member:
     def key(self) -> str:
         """The public key as the line that `decor keygen` prints."""
         return str(net_module("identity").line_of(self.public))
+
+
+def parse_member(table: Any, number: int) -> Member:
+    """A user from one table [[users]]."""
+    if not isinstance(table, Mapping):
+        raise InputError(f"users must be tables [[users]], not {abbreviate(table)}")
+    name = table.get("name")
+    # an invalid name is not repeated: it may be anything
+    user = f"user {number}" + (f" ({name})" if NAME.accept(name) else "")
+    refuse_unknown(table, ("name", "address", "key", "records"), f"users ({user}): ")
+    for needed in ("name", "address", "key"):
+        if needed not in table:
+            raise InputError(
+                f"users.{needed} of {user} is missing; every user has a name, an "
+                'address (or "") and a key'
+            )
+    with locate_errors(f"users.key of {user}: "):
+        public = net_module("identity").public_of(table["key"])
+    with locate_errors(after=f" ({user})"):
+        return Member(table["name"], table["address"], public, table.get("records"))

@@ -9,13 +9,13 @@ from dataclasses import replace
 from decor.errors import InputError
 from decor.graph import families
 from decor.graph.topology import Topology
+from decor.learning.file_rules import abbreviate, locate_errors
 from decor.net.http_proxy import HttpProxy
 from decor.net.neighbour import Neighbour
 from decor.net.reach import Reach
 
 from .file import Network
 from .file_member import Member
-from .file_rules import abbreviate, locate_errors
 
 
 def normalise(network: Network, members: Sequence[Member]) -> Network:

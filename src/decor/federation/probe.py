@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 
 from decor.errors import InputError
+from decor.learning import model_code
 from decor.net.connections import Connections, Log
 from decor.net.identity import Identity
 from decor.net.neighbour import Link, Neighbour
@@ -22,7 +23,6 @@ from decor.net.reach import Reach
 from decor.net.session import Event, Opened, difference
 from decor.version import __version__
 
-from . import model_code
 from .federation import Federation
 from .member_graph import neighbours_of
 

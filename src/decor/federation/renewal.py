@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from decor.errors import InputError
+from decor.learning.build_model import build
+from decor.learning.file_rules import locate_errors
 from decor.results.run import Run
 
 from .federation import Federation
 from .file import Network
 from .file_member import Member
-from .file_rules import locate_errors
-from .model import build
 from .start_model import StartModel
 
 Edges = tuple[tuple[str, str], ...]

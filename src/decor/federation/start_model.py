@@ -18,9 +18,8 @@ import numpy as np
 
 from decor.array_types import Array
 from decor.errors import InputError, require
+from decor.learning.model_code import shorten
 from decor.results.run import Run
-
-from .model_code import shorten
 
 if TYPE_CHECKING:  # a federation on one machine reads it without torch
     import torch

@@ -1,4 +1,4 @@
-"""The model of a federation's file: its size, its module, and data in the shape it takes."""
+"""The model of a file: its size, its module, and data in the shape it takes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def build(model: Model, dtype: Dtype) -> Pair:
     require("torch", "train", "federations that train")
     import torch
 
-    from decor.learning import losses, models
+    from . import losses, models
 
     features, classes, seed = model.features or 0, model.classes or 0, model.seed or 0
     module: torch.nn.Module

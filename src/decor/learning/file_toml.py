@@ -1,4 +1,4 @@
-"""A federation's file as TOML: its sections from tables, and its text."""
+"""Files in TOML: sections from tables, and their text."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from decor.errors import InputError
 
-from .file_member import NAME, Member
-from .file_rules import abbreviate, locate_errors, net_module
+from .file_rules import abbreviate
 
 Section = TypeVar("Section")
 
@@ -36,34 +35,16 @@ def parse_section(kind: type[Section], table: Any, name: str) -> Section:
     return kind(**table)
 
 
-def parse_member(table: Any, number: int) -> Member:
-    """A user from one table [[users]]."""
-    if not isinstance(table, Mapping):
-        raise InputError(f"users must be tables [[users]], not {abbreviate(table)}")
-    name = table.get("name")
-    # an invalid name is not repeated: it may be anything
-    user = f"user {number}" + (f" ({name})" if NAME.accept(name) else "")
-    refuse_unknown(table, ("name", "address", "key", "records"), f"users ({user}): ")
-    for needed in ("name", "address", "key"):
-        if needed not in table:
-            raise InputError(
-                f"users.{needed} of {user} is missing; every user has a name, an "
-                'address (or "") and a key'
-            )
-    with locate_errors(f"users.key of {user}: "):
-        public = net_module("identity").public_of(table["key"])
-    with locate_errors(after=f" ({user})"):
-        return Member(table["name"], table["address"], public, table.get("records"))
-
-
-def refuse_unknown(table: Mapping[str, Any], known: Any, prefix: str = "") -> None:
+def refuse_unknown(
+    table: Mapping[str, Any], known: Any, prefix: str = "", of: str = "a federation's file"
+) -> None:
     """Raises for a field that is not among `known`, with the field that may have been meant."""
     for name in table:
         if name not in known:
             # 0.7: a typo or two
             near = difflib.get_close_matches(name, list(known), 1, 0.7)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            raise InputError(f"{prefix}{name} is not a field of a federation's file; {hint}")
+            raise InputError(f"{prefix}{name} is not a field of {of}; {hint}")
 
 
 def toml_text(tables: Mapping[str, Any]) -> str:

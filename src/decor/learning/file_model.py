@@ -1,4 +1,4 @@
-"""The section [model] of a federation's file."""
+"""The section [model] of a federation's file, or of a task's."""
 
 from __future__ import annotations
 

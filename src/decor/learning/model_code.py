@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from decor.errors import InputError
-from decor.learning import own_data
+
+from . import own_data
 
 _COMPILED = tuple(BYTECODE_SUFFIXES + EXTENSION_SUFFIXES)
 _SHOWN = 12

@@ -38,6 +38,7 @@ NAVIGATION = {
         "noise": "Noise on a grid",
     },
     "Run it": {
+        "own-data": "Your own data",
         "training": "Training",
         "deploy": "Deploying",
         "operations": "Operating",

@@ -54,6 +54,13 @@ if TYPE_CHECKING:
     from decor.distributed.process_group import ProcessGroup
     from decor.federation.peers_engine import Peers
     from decor.learning import losses, models, schedule, shards, tasks
+    from decor.learning.columns import (
+        CategoryColumn,
+        Label,
+        NumberColumn,
+        PlainColumn,
+        Preparation,
+    )
     from decor.learning.recipe import Recipe
     from decor.learning.task import Task
     from decor.results.run import Run
@@ -63,7 +70,12 @@ if TYPE_CHECKING:
 
 _TRAINING = {
     "Audit": "auditing.findings",
+    "CategoryColumn": "learning.columns",
+    "Label": "learning.columns",
+    "NumberColumn": "learning.columns",
     "Peers": "federation.peers_engine",
+    "PlainColumn": "learning.columns",
+    "Preparation": "learning.columns",
     "ProcessGroup": "distributed.process_group",
     "Recipe": "learning.recipe",
     "Run": "results.run",
@@ -81,7 +93,7 @@ _TRAINING = {
     "train": "training.train",
     "tune": "training.sweep",
 }
-"""Public names that need torch, and where they are."""
+"""Public names that are loaded when they are first named, and where they are."""
 
 
 def __getattr__(name: str) -> object:
@@ -117,6 +129,7 @@ __all__ = [
     "Budget",
     "BudgetError",
     "CannotBound",
+    "CategoryColumn",
     "Couples",
     "DecorError",
     "DivergenceWarning",
@@ -125,10 +138,14 @@ __all__ = [
     "GraphError",
     "Guarantee",
     "InputError",
+    "Label",
     "MissingExtra",
     "NoisePlan",
+    "NumberColumn",
     "Peers",
     "Phases",
+    "PlainColumn",
+    "Preparation",
     "ProcessGroup",
     "Recipe",
     "Run",

@@ -10,7 +10,7 @@ from decor.cli.main import main
 from decor.federation.federation import Federation
 from decor.federation.start_model import StartModel
 from decor.net.identity import Identity
-from decor.net.ledger import read_entries
+from decor.net.ledger_reading import read_entries
 from decor.results.run import Run
 
 

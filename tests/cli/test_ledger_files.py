@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from decor.errors import LedgerError
 from decor.net.identity import Identity
-from decor.net.ledger import Ledger, adoption_text, read_entries, read_facts
+from decor.net.ledger import Ledger, adoption_text
+from decor.net.ledger_reading import read_entries, read_facts
 
 VERSION_0_1 = Path(__file__).parent.parent / "version_0_1"
 

@@ -14,7 +14,8 @@ from decor.federation.federation import Federation
 from decor.federation.node import Node
 from decor.net.addresses import split_address
 from decor.net.identity import Identity
-from decor.net.ledger import Ledger, read_entries
+from decor.net.ledger import Ledger
+from decor.net.ledger_reading import read_entries
 
 
 @pytest.fixture

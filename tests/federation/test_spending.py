@@ -27,7 +27,7 @@ from decor.federation.spending import (
 )
 from decor.learning.recipe import Recipe
 from decor.net.identity import Identity
-from decor.net.ledger import read_entries
+from decor.net.ledger_reading import read_entries
 from decor.privacy.composition import PastRun, Question, compose
 from decor.privacy.loss import gaussian
 

@@ -29,7 +29,7 @@ from decor.federation.federation import (  # noqa: E402
 from decor.federation.start_model import StartModel, path_beside  # noqa: E402
 from decor.net.addresses import free_ports  # noqa: E402
 from decor.net.identity import Identity  # noqa: E402
-from decor.net.ledger import read_entries  # noqa: E402
+from decor.net.ledger_reading import read_entries  # noqa: E402
 from decor.results.run import Run  # noqa: E402
 
 STEPS, DELTA, LIMIT = 12, 1e-5, 5.0

@@ -1705,7 +1705,7 @@ FAULTS = (
         "the neighbour draws from the new secret: noise stays in the model",
         (
             Edit(
-                "net/peer.py",
+                "net/peer_barrier.py",
                 "if link.keys.is_confirming:\n                # no key before",
                 "if False:\n                # no key before",
             ),
@@ -1745,7 +1745,7 @@ FAULTS = (
         "an old copy of the ledger makes second messages of steps that have one",
         (
             Edit(
-                "net/peer.py",
+                "net/peer_receiver.py",
                 "if receipt is not None:\n                    self._check_own_receipt",
                 "if False:\n                    self._check_own_receipt",
             ),
@@ -1765,7 +1765,7 @@ FAULTS = (
         "two messages under the keys of one step: only own noise is left between them",
         (
             Edit(
-                "net/peer.py",
+                "net/peer_receiver.py",
                 "is_used = newest is not None and newest.step >= step",
                 "is_used = False",
             ),
@@ -1778,7 +1778,7 @@ FAULTS = (
         "the one that is away may have a message of this step under the same key",
         (
             Edit(
-                "net/peer.py",
+                "net/peer_barrier.py",
                 "if all_greeted and not link.asked_for_key:",
                 "if not link.asked_for_key:",
             ),
@@ -1789,7 +1789,7 @@ FAULTS = (
     Fault(
         "peers: a key serves twice if a neighbour offers it again",
         "the difference of two messages has no noise of that edge",
-        (Edit("net/peer.py", " or self.ledger.has_key(key_id(key))", ""),),
+        (Edit("net/peer_receiver.py", " or self._ledger.has_key(key_id(key))", ""),),
         (PEER + "a_key_whose_id_is_in_the_ledger_is_not_used_again",),
         dash=NO_CRASH,
     ),

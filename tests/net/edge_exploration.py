@@ -1,6 +1,6 @@
 """Two ends of an edge, and every order of events that may happen to them.
 
-The ends are real `EdgeKeys`. What a peer does with them (net/peer.py) is written out here, on
+The ends are real `EdgeKeys`. What a peer does with them (net/peer_receiver.py, net/peer_barrier.py) is written out here, on
 secrets whose keys can be read. `explore` visits every state that can be reached and checks it.
 """
 

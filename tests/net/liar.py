@@ -18,7 +18,8 @@ from decor.net.edge_keys import NO_KEY
 from decor.net.identity import Identity
 from decor.net.messages import Message, encode
 from decor.net.neighbour import Connection, Neighbour
-from decor.net.peer import Peer, PeerConfig, RunLength
+from decor.net.peer import Peer
+from decor.net.peer_config import PeerConfig, RunLength
 from decor.net.reach import Reach
 from decor.net.receipts import Receipt
 from decor.net.session import Agreed, Event, Session, SessionConfig

@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 )
 
 from decor.errors import RemoteProtocolError
-from decor.net import edge_keys, messages, peer, receipt_book, session
+from decor.net import edge_keys, ledger, messages, peer_receiver, receipt_book, session
 from decor.net.messages import (
     HEADER,
     Alive,
@@ -495,7 +495,9 @@ class Attack:
             self.attacker.connect(self.number() % 2**62, claim, shown)
             for _ in range(before[1]):
                 if rng.random() < 0.3:
-                    one._keys_ready(one.next_step, time.monotonic() + rng.choice((-1, 5)))
+                    one._barrier.are_keys_ready(
+                        one.next_step, time.monotonic() + rng.choice((-1, 5))
+                    )
                 if rng.random() < 0.2 and not self.attacker.link.keys.is_confirming:
                     played.make_message(one, one.next_step)
                 if not self.attacker.link.is_open:
@@ -524,7 +526,7 @@ class Attack:
         (entry,) = one.ledger.entries()
         if entry.ended is not None or entry.repeated:
             raise fuzz.Finding("what this user never signed has ended its run")
-        ids = [used for row in one.ledger.noise_rows(one.run) for used in peer.split(row[1], 32)]
+        ids = [used for row in one.ledger.noise_rows(one.run) for used in ledger.split(row[1], 32)]
         if len(ids) != len(set(ids)):
             raise fuzz.Finding("one key has served two messages")
 
@@ -547,13 +549,16 @@ def attack(folder, seed, inputs):
 
 
 def test_nothing_that_a_neighbour_sends_breaks_a_peer_and_every_way_to_refuse_it_is_met(tmp_path):
-    missing = fuzz.every_line(peer, receipt_book)
+    missing = fuzz.every_line(peer_receiver, receipt_book)
     assert len(missing) >= 15
     for seed in range(1, 5):  # keys are drawn anew, and once in a while a rare line is not met
         missing -= attack(tmp_path, seed, 1500)
         if not missing:
             return
     raise AssertionError(missing)
+
+
+Receiver = peer_receiver.PeerReceiver
 
 
 def _give_what_is_sealed(link, step, sealed):
@@ -563,11 +568,11 @@ def _give_what_is_sealed(link, step, sealed):
 @pytest.mark.parametrize(
     ("where", "name", "broken", "said"),
     [
-        (peer.Peer, "_handle_key", lambda self, *rest: _give_what_is_sealed(*rest), "AgreementErr"),
+        (Receiver, "_handle_key", lambda self, *rest: _give_what_is_sealed(*rest), "AgreementErr"),
         (receipt_book.ReceiptBook, "is_own", lambda self, r: r.user == 0, "PrivacyStop|Overflow"),
         (receipt_book.ReceiptBook, "_check_step", lambda *_: None, "IndexError|OverflowError"),
-        (peer.Peer, "_count_word", lambda *_: None, "a flood is not refused"),
-        (peer.Ledger, "has_key", lambda *_: False, "one key has served two messages"),
+        (Receiver, "_count_word", lambda *_: None, "a flood is not refused"),
+        (ledger.Ledger, "has_key", lambda *_: False, "one key has served two messages"),
     ],
 )
 def test_the_attack_on_a_peer_finds_what_is_broken_on_purpose(

@@ -16,19 +16,9 @@ import pytest
 from ledgers import open_ledger
 
 from decor.errors import DecorError, LedgerError, TransientError
-from decor.net.ledger import (
-    KEY_ID_BYTES,
-    TAG_BYTES,
-    Ledger,
-    LedgerFacts,
-    RoundState,
-    adoption_text,
-    is_in_use,
-    read_entries,
-    read_facts,
-    read_model,
-    split,
-)
+from decor.net.ledger import KEY_ID_BYTES, TAG_BYTES, Ledger, RoundState, adoption_text, split
+from decor.net.ledger_conversion import convert_ledger
+from decor.net.ledger_reading import LedgerFacts, is_in_use, read_entries, read_facts, read_model
 from decor.net.receipts import Receipt
 
 FEDERATION = bytes(range(32))
@@ -314,7 +304,7 @@ def test_a_ledger_of_version_0_1_is_converted_and_says_what_it_said(old):
     with closing(sqlite3.connect(old)) as db:
         tables = ("runs", "messages", "slots", "kept", "epochs")
         held = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in tables}
-    Ledger.convert(old, KEY, "breast cancer")
+    convert_ledger(old, KEY, "breast cancer")
     assert read_entries(old) == before and mode(old) == 0o600
     with closing(sqlite3.connect(old)) as db:
         for name, rows in held.items():
@@ -324,7 +314,7 @@ def test_a_ledger_of_version_0_1_is_converted_and_says_what_it_said(old):
     with pytest.raises(LedgerError, match="ledger of another key"):
         Ledger(old, OTHER)
     with pytest.raises(LedgerError, match="is no ledger of version 0.1 .*nothing to do"):
-        Ledger.convert(old, OTHER)
+        convert_ledger(old, OTHER)
     with Ledger(old, KEY) as ledger:
         (entry,) = before
         last = entry.last_step
@@ -344,14 +334,14 @@ def test_a_conversion_that_fails_changes_nothing(old):
         db.execute("CREATE TABLE identities (public BLOB)")  # in the way of the new one
         db.commit()
     with pytest.raises(LedgerError):
-        Ledger.convert(old, KEY)
+        convert_ledger(old, KEY)
     assert read_entries(old) == before
     with pytest.raises(LedgerError, match="version 0.1"):
         Ledger(old)
     with closing(sqlite3.connect(old)) as db:
         db.execute("DROP TABLE identities")
         db.commit()
-    Ledger.convert(old, KEY)
+    convert_ledger(old, KEY)
 
 
 def test_a_ledger_that_is_in_use_is_not_converted(old):
@@ -359,9 +349,9 @@ def test_a_ledger_that_is_in_use_is_not_converted(old):
         db.execute("PRAGMA locking_mode = EXCLUSIVE")  # as a node of version 0.1 has it
         db.execute("BEGIN IMMEDIATE")
         with pytest.raises(DecorError) as raised:
-            Ledger.convert(old, KEY)
+            convert_ledger(old, KEY)
     assert len(str(raised.value).splitlines()) == 1
-    Ledger.convert(old, KEY)
+    convert_ledger(old, KEY)
 
 
 def test_a_ledger_of_a_newer_version_is_refused(tmp_path):
@@ -407,6 +397,7 @@ if hasattr(libc, "capset"):  # Linux
     assert libc.capset(header, none) == 0
 from decor.errors import DecorError
 from decor.net.ledger import *
+from decor.net.ledger_reading import *
 try:
 """
     body = "".join(f"    {line}\n" for line in code.splitlines())

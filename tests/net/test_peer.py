@@ -45,7 +45,9 @@ from decor.net.messages import (
     SignedReceipt,
 )
 from decor.net.neighbour import Connection, Neighbour
-from decor.net.peer import WORDS, Peer, PeerConfig, RunLength
+from decor.net.peer import Peer
+from decor.net.peer_config import PeerConfig, RunLength
+from decor.net.peer_state import WORDS
 from decor.net.reach import Reach
 from decor.net.session import (
     Finished,
@@ -122,8 +124,10 @@ def test_who_is_done_counts_at_the_end_alone(tmp_path):
     (link,) = one.links.values()
     link.done = True
     one.begin(3, bytes(SIZE))
-    assert not one._ready(3, 0, time.monotonic() + 1) and "only 0 of 1" in one.paused
-    assert one._ready(STEPS, 0, time.monotonic() + 1) and one.paused is None
+    assert (
+        not one._barrier.is_round_ready(3, 0, time.monotonic() + 1) and "only 0 of 1" in one.paused
+    )
+    assert one._barrier.is_round_ready(STEPS, 0, time.monotonic() + 1) and one.paused is None
 
 
 def test_who_has_just_come_has_its_time_and_who_is_gone_had_it(tmp_path):
@@ -132,10 +136,10 @@ def test_who_has_just_come_has_its_time_and_who_is_gone_had_it(tmp_path):
     now = time.monotonic()
     came.conn.is_open, came.heard_at, gone.conn.down_since = True, now, now - 10
     late = now - 1  # the round's own time is over
-    assert not one._ready(0, 0, late) and came.is_open and gone.absent
+    assert not one._barrier.is_round_ready(0, 0, late) and came.is_open and gone.absent
     came.heard_at = now - 10
     one._connections.drop = lambda link, why: setattr(link.conn, "is_open", False)
-    one._ready(0, 0, late)
+    one._barrier.is_round_ready(0, 0, late)
     assert not came.is_open and came.silent
 
 
@@ -147,9 +151,9 @@ def test_who_was_silent_comes_back_and_goes_again_holds_up_nobody(tmp_path):
     here.inbox.put(0, 0, bytes(SIZE))
     # it has greeted since, sent no model, and was refused
     liar.silent, liar.absent, liar.conn.down_since = True, False, now
-    waits = one._seconds_to_deadline(0, 0, now + 5)
+    waits = one._barrier.seconds_to_deadline(0, 0, now + 5)
     # a wait without an end must not be for a neighbour that may never come
-    assert one._ready(0, 0, now + 5) or waits is not None
+    assert one._barrier.is_round_ready(0, 0, now + 5) or waits is not None
 
 
 def test_who_says_that_it_is_alive_has_more_time_but_not_for_ever(tmp_path):
@@ -162,13 +166,17 @@ def test_who_says_that_it_is_alive_has_more_time_but_not_for_ever(tmp_path):
     lost = []
     one._connections.drop = lambda link, why: lost.append(why)
     # the round began 14 s ago, and it was heard just now
-    assert not one._ready(0, 0, now - 9) and not lost
-    one.paused = "nothing would be gained by going on"
-    assert not one._ready(0, 0, now - 11) and not lost
-    one.paused = None
-    assert one._ready(0, 0, now - 11) and lost == ["sent no model for 15 s"] and alive.silent
+    assert not one._barrier.is_round_ready(0, 0, now - 9) and not lost
+    one._barrier.paused = "nothing would be gained by going on"
+    assert not one._barrier.is_round_ready(0, 0, now - 11) and not lost
+    one._barrier.paused = None
+    assert (
+        one._barrier.is_round_ready(0, 0, now - 11)
+        and lost == ["sent no model for 15 s"]
+        and alive.silent
+    )
     alive.silent, alive.absent, alive.heard_at = False, False, now - 6
-    assert one._ready(0, 0, now - 1) and lost[1:] == ["was silent for 5 s"]
+    assert one._barrier.is_round_ready(0, 0, now - 1) and lost[1:] == ["was silent for 5 s"]
 
 
 def test_who_is_done_is_not_waited_for_and_not_sent_anything(tmp_path):
@@ -177,8 +185,8 @@ def test_who_is_done_is_not_waited_for_and_not_sent_anything(tmp_path):
     here.inbox.put(STEPS, 0, bytes(SIZE))
     done.conn.is_open, done.conn.connection = True, object()  # nothing can be sent over it
     one._handle_event(done, Finished())
-    assert done.done and one._ready(STEPS, 0, time.monotonic() + 5)
-    one._send(done, STEPS, 0, bytes(SIZE))
+    assert done.done and one._barrier.is_round_ready(STEPS, 0, time.monotonic() + 5)
+    one._sender.send_model(done, STEPS, 0, bytes(SIZE))
 
 
 def test_a_neighbour_who_does_not_read_is_let_go_and_not_written_for_ever(tmp_path):
@@ -190,7 +198,7 @@ def test_a_neighbour_who_does_not_read_is_let_go_and_not_written_for_ever(tmp_pa
         session.state = type(session.state).OPEN
         link.conn.connection, link.conn.is_open = Connection(session, Writer()), True
         for step in range(10_000):
-            one._send(link, step, 1, bytes(SIZE))
+            one._sender.send_model(link, step, 1, bytes(SIZE))
             if not link.is_open:
                 return step
         return None
@@ -203,7 +211,7 @@ def test_what_a_run_does_not_have_is_refused(tmp_path):
     (link, *_) = one.links.values()
     for step, round_ in ((STEPS + 1, 0), (3, 3), (STEPS, 1)):
         with pytest.raises(RemoteProtocolError, match="does not have"):
-            one._handle_model(link, step, round_, bytes(SIZE))
+            one._receiver._handle_model(link, step, round_, bytes(SIZE))
     with pytest.raises(RemoteProtocolError, match="claims to be at step"):
         one._handle_event(link, Greeted(STEPS + 1))
     one._handle_event(link, Received(0, 1, bytes(SIZE)))
@@ -214,12 +222,12 @@ def test_a_few_messages_of_a_neighbour_are_kept_and_late_ones_counted(tmp_path):
     one = peer(tmp_path)
     one.begin(5, bytes(SIZE))
     (link, *_) = one.links.values()
-    one._handle_model(link, 4, 1, bytes(SIZE))
+    one._receiver._handle_model(link, 4, 1, bytes(SIZE))
     assert one.late == 1 and not link.inbox
     for round_ in (0, 1):
         for step in (5, 6, 7):
             one._handle_event(link, Receipted(make_receipt(1, step)))
-            one._handle_model(link, step, round_, bytes(SIZE))
+            one._receiver._handle_model(link, step, round_, bytes(SIZE))
     assert len(link.inbox) <= 3 and link.step_start == (7, bytes(SIZE))
 
 
@@ -250,7 +258,7 @@ def test_a_second_message_of_a_step_is_refused_on_any_connection_and_after_a_res
     liar = Liar(one, 1)
     liar.connect()
     liar.send(tell(liar.link, 0), Model(0, 0, bytes(SIZE)))
-    assert one._step_start is None and liar.link.inbox.has(0, 0)
+    assert one._state.step_start is None and liar.link.inbox.has(0, 0)
     liar.connect()
     liar.send(tell(liar.link, 0), Model(0, 0, bytes(SIZE)))  # the same again
     liar.connect()
@@ -525,7 +533,7 @@ def test_noise_that_cancels_is_known_after_a_restart_whoever_was_first(tmp_path)
     liars[1].send(NoiseTag(0, tags[2]))  # and after
     assert one.steps_left_over() == {1: [], 2: []}
     make_message(one, 1)
-    one.save_news()
+    one._state.save_news()
     one.ledger.close()
     again = make_peer(tmp_path, neighbours=2)
     assert again.steps_left_over() == {1: [1], 2: [1]}
@@ -630,7 +638,7 @@ def waiting_for_key(folder, key=b"k" * 32, greeted=True):
         other.connect()
     liar.connect(step=1, claim=(1, key_id(key)))
     assert one.links[1].keys.needs(0)
-    one._keys_ready(0, time.monotonic() + 5)
+    one._barrier.are_keys_ready(0, time.monotonic() + 5)
     liar.exchange()
     return one, liar, other
 
@@ -695,9 +703,9 @@ def test_a_neighbour_that_asks_for_a_key_and_gives_one_is_refused_and_nothing_wo
 def test_a_key_that_the_neighbour_has_used_is_asked_for_and_used(tmp_path):
     one, liar, _ = waiting_for_key(tmp_path)
     assert KeyAsked(0) in liar.heard
-    assert not one._keys_ready(0, time.monotonic() + 5)
+    assert not one._barrier.are_keys_ready(0, time.monotonic() + 5)
     liar.send(SealedKey(0, liar.secret.seal(0, b"k" * 32)))
-    assert one._keys_ready(0, time.monotonic() + 5)
+    assert one._barrier.are_keys_ready(0, time.monotonic() + 5)
     assert make_message(one, 0)[1] == b"k" * 32
 
 
@@ -710,9 +718,11 @@ def test_no_key_is_asked_for_before_all_neighbours_have_greeted(tmp_path):
         liar.send(SealedKey(0, liar.secret.seal(0, b"k" * 32)))
     liar.connect(step=1, claim=(1, key_id(b"k" * 32)))
     # in time it draws afresh
-    assert not one._keys_ready(0, time.monotonic() + 5) and one._keys_ready(0, time.monotonic())
+    assert not one._barrier.are_keys_ready(0, time.monotonic() + 5) and one._barrier.are_keys_ready(
+        0, time.monotonic()
+    )
     other.connect()
-    one._keys_ready(0, time.monotonic() + 5)
+    one._barrier.are_keys_ready(0, time.monotonic() + 5)
     liar.exchange()
     assert KeyAsked(0) in liar.heard
 
@@ -722,16 +732,16 @@ def test_whoever_only_fetches_the_model_has_not_greeted(tmp_path):
     """It opens no ledger, so that it cannot show the receipt that its node may hold."""
     one, liar, other = waiting_for_key(tmp_path, greeted=False)
     other.connect(step=STEPS, claim=(STEPS, NO_KEY), fetches=True)
-    one._keys_ready(0, time.monotonic() + 5)
+    one._barrier.are_keys_ready(0, time.monotonic() + 5)
     liar.exchange()
     assert KeyAsked(0) not in liar.heard and not other.link.has_greeted
     # in time it draws afresh, or asks when the other's node is back
-    assert one._keys_ready(0, time.monotonic())
+    assert one._barrier.are_keys_ready(0, time.monotonic())
     other.connect()
     assert other.link.has_greeted
     one._connections.drop(other.link, "lost")
     other.connect(step=STEPS, claim=(STEPS, NO_KEY), fetches=True)
-    one._keys_ready(0, time.monotonic() + 5)
+    one._barrier.are_keys_ready(0, time.monotonic() + 5)
     liar.exchange()
     assert KeyAsked(0) in liar.heard
 
@@ -749,7 +759,7 @@ async def test_two_neighbours_that_offer_one_key_stop_nobody(tmp_path, whose):
     for each in both:
         each.connect(step=1, claim=(1, key_id(key)))
     one.begin(0, bytes(SIZE))
-    one._keys_ready(0, time.monotonic() + 5)
+    one._barrier.are_keys_ready(0, time.monotonic() + 5)
     for each in both:
         each.exchange()
         each.send(SealedKey(0, each.secret.seal(0, key)))
@@ -788,7 +798,10 @@ def test_a_key_whose_id_is_in_the_ledger_is_not_used_again(tmp_path):
     one.ledger.record(earlier, 7, b"message", key_id(b"a" * 32) + key_id(b"k" * 32))
     liar.send(SealedKey(0, liar.secret.seal(0, b"k" * 32)))
     assert liar.link.key_is_gone and one.log.named("key is gone")
-    assert one._keys_ready(0, time.monotonic() + 5) and make_message(one, 0)[1] != b"k" * 32
+    assert (
+        one._barrier.are_keys_ready(0, time.monotonic() + 5)
+        and make_message(one, 0)[1] != b"k" * 32
+    )
 
 
 @pytest.mark.parametrize("sealed", ["another key", "gone", "another step"])
@@ -801,7 +814,7 @@ def test_a_key_that_is_gone_or_not_the_one_is_drawn_afresh(tmp_path, sealed):
         "another step": lambda: SealedKey(1, liar.secret.seal(1, b"k" * 32)),
     }
     liar.send(answers[sealed]())
-    assert one._keys_ready(0, time.monotonic() + 5)
+    assert one._barrier.are_keys_ready(0, time.monotonic() + 5)
     assert make_message(one, 0)[1] not in (b"k" * 32, b"j" * 32)
 
 
@@ -842,9 +855,9 @@ def test_while_a_secret_is_being_confirmed_no_key_is_taken(tmp_path):
     one = make_peer(tmp_path, neighbours=1, timeout=0.0)
     liar = Liar(one, 1)
     liar.connect()
-    assert one._keys_ready(0, time.monotonic() - 1)
+    assert one._barrier.are_keys_ready(0, time.monotonic() - 1)
     one.links[1].keys.confirm()
-    assert not one._keys_ready(0, time.monotonic() - 1)
+    assert not one._barrier.are_keys_ready(0, time.monotonic() - 1)
     one._connections.drop(liar.link, "lost")
     assert not one.links[1].keys.is_confirming
 

@@ -21,7 +21,7 @@ from .node import require_libraries
 
 if TYPE_CHECKING:
     from decor.federation.spending import Figure
-    from decor.net.ledger import Entry
+    from decor.net.ledger_reading import Entry
     from decor.privacy.composition import Question
 
 _SHOW = """examples:
@@ -178,7 +178,7 @@ def run_afford(options: argparse.Namespace) -> None:
 def _entries(file: str) -> list[Entry]:
     """The runs in a ledger."""
     require_libraries()
-    from decor.net.ledger import read_entries
+    from decor.net.ledger_reading import read_entries
 
     path = Path(file)
     if not path.is_file() or not path.stat().st_size:

@@ -90,8 +90,9 @@ def run_adopt(options: argparse.Namespace) -> None:
 def run_convert(options: argparse.Namespace) -> None:
     require_libraries()
     from decor.net.identity import Identity
-    from decor.net.ledger import Ledger, read_entries
+    from decor.net.ledger_conversion import convert_ledger
+    from decor.net.ledger_reading import read_entries
 
-    Ledger.convert(options.file, Identity.load(options.identity).public, options.data)
+    convert_ledger(options.file, Identity.load(options.identity).public, options.data)
     runs = len(read_entries(Path(options.file)))
     print(f"{options.file} is up to date; it holds {runs} {'run' if runs == 1 else 'runs'}")

@@ -81,7 +81,7 @@ def _old_federation(file: Path) -> Federation:
 
 def _refuse_if_run(ledgers: Iterable[Path], digest: bytes | None = None) -> None:
     """Refuses if a node is running, or if a ledger holds messages (of the federation `digest`)."""
-    from decor.net.ledger import is_in_use, read_entries
+    from decor.net.ledger_reading import is_in_use, read_entries
 
     for ledger in sorted(ledgers):
         if is_in_use(ledger):

@@ -17,7 +17,7 @@ from .node import require_libraries, socket_of
 
 if TYPE_CHECKING:
     from decor.federation.spending import Figure
-    from decor.net.ledger import Entry
+    from decor.net.ledger_reading import Entry
 
 _EXAMPLE = """examples:
   decor status bonn.ledger
@@ -80,7 +80,7 @@ def read_state(ledger: Path) -> dict[str, Any]:
         InputError: If no node answers, and there is no ledger.
     """
     from decor.net import status
-    from decor.net.ledger import is_in_use, read_entries
+    from decor.net.ledger_reading import is_in_use, read_entries
 
     try:
         running = {"running": True, "finished": False, "ended": None}
@@ -103,7 +103,7 @@ def read_state(ledger: Path) -> dict[str, Any]:
 def _last_run(ledger: Path, last: Entry) -> dict[str, Any]:
     require_libraries()
     from decor.federation.spending import name_of, plan_of
-    from decor.net.ledger import FINISHED
+    from decor.net.ledger_reading import FINISHED
 
     own, epsilon = _costs(last)
     steps = plan_of(last).exposure.steps

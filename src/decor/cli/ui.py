@@ -133,7 +133,7 @@ def _read_node(ledger: Path) -> dict[str, Any]:
     """What `decor status` knows of a node, and from its ledger the federation's file and graph."""
     require_libraries()
     from decor.federation.spending import name_of, plan_of
-    from decor.net.ledger import read_entries
+    from decor.net.ledger_reading import read_entries
 
     state = read_state(ledger)
     if not state["running"] and not state["finished"] and "in_use" not in state:

@@ -25,10 +25,12 @@ from decor.graph.gossip import Gossip
 from decor.learning.task import Task
 from decor.net.connections import Log
 from decor.net.identity import Identity
-from decor.net.ledger import DIVERGED, FINISHED, Ledger
+from decor.net.ledger import Ledger
+from decor.net.ledger_reading import DIVERGED, FINISHED
 from decor.net.metrics import StepTimes
 from decor.net.neighbour import Values
-from decor.net.peer import Peer, PeerConfig
+from decor.net.peer import Peer
+from decor.net.peer_config import PeerConfig
 from decor.net.reach import Reach
 from decor.noise.integer_gaussians import EDGE_SIGMA
 from decor.privacy.guarantee import Guarantee

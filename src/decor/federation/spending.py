@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from decor.errors import DecorError, InputError, LedgerError, PrivacyStop
-from decor.net.ledger import DIVERGED, Entry, Ledger
+from decor.net.ledger import Ledger
+from decor.net.ledger_reading import DIVERGED, Entry
 from decor.privacy.budget import ACCOUNTED
 from decor.privacy.composition import PastRun, Question, compose
 from decor.privacy.plan import NoisePlan

@@ -13,7 +13,7 @@ from decor.errors import InputError
 from decor.learning.recipe import Recipe
 from decor.net.http_proxy import HttpProxy
 from decor.net.neighbour import Neighbour
-from decor.net.peer import RunLength
+from decor.net.peer_config import RunLength
 from decor.net.reach import Reach
 from decor.noise.grid import Grid
 from decor.privacy.guarantee import Guarantee

@@ -11,10 +11,8 @@ read meanwhile.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
-import sqlite3
 import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,10 +20,19 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from decor.errors import LedgerError, TransientError
+from decor.errors import LedgerError
 
+from .ledger_file import (
+    FORMAT,
+    TABLES,
+    Lock,
+    check_format,
+    connect,
+    errors_as_ours,
+    require_log,
+)
+from .ledger_reading import ENTRIES, Entry, LedgerFacts, facts_of
 from .receipts import Receipt
 
 KEPT = 2
@@ -33,68 +40,7 @@ KEPT = 2
 KEY_ID_BYTES, TAG_BYTES = 32, 8
 """Of one neighbour, in the row of a message."""
 
-FINISHED, DIVERGED = "finished", "diverged"
-"""Why a run has ended; any other reason is a sentence."""
-
-_TABLES = """
-CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS identities (
-    public BLOB PRIMARY KEY, added REAL NOT NULL, old BLOB, signature BLOB
-) STRICT;
-CREATE TABLE IF NOT EXISTS runs (
-    run INTEGER PRIMARY KEY, federation BLOB NOT NULL, plan TEXT NOT NULL, began REAL NOT NULL,
-    ended REAL, why TEXT, repeated INTEGER NOT NULL DEFAULT 0
-) STRICT;
-CREATE TABLE IF NOT EXISTS messages (
-    run INTEGER NOT NULL REFERENCES runs, step INTEGER NOT NULL, digest BLOB NOT NULL,
-    written REAL NOT NULL, keys BLOB NOT NULL DEFAULT x'', tags BLOB NOT NULL DEFAULT x'',
-    cancelled BLOB NOT NULL DEFAULT x'', PRIMARY KEY (run, step)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS slots (
-    slot INTEGER PRIMARY KEY, run INTEGER NOT NULL, step INTEGER NOT NULL
-) STRICT;
-CREATE TABLE IF NOT EXISTS kept (slot INTEGER PRIMARY KEY, bytes BLOB NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS epochs (
-    run INTEGER NOT NULL REFERENCES runs, neighbour INTEGER NOT NULL, epoch INTEGER NOT NULL,
-    PRIMARY KEY (run, neighbour)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS receipts (
-    run INTEGER NOT NULL REFERENCES runs, user INTEGER NOT NULL, step INTEGER NOT NULL,
-    digest BLOB NOT NULL, signature BLOB NOT NULL, PRIMARY KEY (run, user)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS rounds (
-    run INTEGER NOT NULL REFERENCES runs, step INTEGER NOT NULL, round INTEGER NOT NULL,
-    now BLOB, before BLOB, velocity BLOB, PRIMARY KEY (run, step)
-) STRICT;
-CREATE TABLE IF NOT EXISTS models (
-    run INTEGER PRIMARY KEY REFERENCES runs, bytes BLOB NOT NULL
-) STRICT;
-"""
-_FORMAT, _FORMAT_0_1 = "decor-ledger-2", "decor-ledger-1"
-_ENTRIES = (
-    "SELECT r.run, federation, plan, count(m.step), max(m.step), began, ended, why, {repeated} "
-    "FROM runs r LEFT JOIN messages m ON m.run = r.run GROUP BY r.run ORDER BY r.run"
-)
 _ADOPT = b"decor ledger adopts key 1"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A run in the ledger. `steps` messages exist; each has cost what the plan says for a step.
-
-    `repeated` steps are paid once more: a neighbour has shown a receipt for a message that the
-    ledger did not have, so that it had been lost, copied or restored.
-    """
-
-    run: int
-    federation: bytes
-    plan: str
-    steps: int
-    last_step: int | None
-    began: float
-    ended: float | None
-    why: str | None
-    repeated: int = 0
 
 
 @dataclass(frozen=True)
@@ -116,85 +62,9 @@ class RoundState:
     velocity: bytes | None
 
 
-@dataclass(frozen=True)
-class LedgerFacts:
-    """What a ledger says about itself: whose it is, and what its owner allows.
-
-    Attributes:
-        data: The name of the data set whose spending it records.
-        allow: The most epsilon that all runs together may spend; None: no limit was set.
-        allow_delta: The most delta; None: no limit was set.
-        identities: Public keys that may use the ledger, the first one first.
-    """
-
-    data: str
-    allow: float | None
-    allow_delta: float | None
-    identities: tuple[bytes, ...]
-
-
 def adoption_text(ledger_id: str, new: bytes) -> bytes:
     """What an old key signs so that the ledger takes a new key."""
     return _ADOPT + ledger_id.encode() + new
-
-
-def read_entries(path: Path) -> list[Entry]:
-    """All runs in a ledger. Works while a node is using it, and on ledgers of version 0.1."""
-    with _read_only(path) as db:
-        columns = {row[1] for row in db.execute("PRAGMA table_info(runs)")}
-        repeated = "repeated" if "repeated" in columns else "0"
-        return [Entry(*row) for row in db.execute(_ENTRIES.format(repeated=repeated))]
-
-
-def is_in_use(path: Path) -> bool:
-    """Whether a node has the ledger open for writing."""
-    try:
-        _Lock(path).release()
-    except TransientError:
-        return True
-    return False
-
-
-def read_facts(path: Path) -> LedgerFacts:
-    """What a ledger says about itself; of version 0.1's ledgers: nothing."""
-    with _read_only(path) as db:
-        return _facts(db)
-
-
-def read_model(path: Path, run: int) -> bytes | None:
-    """The final model of a run, if the run has come to its end."""
-    with _read_only(path) as db:
-        if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'models'").fetchone():
-            return None
-        row = db.execute("SELECT bytes FROM models WHERE run = ?", (run,)).fetchone()
-    return None if row is None else bytes(row[0])
-
-
-def _facts(db: sqlite3.Connection) -> LedgerFacts:
-    facts = dict(db.execute("SELECT name, value FROM facts"))
-    keys: list[tuple[bytes]] = []
-    if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'identities'").fetchone():
-        keys = db.execute("SELECT public FROM identities ORDER BY added, rowid").fetchall()
-    allow, delta = facts.get("allow"), facts.get("allow_delta")
-    return LedgerFacts(
-        facts.get("data", ""),
-        None if allow is None else float(allow),
-        None if delta is None else float(delta),
-        tuple(bytes(key) for (key,) in keys),
-    )
-
-
-@contextmanager
-def _read_only(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that changes nothing. Takes no lock that would keep a node from starting."""
-    if not path.is_file() or not path.stat().st_size:
-        raise LedgerError(f"there is no ledger {str(path)!r}; make one with decor ledger new")
-    address = f"file:{quote(str(path.absolute()))}?mode=ro"
-    try:
-        with closing(sqlite3.connect(address, uri=True, timeout=5.0)) as db:
-            yield db
-    except sqlite3.Error as problem:
-        raise LedgerError(f"{str(path)!r} cannot be read as a ledger: {problem}") from None
 
 
 class Ledger:
@@ -212,13 +82,13 @@ class Ledger:
                 f"there is no ledger {str(self.path)!r}. If these data have never taken part in a "
                 "federation, make one with decor ledger new; otherwise find the one they have"
             )
-        self._lock = _Lock(self.path)
+        self._lock = Lock(self.path)
         try:
             with self._translate_errors():
-                self._db = _open(self.path)
+                self._db = connect(self.path)
                 # before anything is changed, also the way in which the file is written
-                self._check_format()
-                _require_log(self._db, self.path)
+                check_format(self._db, self.path)
+                require_log(self._db, self.path)
                 # each commit is synchronised, or a power cut could undo a message that was sent
                 self._db.execute("PRAGMA synchronous = FULL")
                 self._db.execute("PRAGMA foreign_keys = ON")
@@ -262,15 +132,15 @@ class Ledger:
             raise LedgerError(
                 f"the ledger {str(path)!r} cannot be made: {problem.strerror}"
             ) from None
-        facts = {"format": _FORMAT, "id": os.urandom(16).hex(), "data": data}
+        facts = {"format": FORMAT, "id": os.urandom(16).hex(), "data": data}
         facts |= {} if allow is None else {"allow": repr(allow)}
         facts |= {} if allow_delta is None else {"allow_delta": repr(allow_delta)}
         try:
-            with _sqlite_errors_as_ours(path), closing(_open(path)) as db:
-                _require_log(db, path)
+            with errors_as_ours(path), closing(connect(path)) as db:
+                require_log(db, path)
                 db.execute("PRAGMA synchronous = FULL")
                 db.execute("BEGIN IMMEDIATE")
-                for statement in _TABLES.split(";\n"):
+                for statement in TABLES.split(";\n"):
                     db.execute(statement)
                 db.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
                 now = time.time()
@@ -281,45 +151,6 @@ class Ledger:
             for suffix in ("", "-wal", "-shm"):
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
             raise
-
-    @staticmethod
-    def convert(path: str | Path, identity: bytes, data: str = "") -> None:
-        """Brings a ledger of version 0.1 to the present format, in place; keeps what it says.
-
-        Args:
-            path: The ledger; no node may be using it.
-            identity: Public key of the user whose ledger it is.
-            data: The name of its data set.
-
-        Raises:
-            LedgerError: It is no ledger of version 0.1, or cannot be written.
-        """
-        path = Path(path)
-        with _read_only(path) as db:
-            found = _format_of(db, path)
-        if found != _FORMAT_0_1:
-            raise LedgerError(f"{str(path)!r} is no ledger of version 0.1 ({found}): nothing to do")
-        lock = _Lock(path)
-        try:
-            with _sqlite_errors_as_ours(path), closing(_open(path)) as db:
-                _require_log(db, path)
-                db.execute("PRAGMA synchronous = FULL")
-                db.execute("BEGIN IMMEDIATE")
-                db.execute("ALTER TABLE runs ADD COLUMN repeated INTEGER NOT NULL DEFAULT 0")
-                for column in ("keys", "tags", "cancelled"):
-                    kind = f"{column} BLOB NOT NULL DEFAULT x''"
-                    db.execute(f"ALTER TABLE messages ADD COLUMN {kind}")
-                for statement in _TABLES.split(";\n"):
-                    db.execute(statement)
-                db.execute("UPDATE facts SET value = ? WHERE name = 'format'", (_FORMAT,))
-                facts = {"id": os.urandom(16).hex(), "data": data}
-                db.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
-                now = time.time()
-                db.execute("INSERT INTO identities VALUES (?, ?, NULL, NULL)", (identity, now))
-                db.execute("COMMIT")
-            os.chmod(path, 0o600)
-        finally:
-            lock.release()
 
     def close(self) -> None:
         if hasattr(self, "_db"):
@@ -335,7 +166,7 @@ class Ledger:
     @property
     def facts(self) -> LedgerFacts:
         with self._translate_errors():
-            return _facts(self._db)
+            return facts_of(self._db)
 
     @property
     def id(self) -> str:
@@ -566,22 +397,8 @@ class Ledger:
     def entries(self) -> list[Entry]:
         """All runs, the oldest first."""
         with self._translate_errors():
-            rows = self._db.execute(_ENTRIES.format(repeated="repeated"))
+            rows = self._db.execute(ENTRIES.format(repeated="repeated"))
             return [Entry(*row) for row in rows]
-
-    def _check_format(self) -> None:
-        """Raises unless the file is a ledger of this version, before anything is written."""
-        found = _format_of(self._db, self.path)
-        if found == _FORMAT_0_1:
-            raise LedgerError(
-                f"{str(self.path)!r} is a ledger of version 0.1; bring it up to date with "
-                f"decor ledger convert {self.path} --identity KEY"
-            )
-        if found != _FORMAT:
-            raise LedgerError(
-                f"{str(self.path)!r} is a ledger of another version ({found}); use the decor that "
-                "wrote it"
-            )
 
     def _refuse_other_key(self, identity: bytes | None) -> None:
         if identity is not None and identity not in self.facts.identities:
@@ -643,86 +460,7 @@ class Ledger:
 
     def _translate_errors(self) -> Any:
         """Raises errors of the database as LedgerError, with a way out."""
-        return _sqlite_errors_as_ours(self.path)
-
-
-class _Lock:
-    """Keeps a second node from using a ledger: it could send a second message of a step.
-
-    A file beside the ledger, which readers do not need: SQLite's own exclusive mode would keep
-    them out too.
-    """
-
-    def __init__(self, path: Path) -> None:
-        lock = path.with_name(f"{path.name}-lock")
-        self._descriptor: int | None = None
-        try:
-            self._descriptor = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.release()
-            raise TransientError(
-                f"the ledger {str(path)!r} is in use by another node; stop that one first"
-            ) from None
-        except OSError as problem:
-            self.release()
-            raise LedgerError(
-                f"the ledger {str(path)!r} cannot be used: {problem.strerror} ({lock.name}); "
-                "nothing is sent before it can be written"
-            ) from None
-
-    def release(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    # no implicit transactions; a reader's checkpoint may hold a lock for a moment
-    return sqlite3.connect(path, isolation_level=None, timeout=5.0)
-
-
-def _require_log(db: sqlite3.Connection, path: Path) -> None:
-    """Makes SQLite write to a log first, so that a crash loses nothing and readers need no lock."""
-    db.execute("PRAGMA page_size = 16384")  # of a new file: messages are large
-    if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-        raise LedgerError(
-            f"the disk of {str(path)!r} does not support a write-ahead log; name a file on "
-            "another disk"
-        )
-
-
-def _format_of(db: sqlite3.Connection, path: Path) -> str:
-    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
-    row = None
-    if "facts" in tables:
-        row = db.execute("SELECT value FROM facts WHERE name = 'format'").fetchone()
-    if row is None:
-        raise LedgerError(
-            f"{str(path)!r} is a database of another program, not a ledger; name another file"
-        )
-    return str(row[0])
-
-
-@contextmanager
-def _sqlite_errors_as_ours(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as problem:
-        text = str(problem)
-        if "locked" in text:
-            raise TransientError(
-                f"the ledger {str(path)!r} is in use by another program; try again"
-            ) from None
-        if "not a database" in text or "malformed" in text:
-            raise LedgerError(
-                f"{str(path)!r} is not a ledger, or is damaged ({text}); do not start a new "
-                "ledger for the same data"
-            ) from None
-        raise LedgerError(
-            f"the ledger {str(path)!r} cannot be used: {text}; nothing is sent before it can be "
-            "written"
-        ) from None
+        return errors_as_ours(self.path)
 
 
 def split(blob: bytes, size: int) -> Sequence[bytes]:

@@ -191,7 +191,7 @@ class ConnectionState:
 
 @dataclass
 class Link:
-    """One neighbour. Only `Peer` writes these fields; `Connections` writes `conn`.
+    """One neighbour. Only the parts of a `Peer` write these fields; `Connections` writes `conn`.
 
     `Connections` reads three of them: a neighbour that is `done` is not dialled again, and a
     neighbour whose `inbox` is not empty is not read from, unless more `is_awaited`.

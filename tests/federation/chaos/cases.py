@@ -29,7 +29,7 @@ from trial_federation import Trial, until  # noqa: E402
 from decor.errors import RemoteProtocolError  # noqa: E402
 from decor.federation.spending import own_figure  # noqa: E402
 from decor.net.addresses import free_ports  # noqa: E402
-from decor.net.ledger import read_entries  # noqa: E402
+from decor.net.ledger_reading import read_entries  # noqa: E402
 from decor.net.messages import Alive, Done, Model, SignedReceipt  # noqa: E402
 
 GRAPHS = {

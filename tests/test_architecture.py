@@ -31,7 +31,8 @@ MAY_IMPORT = {
     "net": {*LEAVES, "noise"},
     # a recipe names how users gossip
     "learning": {*LEAVES, "graph"},
-    "results": {*LEAVES, "graph", "privacy"},
+    # a saved model is built again from its definition
+    "results": {*LEAVES, "graph", "privacy", "learning"},
     "training": BELOW_TRAINING,
     "distributed": {*BELOW_TRAINING, "training"},
     "federation": {*BELOW_TRAINING, "training", "net"},

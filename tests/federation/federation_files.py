@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from decor.learning.columns import Label, Preparation
 from decor.net.identity import line_of
 
 KEYS = [line_of(bytes([k]) * 32) for k in range(1, 10)]
@@ -32,6 +33,25 @@ MODEL = """
 [model]
 kind = "logistic"
 features = 30
+"""
+
+
+DATA = """
+[data.label]
+name = "sick"
+classes = ["no", "yes"]
+
+[[data.columns]]
+name = "age"
+kind = "number"
+low = 0
+high = 100
+missing = 50
+
+[[data.columns]]
+name = "ward"
+kind = "category"
+values = ["north", "south"]
 """
 
 
@@ -117,6 +137,9 @@ ELSEWHERE = {  # which base, and the change
     "model.code": ("code", lambda f: with_section(f, "model", code="own:other")),
     "model.code_sha256": ("hashed", lambda f: with_section(f, "model", code_sha256="1" * 64)),
     "model.start_sha256": ("started", lambda f: with_section(f, "model", start_sha256="1" * 64)),
+    "model.loss": ("lossy", lambda f: with_section(f, "model", loss="squared")),
+    "data.columns": ("columns", lambda f: replace(f, data=with_range(f.data, 101))),
+    "data.label": ("columns", lambda f: replace(f, data=Preparation(f.data.columns, OTHER_LABEL))),
     "network.rows": ("grid", lambda f: with_section(f, "network", rows=1)),
     "network.edges": ("edges", lambda f: with_section(f, "network", edges=f.network.edges[:-1])),
 }
@@ -139,12 +162,24 @@ BASES = {
         'kind = "logistic"', f'code = "own:model"\ncode_sha256 = "{"0" * 64}"'
     ).replace("features = 30\n", ""),
     "started": TEXT.replace("features = 30", f'features = 30\nstart_sha256 = "{"0" * 64}"'),
+    "lossy": TEXT.replace('kind = "logistic"', 'code = "own:model"\nloss = "logistic"').replace(
+        "features = 30\n", ""
+    ),
+    "columns": TEXT.replace("features = 30\n", "") + DATA,
     "grid": TEXT.replace('"ring"', '"grid"'),
     "edges": TEXT.replace(
         'topology = "ring"',
         'edges = [["bonn", "ulm"], ["ulm", "kiel"], ["kiel", "jena"], ["bonn", "jena"]]',
     ),
 }
+
+
+OTHER_LABEL = Label("sick", ["yes", "no"])
+
+
+def with_range(preparation, high):
+    age, *others = preparation.columns
+    return Preparation([replace(age, high=high), *others], preparation.label)
 
 
 def with_section(federation, section, **changed):

@@ -42,9 +42,9 @@ def run(options: argparse.Namespace) -> None:
     require_libraries()
     from decor.federation.federation import Federation
     from decor.federation.fetch import ModelFetch
+    from decor.federation.member_data import read_test_data
     from decor.federation.operator import EventLog
     from decor.federation.terms import Terms
-    from decor.learning import own_data
     from decor.net.identity import Identity
 
     federation = Federation.read(options.file)
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
     name = federation.members[number].name
     output = Path(options.output or f"run-{name}")
     prepare_output(output, federation.digest)
-    test = None if options.test is None else own_data.read(options.test, label=options.label)
+    test = None if options.test is None else read_test_data(federation, options.test, options.label)
     # no private data are needed: any examples of the right shape load the model
     if test is None and federation.model.features is None:
         raise InputError("a model given as code needs examples of the right shape; give --test")

@@ -22,6 +22,7 @@ from decor.text import rounded_up
 
 from . import options as opt
 from . import values
+from .data_check import check_data
 from .json_output import guarantee_json, write_json
 
 _EXAMPLE = """example:
@@ -34,19 +35,27 @@ def add_to(commands: Any) -> None:
         commands, "node", run, "take part in a federation as one of its users", _EXAMPLE
     )
     parser.add_argument("file", metavar="FILE", help="the federation file")
-    key = "the user's key file, written by decor keygen"
-    parser.add_argument("--identity", required=True, metavar="FILE", help=key)
+    check = (
+        "only look at the data, without joining: what would be clamped, become other or be "
+        "dropped, and the base rate; needs neither --identity nor --ledger"
+    )
+    parser.add_argument("--check", action="store_true", help=check)
+    key = "the user's key file, written by decor keygen (required)"
+    parser.add_argument("--identity", metavar="FILE", help=key)
     data = (
         "the user's private examples, which never leave this process: .csv, .npz with X and y, or "
-        "MODULE:FUNCTION"
+        "MODULE:FUNCTION; .csv with a header where the federation file has [data]"
     )
     parser.add_argument("--data", required=True, metavar="FILE", help=data)
-    label = "with .csv files, name or number of the label column (default: the last)"
+    label = (
+        "with .csv files, name or number of the label column (default: the last; not with [data] "
+        "in the federation file)"
+    )
     parser.add_argument("--label", metavar="COLUMN", help=label)
     test = "public examples to test the final model on, in one of the formats of --data"
     parser.add_argument("--test", metavar="FILE", help=test)
-    ledger = "record of messages sent and budget spent, made once by decor ledger new"
-    parser.add_argument("--ledger", required=True, metavar="FILE", help=ledger)
+    ledger = "record of messages sent and budget spent, made once by decor ledger new (required)"
+    parser.add_argument("--ledger", metavar="FILE", help=ledger)
     add_start(parser)
     output = "folder for the model and the run (default: run-NAME for the user NAME)"
     parser.add_argument("--output", metavar="DIR", help=output)
@@ -86,7 +95,15 @@ def hangups_ignored() -> Iterator[None]:
 
 
 def run(options: argparse.Namespace) -> int:
+    missing = [name for name in ("identity", "ledger") if getattr(options, name) is None]
+    if missing and not options.check:
+        names = " and ".join(map(opt.flag_of, missing))
+        raise InputError(f"decor node: {names} required; or look at the data only, with --check")
     try:
+        if options.check:
+            require_libraries()
+            check_data(options)
+            return 0
         # without a file, the end of its terminal ends a node
         with nullcontext() if options.log is None else hangups_ignored():
             return _run(options)
@@ -102,11 +119,11 @@ def _run(options: argparse.Namespace) -> int:
     require_libraries()
     from decor.federation.exit_codes import run_code
     from decor.federation.federation import Federation
+    from decor.federation.member_data import read_member_data, read_test_data
     from decor.federation.node import Node
     from decor.federation.operator import EventLog, run_node
     from decor.federation.start_model import find_start
     from decor.federation.terms import Terms
-    from decor.learning import own_data
     from decor.net.identity import Identity
     from decor.net.ledger import Ledger
     from decor.net.status import metrics_address
@@ -116,10 +133,10 @@ def _run(options: argparse.Namespace) -> int:
     identity = Identity.load(options.identity)
     number = federation.number_of(identity.public)
     name = federation.members[number].name
-    test = None if options.test is None else own_data.read(options.test, label=options.label)
+    test = None if options.test is None else read_test_data(federation, options.test, options.label)
     start = find_start(federation.model.start_sha256, options.file, options.start)
-    data = own_data.read(options.data, label=options.label)
-    task = federation.task(data, test, user=number, start=start)
+    data = read_member_data(federation, options.data, options.label, number)
+    task = federation.task(data.shard, test, user=number, start=start)
     path = Path(options.ledger)
     output = Path(options.output or f"run-{name}")
     to = sys.stderr if options.log is None else open_log(Path(options.log))

@@ -19,8 +19,8 @@ from .node import add_start, require_libraries
 
 if TYPE_CHECKING:
     from decor.federation.federation import Federation
+    from decor.federation.member_data import Pair
     from decor.federation.process_starter import ProcessStarter
-    from decor.learning.own_data import Arrays
     from decor.net.identity import Identity
 
 _EXAMPLE = """examples:
@@ -139,14 +139,20 @@ def _crashes(texts: list[str], federation: Federation) -> dict[int, int]:
 
 def _keys_and_data(
     federation: Federation, folder: Path
-) -> tuple[list[Identity], list[Arrays], Arrays | None]:
+) -> tuple[list[Identity], list[Pair], Pair | None]:
     """The keys and data of all users, from where `decor federation new --task` wrote them."""
-    from decor.learning import own_data
+    from decor.federation.member_data import read_member_data, read_test_data
     from decor.net.identity import Identity
 
+    # CSV files where the federation's file says how columns are prepared, else arrays
+    suffix = ".npz" if federation.data is None else ".csv"
     identities = [Identity.load(folder / "keys" / f"{m.name}.key") for m in federation.members]
-    test = own_data.read(folder / "test.npz") if (folder / "test.npz").exists() else None
-    shards = [own_data.read(folder / "data" / f"{m.name}.npz") for m in federation.members]
+    public = folder / f"test{suffix}"
+    test = read_test_data(federation, public) if public.exists() else None
+    shards = [
+        read_member_data(federation, folder / "data" / f"{m.name}{suffix}", number=k).shard
+        for k, m in enumerate(federation.members)
+    ]
     return identities, shards, test
 
 

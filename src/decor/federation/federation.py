@@ -22,6 +22,8 @@ from decor.errors import FragileGraphWarning, InputError, require
 from decor.graph.gossip import Gossip
 from decor.graph.topology import Topology
 from decor.learning.build_model import build, convert_data, parameters
+from decor.learning.columns import Preparation
+from decor.learning.definition import Definition, model_table
 from decor.learning.file_model import Model
 from decor.learning.file_rules import abbreviate, locate_errors
 from decor.learning.file_toml import parse_section, refuse_unknown, toml_text
@@ -63,8 +65,10 @@ _SECTIONS: dict[str, type[Privacy | Training | Model | Network]] = {
 class Federation:
     """A federation's file, checked as a whole; from `read`, `parse`, or made from its parts.
 
-    Users are numbered in the order of the file. With `run_code` False nothing of `model.code` is
-    ever imported, and what needs the size of such a model raises; this is no field of the file.
+    Users are numbered in the order of the file. `data` has the columns by which each user prepares
+    its own table; without it users bring numbers, prepared as they have agreed. With `run_code`
+    False nothing of `model.code` is ever imported, and what needs the size of such a model raises;
+    this is no field of the file.
 
     Guarantee: `plan` meets the budget, or reading it raises.
     """
@@ -75,10 +79,12 @@ class Federation:
     model: Model
     network: Network
     members: tuple[Member, ...]
+    data: Preparation | None = None
     run_code: bool = field(default=True, compare=False)
 
     def __post_init__(self) -> None:
         NAME.check("name", self.name)
+        self._check_columns()
         object.__setattr__(self, "members", tuple(self.members))
         # names, keys and addresses first: the graph below refers to users by their names
         self._check_members()
@@ -127,7 +133,7 @@ class Federation:
     @staticmethod
     def of(tables: Mapping[str, Any]) -> Federation:
         """From the file's fields as plain values, nested as in the file; inverse of `to_tables`."""
-        refuse_unknown(tables, ("format", "name", *_SECTIONS, "users"))
+        refuse_unknown(tables, ("format", "name", "data", *_SECTIONS, "users"))
         if tables.get("format") != FORMAT:
             raise InputError(
                 f'format must be "{FORMAT}", not {abbreviate(tables.get("format"))}; '
@@ -141,8 +147,12 @@ class Federation:
                 "users are missing; give a [[users]] with name, address and key for each of them"
             )
         sections: dict[str, Any] = {
-            name: parse_section(kind, tables.get(name), name) for name, kind in _SECTIONS.items()
+            name: parse_section(kind, tables.get(name), name)
+            for name, kind in _SECTIONS.items()
+            if kind is not Model
         }
+        definition = Definition.of(tables.get("data"), tables.get("model"))
+        sections |= {"model": definition.model, "data": definition.preparation}
         members = tuple(parse_member(user, number) for number, user in enumerate(users))
         return Federation(name=tables["name"], members=members, **sections)
 
@@ -154,9 +164,9 @@ class Federation:
             del sections["privacy"]["any_delta"]
         if self.network.liars == Network.liars:
             del sections["network"]["liars"]
-        for name in ("code_sha256", "start_sha256"):
-            if sections["model"][name] is None:
-                del sections["model"][name]
+        sections["model"] = model_table(self.model)
+        if self.data is not None:
+            sections["data"] = self.data.to_json()
         users = [{key: getattr(m, key) for key in _USER_FIELDS} for m in self.members]
         return {"format": FORMAT, "name": self.name, **sections, "users": users}
 
@@ -207,6 +217,11 @@ class Federation:
     @cached_property
     def adversary(self) -> Adversary:
         return Adversary.parse(self.privacy.adversary)
+
+    @cached_property
+    def definition(self) -> Definition:
+        """What is learnt: the sections [data] and [model]."""
+        return Definition(self.model, self.data)
 
     @cached_property
     def exposure(self) -> Exposure:
@@ -399,17 +414,38 @@ class Federation:
         if start is not None:
             start.load_into(module)
         own = convert_data(self.model, self.dtype, "the data", shard)
-        declared = self.members[user].records if user is not None else None
-        # the sampling rate, and so the epsilon, follows from the number in the file
-        if declared is not None and declared != len(own[0]):
-            raise InputError(
-                f"the data has {len(own[0])} records, and users.records says {declared}: the "
-                "epsilon would not be true; correct the data, or have all users take a file with "
-                "the right number"
-            )
+        if user is not None:
+            self.check_records(user, len(own[0]))
         if test is not None:
             test = convert_data(self.model, self.dtype, "the test data", test)
         return Task(module, loss, [own], test=test, name=self.name, test_public=True)
+
+    def check_records(self, user: int, count: int) -> None:
+        """Refuses another number of records than the file declares, at example level.
+
+        Args:
+            user: The number of the user.
+            count: How many records it has, with or without a label.
+        """
+        declared = self.members[user].records
+        # the sampling rate, and so the epsilon, follows from the number in the file
+        if declared is not None and declared != count:
+            raise InputError(
+                f"the data has {count} records, and users.records says {declared}: the epsilon "
+                "would not be true; correct the data, or have all users take a file with the right "
+                "number"
+            )
+
+    def _check_columns(self) -> None:
+        _ = self.definition  # the model fits the columns
+        columns = () if self.data is None else (*self.data.columns, self.data.label)
+        for column in columns:
+            # neighbours would see the refusal of a value
+            if column.kind == "plain":
+                raise InputError(
+                    f'[data] has column {column.name!r} of kind "plain", whose values can be '
+                    'refused; give it kind = "number" with low and high'
+                )
 
     def _check_size(self, count: int) -> None:
         if count * self._parameter_bytes > _LARGEST:

@@ -141,6 +141,7 @@ class ModelFetch:
                 "fetched_from": self._sender,
             },
             noise={"kind": "grid", "distance": terms.grid.distance},
+            definition=terms.public_definition,
             federation=terms.digest.hex(),
         )
         is_measured = self.task.test is not None and self.task.test_public

@@ -246,6 +246,7 @@ class Node:
                 "dtype": terms.dtype,
             },
             noise={"kind": "grid", "distance": terms.grid.distance},
+            definition=terms.public_definition,
             federation=terms.digest.hex(),
             steps_missed=self.missed,
             noise_left=self.noise_left(),

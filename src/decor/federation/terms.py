@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from decor.choices import Dtype
 from decor.errors import InputError
+from decor.learning.definition import Definition
 from decor.learning.recipe import Recipe
 from decor.net.http_proxy import HttpProxy
 from decor.net.neighbour import Neighbour
@@ -27,7 +29,10 @@ from .vector_kernels import LARGEST, Vector
 
 @dataclass(frozen=True)
 class Terms:
-    """The same for all users. `delta` is the promised one; the noise tables' part is in it."""
+    """The same for all users. `delta` is the promised one; the noise tables' part is in it.
+
+    `definition` is what the model learns, for run folders; None where no file says it.
+    """
 
     name: str
     members: tuple[Member, ...]
@@ -43,6 +48,7 @@ class Terms:
     quorum: float
     patience: float
     liars: int = 1
+    definition: Definition | None = None
 
     def __post_init__(self) -> None:
         if self.recipe.gossip.rounds < 1:
@@ -69,6 +75,7 @@ class Terms:
             federation.network.quorum,
             federation.network.patience,
             federation.network.liars,
+            federation.definition.without_start(),
         )
 
     @cached_property
@@ -114,6 +121,11 @@ class Terms:
         noise = max(self.grid.largest_noise(self.multiples(i).values()) for i in users)
         rates = recipe.schedule.rates(self.learning_rate, exposure.steps)
         return np.cumsum(np.abs(rates)) * (clip + noise) / (1 - recipe.momentum)
+
+    @property
+    def public_definition(self) -> dict[str, Any] | None:
+        """What run folders say of the model."""
+        return None if self.definition is None else self.definition.to_json()
 
     @property
     def run_length(self) -> RunLength:

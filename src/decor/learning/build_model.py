@@ -49,7 +49,11 @@ def build(model: Model, dtype: Dtype) -> Pair:
             module = models.mlp(*(model.sizes or ()), activation=activation, seed=seed)
             loss = losses.cross_entropy
         case _:
-            module, loss = model_code.call(model.code or "", model.code_sha256, seed)
+            module, loss = model_code.call(
+                model.code or "", model.code_sha256, seed, model.loss is not None
+            )
+    if model.loss is not None:
+        loss = getattr(losses, model.loss.replace("-", "_"))
     return module.to(getattr(torch, dtype)), loss
 
 
@@ -75,7 +79,7 @@ def convert_data(model: Model, dtype: Dtype, what: str, shard: Pair) -> Pair:
             f"{what} has records of shape {shape}, and model.features is {model.features}; give "
             "as many"
         )
-    if model.kind == "linear":
+    if model.classes is None:  # a number is predicted
         return X.to(kind), y.to(kind)
     classes = model.classes or 2
     # written so that NaN is wrong too

@@ -11,6 +11,7 @@ from decor.errors import InputError
 from .file_rules import Rule, abbreviate, check_fields, choice, file_field, text, whole
 
 _HASH = text("64 hexadecimal digits in lower case", re.compile(r"[0-9a-f]{64}"))
+LOSSES = ("logistic", "cross-entropy", "squared")
 _CODE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 
@@ -27,7 +28,8 @@ class Model:
     Logistic, multinomial and linear models start at fixed weights. The first weights of an MLP, and
     what code draws from torch, follow from the seed. `code_sha256` is the hash of the code's source
     (`model_code.hash_source`); a node does not run other code. `start_sha256` is the hash of the
-    model that training begins with instead of those weights (`start_model.StartModel`).
+    model that training begins with instead of those weights (`start_model.StartModel`). The loss
+    follows from the kind, or code returns it; `loss` names another.
     """
 
     kind: str | None = file_field(
@@ -75,6 +77,14 @@ class Model:
         help="with --model mlp or --code, seed for the initial weights (default: 0)",
     )
 
+    loss: str | None = file_field(
+        choice(*LOSSES),
+        None,
+        help="with --code for a function that returns a module alone, its loss: logistic, "
+        "cross-entropy or squared; with --model mlp, squared predicts one number",
+        metavar="NAME",
+    )
+
     def __post_init__(self) -> None:
         check_fields(self, "model")
         # exactly one of the two
@@ -86,7 +96,10 @@ class Model:
         if self.code is None and self.code_sha256 is not None:
             raise InputError("model.code_sha256 applies only with model.code; drop it")
         what = self.kind or "code"
-        usual = _DEFAULTS[what]
+        usual = dict(_DEFAULTS[what])
+        self._check_loss(what)
+        if self.loss == "squared" and self.kind is not None:
+            usual.pop("classes", None)  # one number is predicted
         for name in ("features", "classes", "hidden", "activation", "seed"):
             given = getattr(self, name)
             if name not in usual and given is not None:
@@ -105,6 +118,17 @@ class Model:
                 '"multinomial" for more'
             )
 
+    def _check_loss(self, what: str) -> None:
+        known = _LOSSES_OF.get(what, LOSSES)
+        if self.loss is not None and self.loss not in known:
+            raise InputError(
+                f"model.loss {self.loss!r} does not apply to model {what!r}, whose loss is "
+                f"{' or '.join(known)}; drop it"
+            )
+        # the usual loss is not written out: older files have no such field, and keep their digest
+        if self.kind is not None and self.loss == known[0]:
+            object.__setattr__(self, "loss", None)
+
     @property
     def sizes(self) -> tuple[int, ...] | None:
         """Units of each layer, from features to outputs; None for a model given as code."""
@@ -115,6 +139,13 @@ class Model:
         return (self.features, *(self.hidden or ()), outputs or 1)
 
 
+_LOSSES_OF: dict[str, tuple[str, ...]] = {
+    "logistic": ("logistic",),
+    "multinomial": ("cross-entropy",),
+    "mlp": ("cross-entropy", "squared"),
+    "linear": ("squared",),
+}
+"""The losses of each built-in kind, the usual one first."""
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "logistic": {"features": None, "classes": 2},
     "multinomial": {"features": None, "classes": None},

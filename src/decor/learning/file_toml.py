@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Any, TypeVar
@@ -48,16 +49,39 @@ def refuse_unknown(
 
 
 def toml_text(tables: Mapping[str, Any]) -> str:
-    """TOML of plain values: strings first, then a section per mapping, and tables per list."""
+    """TOML of plain values: strings first, then a section per mapping, and tables per list.
+
+    What is None is left out.
+    """
     lines = [f"{name} = {_toml(value)}" for name, value in tables.items() if isinstance(value, str)]
     for name, value in tables.items():
-        if isinstance(value, str):
-            continue
-        is_section = isinstance(value, Mapping)
-        for table in [value] if is_section else value:
-            lines += ["", f"[{name}]" if is_section else f"[[{name}]]"]
-            lines += [f"{key} = {_toml(each)}" for key, each in table.items() if each is not None]
+        if not isinstance(value, str):
+            lines += _section(_key(name), value)
     return "\n".join(lines) + "\n"
+
+
+def _section(name: str, value: Any) -> list[str]:
+    """A section with its sections, or a list of them."""
+    is_section, lines = isinstance(value, Mapping), []
+    for table in [value] if is_section else value:
+        inner = {key: each for key, each in table.items() if _is_section(each)}
+        plain = {key: each for key, each in table.items() if key not in inner and each is not None}
+        if plain or not inner:
+            lines += ["", f"[{name}]" if is_section else f"[[{name}]]"]
+        lines += [f"{_key(key)} = {_toml(each)}" for key, each in plain.items()]
+        for key, each in inner.items():
+            lines += _section(f"{name}.{_key(key)}", each)
+    return lines
+
+
+def _is_section(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return bool(value) and all(isinstance(each, Mapping) for each in value)
+    return isinstance(value, Mapping)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
 
 
 def _toml(value: Any) -> str:

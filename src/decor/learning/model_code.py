@@ -63,16 +63,17 @@ def shorten(digest: str) -> str:
     return digest[:_SHOWN] + "..."
 
 
-def call(code: str, sha256: str | None, seed: int) -> tuple[Any, Any]:
+def call(code: str, sha256: str | None, seed: int, module_alone: bool = False) -> tuple[Any, Any]:
     """Imports and calls the function; torch's randomness begins at the seed.
 
     Args:
         code: "package.module:function".
         sha256: What `hash_source` must give; None to accept any code.
         seed: For torch, whose own state stays as it was.
+        module_alone: Whether the function may return a module without a loss.
 
     Returns:
-        (torch.nn.Module, loss).
+        (torch.nn.Module, loss); the loss is None where a module alone was returned.
     """
     import torch
 
@@ -90,6 +91,8 @@ def call(code: str, sha256: str | None, seed: int) -> tuple[Any, Any]:
     match made:
         case (torch.nn.Module(), loss) if isinstance(made, tuple) and callable(loss):
             return made
+        case torch.nn.Module() if module_alone:
+            return made, None
     raise InputError(
         f"model.code {code!r} must return (torch.nn.Module, loss), not {type(made).__name__}"
     )

@@ -25,15 +25,12 @@ from numpy.typing import NDArray
 from decor.array_types import Array
 from decor.errors import InputError
 
+from .csv_table import NUMBER, separator_of
+
 Arrays = tuple[NDArray[np.float32], Array]
 """(X, y)."""
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
-# stricter than float(), which also takes "1_0" and digits of other alphabets
-_NUMBER = re.compile(
-    r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf|infinity)\s*",
-    re.ASCII | re.IGNORECASE,
-)
 _SOURCES = "give a CSV file, an .npz file or package.module:function"
 
 
@@ -59,7 +56,7 @@ def read(
     """
     name, path = str(path_or_name), Path(path_or_name)
     # a file called a:b is a file
-    if not path.exists() and _FUNCTION.fullmatch(name):
+    if not path.exists() and is_function(name):
         return _validate(repr(name), *_call(name), features=features)
     packed = path.suffix.lower() == ".npz"
     if label is not None and packed:
@@ -78,6 +75,11 @@ def read(
         raise InputError(f"the data {name!r} cannot be read: {reason}; {_SOURCES}") from None
     except UnicodeDecodeError:
         raise InputError(f"{name!r} is not a text file; {_SOURCES}") from None
+
+
+def is_function(name: str) -> bool:
+    """Whether this is written as "package.module:function"."""
+    return _FUNCTION.fullmatch(name) is not None
 
 
 def import_function(name: str, what: str) -> Callable[[], Any]:
@@ -105,14 +107,23 @@ def import_function(name: str, what: str) -> Callable[[], Any]:
     return attribute  # type: ignore[no-any-return]
 
 
-def _call(name: str) -> tuple[Any, Any]:
+def call(name: str) -> Any:
+    """What a function returns that gives data.
+
+    Args:
+        name: "package.module:function".
+    """
     function = import_function(name, "the data")
     try:
-        result = function()
+        return function()
     except Exception as problem:  # its message is left out: it might repeat data
         raise InputError(
             f"the data {name!r} raised {type(problem).__name__}; call the function alone to see why"
         ) from None
+
+
+def _call(name: str) -> tuple[Any, Any]:
+    result = call(name)
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise InputError(f"the data {name!r} must give a pair (X, y), not {type(result).__name__}")
     return result[0], result[1]
@@ -140,7 +151,7 @@ def _npz(path: Path) -> tuple[Any, Any]:
 
 def _table(file: TextIO, name: str, label: str | int | None) -> tuple[Any, Any]:
     """All columns of a CSV file except the label's, and the label's."""
-    separator = max(",;\t", key=file.readline().count)
+    separator = separator_of(file.readline())
     file.seek(0)
     rows = csv.reader(file, delimiter=separator, skipinitialspace=True, strict=True)
     # an array of doubles takes a quarter of the memory of a list of floats
@@ -197,9 +208,9 @@ def _label_column(row: Sequence[str], where: str, label: str | int | None) -> in
 
 def _is_header(row: Sequence[str], where: str, label: str | int | None) -> bool:
     """Whether the first line names columns."""
-    words = [k for k, cell in enumerate(row, start=1) if not _NUMBER.fullmatch(cell)]
+    words = [k for k, cell in enumerate(row, start=1) if not NUMBER.fullmatch(cell)]
     has_label = isinstance(label, str) and label.strip() in (cell.strip() for cell in row)
-    if len(words) == len(row) or (has_label and not _NUMBER.fullmatch(str(label))):
+    if len(words) == len(row) or (has_label and not NUMBER.fullmatch(str(label))):
         return True
     # half words, half numbers: to skip it might drop a record with a missing value
     if words:
@@ -213,7 +224,7 @@ def _is_header(row: Sequence[str], where: str, label: str | int | None) -> bool:
 def _number(cell: str, where: str) -> float:
     if not cell.strip():
         problem = "is empty"
-    elif not _NUMBER.fullmatch(cell):
+    elif not NUMBER.fullmatch(cell):
         problem = "is no number"
     elif not math.isfinite(value := float(cell)):
         problem = "is not finite"

@@ -13,7 +13,7 @@ from decor.text import rounded_up, rounded_up_range
 CARD = "MODEL_CARD.md"
 MANIFEST = (
     *("simulated", "task", "learning_rate", "seed", "recipe", "engine", "noise", "versions"),
-    *("run", "federation"),
+    *("run", "federation", "definition"),
 )
 """Keys of a manifest that do not depend on private data."""
 TASK = ("name", "users", "parameters")

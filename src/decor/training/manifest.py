@@ -42,6 +42,7 @@ class RunManifest:
         run: A random name that tells private runs apart.
         resume_tag: Keyed fingerprint of an unfinished private run's data.
         stop_saw_private_data: Whether the stop may depend on private data; it voids the guarantee.
+        definition: What is learnt: columns, label and model, by which the model can be built.
         federation: Digest of the federation's terms, of one user's run.
         steps_missed: Steps that this user missed, of one user's run.
         noise_left: Noise in the average model over the planned noise, as far as this user knows:
@@ -61,6 +62,7 @@ class RunManifest:
     run: str | None = None
     resume_tag: str | None = None
     stop_saw_private_data: bool | None = None
+    definition: dict[str, Any] | None = None
     federation: str | None = None
     steps_missed: int | None = None
     noise_left: float | None = None

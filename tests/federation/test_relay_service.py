@@ -137,6 +137,19 @@ def test_a_hangup_does_not_end_a_relay_that_is_still_starting(tmp_path):
             relay.kill()
 
 
+def test_a_relay_that_runs_has_loaded_nothing_that_trains(tmp_path):
+    """A small server: torch alone would take three times the memory of all the rest."""
+    write(tmp_path / "a.toml")
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "decor", "relay", "a.toml", "--listen", f"127.0.0.1:{port}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=tmp_path) as relay:
+        try:
+            assert b"event=admits" in relay.stderr.readline()
+            assert "libtorch" not in Path(f"/proc/{relay.pid}/maps").read_text()
+        finally:
+            relay.kill()
+
+
 def test_without_a_file_for_its_log_a_hangup_makes_none(tmp_path):
     write(tmp_path / "a.toml")
     (port,) = free_ports(1)

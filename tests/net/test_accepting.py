@@ -6,6 +6,8 @@ import subprocess
 import sys
 from contextlib import ExitStack
 
+import pytest
+
 from decor.net import accepting
 from decor.net.accepting import Acceptor, Throttle, open_streams
 
@@ -75,6 +77,65 @@ def test_the_oldest_new_connection_is_closed_and_one_that_was_released_stays():
     ((event, facts),) = lines
     assert event == ("connection closed",) and facts["at"] == "the port"
     assert "more than 2 at a time" in facts["why"]
+
+
+def test_a_crowd_from_one_place_closes_its_own_connections_and_nobody_elses():
+    async def work():
+        tasks = set()
+
+        def spawn(work):
+            tasks.add(task := asyncio.create_task(work))
+            return task
+
+        async def serve(accepted):
+            _, writer = await open_streams(accepted)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                writer.transport.abort()
+
+        with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as stack:
+            listener.setblocking(False)
+            address = listener.getsockname()
+            acceptor = Acceptor(listener, 4, serve, spawn, Throttle(lambda *_, **__: None), "here")
+            spawn(acceptor.run())
+
+            async def call(host):
+                local = host, 0
+                reader, writer = await asyncio.open_connection(*address, local_addr=local)
+                stack.callback(writer.close)
+                return reader
+
+            async with asyncio.timeout(PATIENCE):
+                first = await call("127.0.0.1")
+                crowd = [await call("127.0.0.2") for _ in range(20)]
+                # all but the last three, in the order of their arrival
+                assert [await each.read() for each in crowd[:-3]] == [b""] * 17
+                # who comes later finds a place too
+                second = await call("127.0.0.1")
+                assert await crowd[-3].read() == b""
+            assert not any(each.at_eof() for each in (first, second, *crowd[-2:]))
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        (("192.0.2.1", 1), ("192.0.2.1", 2), True),
+        (("192.0.2.1", 1), ("192.0.2.2", 1), False),
+        (("2001:db8::1", 1, 0, 0), ("2001:db8::2:3:4:5", 2, 0, 0), True),
+        (("2001:db8::1", 1, 0, 0), ("2001:db8:0:1::1", 1, 0, 0), False),
+        (("fe80::1%lo", 1, 0, 1), ("fe80::2%lo", 1, 0, 1), True),
+        ("", "", True),
+    ],
+)
+def test_one_host_is_one_place(one, other, is_same):
+    """One host has all addresses of half an IPv6 address; a socket in the file system has none."""
+    assert (accepting._origin(one) == accepting._origin(other)) == is_same
 
 
 NO_DESCRIPTORS = """

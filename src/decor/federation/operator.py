@@ -12,15 +12,18 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from decor.choices import LogFormat
 from decor.errors import DecorError
 from decor.net import status
 from decor.net.accepting import Throttle
-from decor.results.run import Run
 
-from .node import Node
+# types only: a relay has the same log and signals, and needs no torch
+if TYPE_CHECKING:
+    from decor.results.run import Run
+
+    from .node import Node
 
 _MMAP_THRESHOLD = -3
 """M_MMAP_THRESHOLD of glibc's malloc.h."""

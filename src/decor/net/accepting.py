@@ -49,8 +49,9 @@ class Throttle:
 class Acceptor:
     """Accepts connections and starts a task for each.
 
-    If more than `most` of them are new at a time, the oldest is closed: whoever has business here
-    needs a moment only, and silent strangers must not keep anyone out.
+    If more than `most` of them are new at a time, one is closed: the oldest of the network address
+    that has most of them. Whoever has business here needs a moment only, and silent strangers must
+    not keep anyone out, nor a fast one from a single place.
 
     Args:
         listener: A listening socket that does not block.
@@ -72,8 +73,8 @@ class Acceptor:
     ) -> None:
         self._listener, self._most, self._serve = listener, most, serve
         self._spawn, self._log, self._where = spawn, log, where
-        # in the order of their arrival
-        self._new: dict[asyncio.Task[None], None] = {}
+        # in the order of their arrival; from where
+        self._new: dict[asyncio.Task[None], object] = {}
 
     async def run(self) -> None:
         """Accepts until it is cancelled."""
@@ -88,7 +89,7 @@ class Acceptor:
 
     async def _accept_one(self) -> None:
         try:
-            accepted, _ = self._listener.accept()
+            accepted, address = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return  # the client has gone again
         except OSError as problem:  # too many open files, say: existing connections go on
@@ -98,16 +99,29 @@ class Acceptor:
             return
         accepted.setblocking(False)
         if len(self._new) >= self._most:
-            oldest = next(iter(self._new))
-            del self._new[oldest]
-            oldest.cancel()
-            why = f"more than {self._most} at a time, of which this was the oldest"
+            closed = self._in_the_way()
+            del self._new[closed]
+            closed.cancel()
+            why = f"more than {self._most} at a time, of which this was the oldest from one place"
             self._log("connection closed", at=self._where, why=why)
         task = self._spawn(self._serve(accepted))
-        self._new[task] = None
+        self._new[task] = _origin(address)
         task.add_done_callback(self.release)
         # lets the task begin: one that is cancelled before would never close its socket
         await asyncio.sleep(0)
+
+    def _in_the_way(self) -> asyncio.Task[None]:
+        counts = Counter(self._new.values())
+        most = max(counts.values())
+        return next(task for task, origin in self._new.items() if counts[origin] == most)
+
+
+def _origin(address: object) -> object:
+    """What one host has one of: an IPv4 address, or half an IPv6 address."""
+    if not isinstance(address, tuple):  # of a socket in the file system
+        return None
+    host = str(address[0]).partition("%")[0]
+    return host if ":" not in host else socket.inet_pton(socket.AF_INET6, host)[:8]
 
 
 async def open_streams(accepted: socket.socket, **tls: Any) -> Streams:

@@ -19,7 +19,14 @@ from .relay_protocol import ANSWER_SECONDS, SENTENCES, WAIT, WAIT_SECONDS, Call,
 from .relay_side import Pair, Side
 
 UNIDENTIFIED = 256
-"""Connections at a time that have not made a valid call yet; beyond it the oldest is closed."""
+"""Connections at a time that have not made a valid call yet; beyond it one is closed, of the
+address that has most."""
+KEEPALIVE = (
+    (socket.TCP_KEEPIDLE, 60),
+    (socket.TCP_KEEPINTVL, 20),
+    (socket.TCP_KEEPCNT, 3),
+)
+"""After two minutes without an answer a machine has vanished; the system's own is two hours."""
 CALLS, CALLS_PER_SECOND = 10, 0.5
 """Valid calls of one user to one neighbour, at once and per second."""
 
@@ -94,6 +101,10 @@ class Relay:
     @admissions.setter
     def admissions(self, new: Mapping[bytes, Admission]) -> None:
         self._admissions = new
+        # what former users have left would add up over the years
+        self._calls = {p: n for p, n in self._calls.items() if self._objection(p) is None}
+        users = {key for admission in new.values() for key in admission.users}
+        self._bandwidth = {key: n for key, n in self._bandwidth.items() if key in users}
         for pair, side in list(self._sides.items()):
             if self._objection(pair) is not None:
                 side.refuse("this federation is not admitted any more")
@@ -106,7 +117,8 @@ class Relay:
     @property
     def waiting(self) -> int:
         """Users that wait for a neighbour now; a user counts once for each neighbour."""
-        return sum(side.other is None for side in self._sides.values())
+        sides = self._sides.values()
+        return sum(side.other is None and not side.transport.is_closing() for side in sides)
 
     @property
     def refusals(self) -> dict[str, int]:
@@ -131,12 +143,13 @@ class Relay:
 
     def receive_call(self, side: Side, call: Call) -> None:
         """Admits a caller, and joins it with its neighbour if that waits already."""
+        # first the signature: nobody else is told who is a user, or uses up what a user may do
+        if not call.is_signed(side.nonce):
+            self.refuse(side, "wrong_signature")
+            return
         pair = call.federation, call.own, call.neighbour
         problem = self._objection(pair)
-        if problem is None and not call.is_signed(side.nonce):
-            problem = "wrong_signature"
-        # after the signature: nobody else can use up what a user may do
-        elif problem is None and not self._limit_of(pair).allow():
+        if problem is None and not self._limit_of(pair).allow():
             problem = "rate_limited"
         if problem is not None:
             self.refuse(side, problem)
@@ -173,8 +186,10 @@ class Relay:
 
     async def _serve(self, accepted: socket.socket) -> None:
         """Waits until a connection has made a valid call, or has ended."""
-        # so that connections whose other end has vanished end some time
+        # so that connections whose other end has vanished end
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEPALIVE:
+            accepted.setsockopt(socket.IPPROTO_TCP, option, value)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         side = Side(self)
         self.accepted += 1

@@ -76,11 +76,13 @@ class Side(asyncio.Protocol):
         """Ends the connection.
 
         Args:
-            reason: Told to a caller that is not joined yet.
+            reason: Told to a caller that is not joined yet, and was not.
         """
-        if self.other is not None:
+        # one that is closing has a neighbour that has left: a user that never reads the rest must
+        # not hold a buffer for each of its calls
+        if self.other is not None or self.transport.is_closing():
             self.transport.abort()
-        elif not self.transport.is_closing():
+        else:
             self.transport.write(refusal(reason))
             self.transport.close()
 

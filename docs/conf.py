@@ -40,6 +40,7 @@ NAVIGATION = {
     "Run it": {
         "own-data": "Your own data",
         "training": "Training",
+        "own-loop": "Your own loop",
         "deploy": "Deploying",
         "operations": "Operating",
         "distributed": "Processes and GPUs",

@@ -16,6 +16,7 @@ from decor.errors import (
     GraphError,
     InputError,
     MissingExtra,
+    UnsharedWarning,
 )
 from decor.graph import (
     Topology,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from decor.auditing.audit import audit
     from decor.auditing.findings import Audit
     from decor.distributed.process_group import ProcessGroup
+    from decor.federation.member import join
     from decor.federation.peers_engine import Peers
     from decor.learning import losses, models, schedule, shards, tasks
     from decor.learning.columns import (
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from decor.learning.recipe import Recipe
     from decor.learning.task import Task
     from decor.results.run import Run
+    from decor.training.simulate import simulate
     from decor.training.sweep import Sweep, Tuned, sweep, tune
     from decor.training.train import train
     from decor.training.vectorised import Vectorised
@@ -84,10 +87,12 @@ _TRAINING = {
     "Tuned": "training.sweep",
     "Vectorised": "training.vectorised",
     "audit": "auditing.audit",
+    "join": "federation.member",
     "losses": "learning",
     "models": "learning",
     "schedule": "learning",
     "shards": "learning",
+    "simulate": "training.simulate",
     "sweep": "training.sweep",
     "tasks": "learning",
     "train": "training.train",
@@ -153,6 +158,7 @@ __all__ = [
     "Task",
     "Topology",
     "Tuned",
+    "UnsharedWarning",
     "Vectorised",
     "audit",
     "baselines",
@@ -164,6 +170,7 @@ __all__ = [
     "from_networkx",
     "grid",
     "hypercube",
+    "join",
     "losses",
     "models",
     "path",
@@ -172,6 +179,7 @@ __all__ = [
     "ring",
     "schedule",
     "shards",
+    "simulate",
     "star",
     "sweep",
     "tasks",

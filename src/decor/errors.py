@@ -54,6 +54,10 @@ class DivergenceWarning(UserWarning):
     """A training whose models are no longer finite: it has stopped, and what it spent is spent."""
 
 
+class UnsharedWarning(UserWarning):
+    """A round of an own loop in which nothing, or nothing finite, was shared: zero was sent."""
+
+
 class AgreementError(DecorError):
     """Two neighbours could not agree on a secret, or one asks for what is gone; nothing was sent
     under it.

@@ -18,6 +18,9 @@ torch takes. Faults, as keys of a dictionary:
     unhandled     a text that an error which nothing handles repeats, when training begins
     slow          seconds that a gradient takes longer, with the network at work meanwhile
     draws         a file for the ids of edge keys that are drawn afresh, because no common one is known
+    loop          in place of `decor node`, a loop of its own (`decor.join`) with these faults:
+                  "skip": steps that are not shared, "leave": the step after which it breaks off,
+                  "fail": the step in which it raises an error
 """
 
 import asyncio
@@ -39,6 +42,8 @@ from decor.net.messages import HEADER, KINDS, Model
 POINTS = {
     "before a gradient": ("gradient", 0),
     "after a gradient": ("gradient", 1),
+    "before a share": ("share", 0),
+    "after a share": ("share", 1),
     "before record": ("record", 0),
     "after record": ("record", 1),
     "before the first send": ("sends", 0),
@@ -64,6 +69,7 @@ def inject(fault):
         what, count = POINTS[fault["kill"]]
         kills = {
             "gradient": _gradient,
+            "share": _share,
             "record": _record,
             "sends": partial(_sends, fault.get("round", 0)),
             "exchange": partial(_exchange, fault.get("round", 0)),
@@ -184,6 +190,13 @@ def _gradient(after, step):
     from decor.federation.node import Node
 
     _kill_around(Node, "_compute_message", after, lambda self, at, keys: at >= step)
+
+
+def _share(after, step):
+    """In an own loop: before it has shared its model of a step, or at once after."""
+    from decor.training.turn import Turn
+
+    _kill_around(Turn, "share", after, lambda self, model: self.step >= step)
 
 
 def _seed(seed):
@@ -330,7 +343,39 @@ def run(fault, arguments):
     from decor.cli.main import main
 
     inject(fault)
-    return main(arguments)
+    return main(arguments) if "loop" not in fault else own_loop(fault["loop"], arguments)
+
+
+def own_loop(fault, arguments):
+    """Takes part as `decor node` with these arguments would, with a loop of its own."""
+    import torch
+
+    import decor
+    from decor.federation.exit_codes import run_code
+    from decor.learning import own_data
+
+    _, file, *pairs = arguments
+    given = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    X, y = (torch.as_tensor(part) for part in own_data.read(given["--data"]))
+    user = {name: given[f"--{name}"] for name in ("identity", "ledger", "log")}
+    with decor.join(file, **user) as member:
+        for round in member:
+            print("round", round.step, flush=True)
+            if round.step in fault.get("skip", ()):
+                continue
+            model = round.model
+            loss = decor.losses.logistic(model(X.float()), y)
+            torch.optim.SGD(model.parameters(), round.learning_rate).zero_grad()
+            loss.backward()
+            torch.optim.SGD(model.parameters(), round.learning_rate).step()
+            if round.step == fault.get("fail"):
+                raise RuntimeError("out of memory, say")
+            round.share(model)
+            if round.step == fault.get("leave"):
+                break
+    member.run.save(given["--output"], overwrite=True)
+    assert any(map(torch.any, member.model.state_dict().values()))
+    return run_code(member.run)
 
 
 if __name__ == "__main__":

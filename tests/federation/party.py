@@ -74,8 +74,11 @@ class Events:
         return [facts for name, facts in self.lines if name == event]
 
 
-def train_together(task, plan, recipe, folder, random=None, **options):
-    """Trains all users; returns their nodes and their runs."""
+def train_together(task, plan, recipe, folder, random=None, tasks=None, **options):
+    """Trains all users; returns their nodes and their runs.
+
+    `tasks`: what each user has in place of its part of the task.
+    """
     identities = [Identity.new() for _ in range(task.users)]
     terms = make_terms(task, plan, recipe, identities, **options)
     nodes = []
@@ -84,7 +87,8 @@ def train_together(task, plan, recipe, folder, random=None, **options):
         for i, identity in enumerate(identities):
             more = {} if random is None else {"random": random(i)}
             ledger = open_ledger(folder / f"{i}.ledger", identity.public)
-            nodes.append(Node(terms, i, identity, task_of_user(task, i), ledger, Events(), **more))
+            own = task_of_user(task, i) if tasks is None else tasks[i]
+            nodes.append(Node(terms, i, identity, own, ledger, Events(), **more))
         return await asyncio.gather(*(node.train() for node in nodes))
 
     runs = asyncio.run(together())

@@ -124,6 +124,7 @@ def _run(options: argparse.Namespace) -> int:
     from decor.federation.operator import EventLog, run_node
     from decor.federation.start_model import find_start
     from decor.federation.terms import Terms
+    from decor.federation.user_files import socket_of
     from decor.net.identity import Identity
     from decor.net.ledger import Ledger
     from decor.net.status import metrics_address
@@ -184,11 +185,6 @@ def require_libraries() -> None:
     """Checks that nodes can run, without loading torch: mistyped options are reported sooner."""
     for library in ("cryptography", "torch"):
         require(library, "all", "nodes")
-
-
-def socket_of(ledger: Path) -> Path:
-    """The socket of the node that writes this ledger."""
-    return ledger.with_name(ledger.name + ".socket")
 
 
 def prepare_output(output: Path, digest: bytes) -> None:

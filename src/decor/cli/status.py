@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decor.errors import InputError, LedgerError
+from decor.federation.user_files import socket_of
 from decor.text import rounded_up
 
 from . import options as opt
 from .json_output import write_json
-from .node import require_libraries, socket_of
+from .node import require_libraries
 
 if TYPE_CHECKING:
     from decor.federation.spending import Figure

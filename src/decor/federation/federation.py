@@ -398,21 +398,13 @@ class Federation:
 
         Guarantee: a user trains from the model that the file names, or this raises.
         """
-        if not self.is_size_known:
-            raise InputError(f"model.code {self.model.code!r} may not be run; read it first")
-        require("torch", "train", "federations that train")
+        if user is not None:
+            module, loss = self.trained_module(start)
+        else:
+            module, loss = self._module(start)
         # here, not above: a file is checked without torch
         from decor.learning.task import Task
 
-        module, loss = build(self.model, self.dtype)
-        begins_with = None if start is None else start.sha256
-        if user is not None and begins_with != self.model.start_sha256:
-            raise InputError(
-                f"{self.name} begins with the model of model.start_sha256 "
-                f"{self.model.start_sha256}, not {begins_with}; read it with find_start"
-            )
-        if start is not None:
-            start.load_into(module)
         own = convert_data(self.model, self.dtype, "the data", shard)
         if user is not None:
             self.check_records(user, len(own[0]))
@@ -446,6 +438,31 @@ class Federation:
                     f'[data] has column {column.name!r} of kind "plain", whose values can be '
                     'refused; give it kind = "number" with low and high'
                 )
+
+    def trained_module(self, start: StartModel | None = None) -> tuple[Any, Any]:
+        """The module that all users start from, and its loss; loads torch.
+
+        Args:
+            start: The model that training begins with, where the file has its hash.
+
+        Guarantee: it is the model that the file names, or this raises.
+        """
+        begins_with = None if start is None else start.sha256
+        if begins_with != self.model.start_sha256:
+            raise InputError(
+                f"{self.name} begins with the model of model.start_sha256 "
+                f"{self.model.start_sha256}, not {begins_with}; read it with find_start"
+            )
+        return self._module(start)
+
+    def _module(self, start: StartModel | None) -> tuple[Any, Any]:
+        if not self.is_size_known:
+            raise InputError(f"model.code {self.model.code!r} may not be run; read it first")
+        require("torch", "train", "federations that train")
+        module, loss = build(self.model, self.dtype)
+        if start is not None:
+            start.load_into(module)
+        return module, loss
 
     def _check_size(self, count: int) -> None:
         if count * self._parameter_bytes > _LARGEST:

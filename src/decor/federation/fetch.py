@@ -144,8 +144,7 @@ class ModelFetch:
             definition=terms.public_definition,
             federation=terms.digest.hex(),
         )
-        is_measured = self.task.test is not None and self.task.test_public
-        metrics = local.metrics(model) if is_measured else {}
+        metrics = local.metrics(model)
         # how many messages this user has sent is in its ledger: here the whole plan counts
         steps = terms.plan.exposure.steps
         history: dict[str, list[float]] = {"step": [steps]}

@@ -42,6 +42,9 @@ class LocalGradient:
         random: `random(n)` returns n bytes from the operating system.
     """
 
+    waits = False
+    """Whether a gradient may take long without computing: it is computed at once."""
+
     def __init__(
         self,
         task: Task,
@@ -58,6 +61,7 @@ class LocalGradient:
         self._gradients = choose_gradients(task, exposure.unit, recipe.batch_size, kind, exact=True)
         self._kind = np.dtype(np.float64) if self.example else self.dtype
         self._records = task.counts[0]
+        self._has_public_test = task.test is not None and task.test_public
         if self.example and (exposure.batch_size or 0) > _LARGEST_BATCH:
             raise InputError(
                 f"a batch of {exposure.batch_size:,} examples is too large to be summed exactly "
@@ -71,12 +75,13 @@ class LocalGradient:
         blocks = [block.numpy().ravel() for block in self._gradients.initial()]
         return np.concatenate(blocks).astype(self.dtype, copy=False)
 
-    def gradient(self, model: Vector, rate: float) -> tuple[Vector, float]:
+    def gradient(self, model: Vector, rate: float, step: int = 0) -> tuple[Vector, float]:
         """(g, factor): factor * g is the clipped gradient on a fresh batch.
 
         Args:
             model: Where the gradient is taken.
             rate: Step size of local steps.
+            step: Not used: data give gradients without regard to the step.
         """
         at = model.astype(self._kind, copy=False)
         # gradients are computed by hand or by torch.func, without autograd's tape
@@ -91,7 +96,10 @@ class LocalGradient:
         return {name: value.to(getattr(torch, self.dtype.name)) for name, value in named.items()}
 
     def metrics(self, model: Vector) -> dict[str, float]:
-        """Metrics on the public test data; nothing is measured on the user's own data."""
+        """Metrics on public test data; nothing is measured on the user's own data."""
+        # private test data stay unmeasured: a metric would reveal something of them
+        if not self._has_public_test:
+            return {}
         metrics = self._gradients.evaluate(self._own_blocks(model), loss=False)
         return {name: float(value) for name, value in metrics.items()}
 
@@ -131,18 +139,7 @@ class LocalGradient:
                 step = self._mean(walked)
                 total += step
                 walked -= rate * step
-        length = float(lengths(torch.from_numpy(total)))
-        if not math.isfinite(length):
-            # as if there were no data: stopping here would reveal that these data overflow
-            return np.zeros_like(total), 1.0
-        # factor * gradient is computed in float64, whatever the gradient's dtype
-        clip = torch.tensor(self.exposure.clip, dtype=torch.float64)
-        limit = float(limits(clip, torch.float64, self.parameters))
-        factor = 1.0 if length <= limit else limit / length
-        # a subnormal factor is rounded by more than the limit allows for
-        if factor < np.finfo(np.float64).tiny:
-            return np.zeros_like(total), 1.0
-        return total, factor
+        return clip_factor(total, self.exposure.clip)
 
     def _mean(self, model: Vector) -> Vector:
         batch = self._batch(self.recipe.batch_size, "fixed")
@@ -161,3 +158,23 @@ class LocalGradient:
         """Views of the vector, one per parameter of the model."""
         parts = torch.split(torch.from_numpy(flat), [shape.numel() for shape in self._shapes])
         return [part.view(1, 1, 1, *shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+
+def clip_factor(total: Vector, clip: float) -> tuple[Vector, float]:
+    """(g, factor): factor * g is `total`, at most `clip` long in exact arithmetic; else zero.
+
+    Args:
+        total: What one user's data would add, in the model's dtype; any values.
+        clip: The longest that it may be.
+    """
+    length = float(lengths(torch.from_numpy(total)))
+    if not math.isfinite(length):
+        # as if there were no data: stopping here would reveal that these data overflow
+        return np.zeros_like(total), 1.0
+    # factor * gradient is computed in float64, whatever the gradient's dtype
+    limit = float(limits(torch.tensor(clip, dtype=torch.float64), torch.float64, total.size))
+    factor = 1.0 if length <= limit else limit / length
+    # a subnormal factor is rounded by more than the limit allows for
+    if factor < np.finfo(np.float64).tiny:
+        return np.zeros_like(total), 1.0
+    return total, factor

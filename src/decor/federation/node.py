@@ -41,6 +41,7 @@ from decor.training.manifest import RunManifest
 from decor.version import __version__
 
 from .local_gradient import LocalGradient
+from .loop_updates import LoopUpdates
 from .recording import OF_EDGES, OF_STEPS, Recorder
 from .spending import ledger_status, open_run
 from .terms import Terms
@@ -58,7 +59,7 @@ class Node:
         terms: What all users of the federation have agreed on.
         number: This user, in the order of the federation's file.
         identity: Its key.
-        task: Its data: one shard.
+        task: Its data: one shard; or where its own loop shares models (`decor.join`).
         ledger: Its ledger, open.
         log: Receives events.
         allowance: The most that this user's data may spend in all runs of the ledger; None: as much
@@ -75,7 +76,7 @@ class Node:
     terms: Terms
     number: int
     identity: Identity
-    task: Task
+    task: Task | LoopUpdates
     ledger: Ledger
     log: Log
     allowance: float | None = None
@@ -95,7 +96,11 @@ class Node:
                 self.recorder.record_random(self.random, kind) for kind in (OF_EDGES, OF_STEPS)
             )
         exposure = terms.plan.exposure
-        self.local = LocalGradient(self.task, exposure, terms.recipe, terms.dtype, self.random)
+        self.local: LocalGradient | LoopUpdates
+        if isinstance(self.task, LoopUpdates):
+            self.local = self.task
+        else:
+            self.local = LocalGradient(self.task, exposure, terms.recipe, terms.dtype, self.random)
         if self.local.parameters != terms.parameters:
             raise InputError(
                 f"the model has {self.local.parameters:,} parameters here and "
@@ -252,9 +257,7 @@ class Node:
             noise_left=self.noise_left(),
         )
         unfinished = StopReason(f"stopped after step {self.step} of {self.steps}", "unfinished")
-        # private test data stay unmeasured: a metric would reveal something of them
-        is_measured = self.task.test is not None and self.task.test_public
-        metrics = self.local.metrics(self.model) if is_measured else {}
+        metrics = self.local.metrics(self.model)
         return Run(
             terms.plan,
             {"step": [messages], **{name: [value] for name, value in metrics.items()}},
@@ -425,7 +428,7 @@ class Node:
         if self.recorder is not None:
             self.recorder.record_start(step, _bytes(self.model))
             self.recorder.record_keys(step, keys)
-        gradient, factor = self.local.gradient(self.model, rate)
+        gradient, factor = self.local.gradient(self.model, rate, step)
         grid = self.terms.grid
         noised, edge_tags = grid.add_noise(gradient, self.random(32), edges, factor, over=True)
         if recipe.momentum:
@@ -434,7 +437,7 @@ class Node:
             self.velocity = noised
         # x_i^(t+1/2) of Algorithm 1, with momentum and weight decay
         message, bounded = descend(self.model, noised, rate, 1 - rate * recipe.weight_decay)
-        self._quick = time.thread_time() - began < _QUICK
+        self._quick = not self.local.waits and time.thread_time() - began < _QUICK
         return message, dict(zip(order, edge_tags, strict=True)), bounded
 
     async def _gossip(self, peer: Peer, gossip: Gossip) -> bool:

@@ -7,6 +7,7 @@ import ctypes
 import json
 import logging
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
@@ -124,6 +125,8 @@ class _AsyncioLog(logging.Handler):
 def asyncio_messages_to(log: Callable[..., None]) -> Iterator[None]:
     """Meanwhile asyncio's own messages are events of `log`; within a running loop.
 
+    In a thread beside the main one only errors of this loop are: the logger is the program's.
+
     Args:
         log: As `EventLog`.
 
@@ -132,6 +135,9 @@ def asyncio_messages_to(log: Callable[..., None]) -> Iterator[None]:
     handler, logger = _AsyncioLog(log), logging.getLogger("asyncio")
     # not taken back: what goes wrong while the loop is closed is no traceback either
     asyncio.get_running_loop().set_exception_handler(handler.on_exception)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     others, propagate = logger.handlers, logger.propagate
     logger.handlers, logger.propagate = [handler], False
     try:
@@ -170,7 +176,9 @@ async def run_node(
     metrics: str | None,
     reopen_log: Callable[[], None] | None = None,
 ) -> Run:
-    """Runs a node until it ends, or until SIGINT or SIGTERM.
+    """Runs a node until it ends, until it is cancelled, or until SIGINT or SIGTERM.
+
+    In a thread beside the main one signals are left to the program.
 
     Args:
         node: The node.
@@ -194,7 +202,9 @@ async def run_node(
                 status.serve_metrics(metrics, node.status, node.why_not_ready, node.log)
             )
         work = asyncio.create_task(node.train())
-        for number in _SIGNALS:
+        is_main = threading.current_thread() is threading.main_thread()
+        signals = _SIGNALS if is_main else ()
+        for number in signals:
             # cancelling ends the connections in good order
             loop.add_signal_handler(number, work.cancel)
         try:
@@ -209,5 +219,5 @@ async def run_node(
             node.log("failed", step=node.step, why=error_text(problem))
             raise
         finally:
-            for number in _SIGNALS:
+            for number in signals:
                 loop.remove_signal_handler(number)

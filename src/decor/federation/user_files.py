@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+def socket_of(ledger: Path) -> Path:
+    """The socket of the node that writes this ledger."""
+    return ledger.with_name(ledger.name + ".socket")
+
+
 @dataclass(frozen=True)
 class UserFiles:
     """The files of one user.
@@ -30,7 +35,7 @@ class UserFiles:
 
     @property
     def socket(self) -> Path:
-        return self.folder / f"{self.name}.ledger.socket"
+        return socket_of(self.ledger)
 
     @property
     def run_folder(self) -> Path:

@@ -78,7 +78,7 @@ class Run:
     def __repr__(self) -> str:
         name = self.manifest.get("task", {}).get("name", "run")
         metrics = [f"{m} {value:.4g}" for m, value in self.metrics.items() if m != "step"]
-        text = f"{name!r}, {self.steps_taken:,} steps, {', '.join(metrics)}"
+        text = ", ".join([repr(name), f"{self.steps_taken:,} steps", *metrics])
         return f"Run({text}, {self.stopped})" if self.stopped else f"Run({text})"
 
     @property

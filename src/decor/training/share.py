@@ -188,11 +188,7 @@ class SingleProcess:
             return choose_channel(plans, seeds, dtype, self.noise, self.task.parameters, device)
         # a private run is one setting
         (plan,) = plans
-        topology, grid = plan.topology, private_grid(plan, self.task)
-        width = width_for(topology.users, topology.edge_count)
-        # all edges are inside this process: none needs a key shared with another
-        noise = GridNoise(grid, self.secret, topology.users, topology.edges, grid.multiples, width)
-        return channel.GridChannel(choose_mixer(topology, False, dtype), noise)
+        return private_channel(plan, private_grid(plan, self.task), self.secret, dtype)
 
     def mean_over_users(self, block: Tensor) -> Tensor:
         return block.mean(0)
@@ -215,6 +211,15 @@ class SingleProcess:
         self, moments: dict[int, Moment], run: Callable[[int], Run]
     ) -> dict[int, StopReason]:
         return call_callbacks(moments, self.callbacks)
+
+
+def private_channel(plan: NoisePlan, grid: Grid, secret: Secret, dtype: torch.dtype) -> Channel:
+    """The channel of a private run whose users are all in this process."""
+    topology = plan.topology
+    width = width_for(topology.users, topology.edge_count)
+    # all edges are inside this process: none needs a key shared with another
+    noise = GridNoise(grid, secret, topology.users, topology.edges, grid.multiples, width)
+    return channel.GridChannel(choose_mixer(topology, False, dtype), noise)
 
 
 def private_grid(plan: NoisePlan, task: Task) -> Grid:

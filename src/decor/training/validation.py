@@ -21,30 +21,10 @@ def check(task: Task, plan: NoisePlan, recipe: Recipe, allow_disconnected: bool 
     # swapped arguments would fail deep in the gradient code
     if not isinstance(task, Task):
         raise InputError(f"task must be a Task, not {task!r}")
-    if not isinstance(plan, NoisePlan):
-        raise InputError(f"plan must be a NoisePlan, not {plan!r}")
-    topology, exposure, central = plan.topology, plan.exposure, plan.adversary.average_only
-    task = _match_shards(task, topology)
-    if task.users != topology.users:
-        raise InputError(
-            f"the plan is for {topology.users} users, but the task has data for {task.users}; make "
-            f"both for the same users, such as ring({task.users})"
-        )
-    if not (topology.is_connected or allow_disconnected or central):
-        raise InputError(
-            f"{topology!r} has {topology.component_count} parts that never hear of each other, so "
-            "their models cannot agree; add an edge between them, or say allow_disconnected=True"
-        )
-    # central DP's noise protects the average only: without it each user's model would be exposed
-    if central and recipe.gossip.rounds == 0:
-        raise InputError(
-            "central DP's server averages in every step, and protects nothing else; "
-            "drop gossip_rounds=0"
-        )
-    if exposure.steps >= 2**32:  # the step is a 32-bit word of the generator's counter
-        raise InputError(
-            f"{exposure.steps:,} steps exceed the noise's 32-bit counter; use fewer than 2^32"
-        )
+    _check_type(plan)
+    task = _match_shards(task, plan.topology)
+    check_plan(plan, recipe, task.users, allow_disconnected)
+    topology, exposure = plan.topology, plan.exposure
     if exposure.unit == "user":
         return task
     if recipe.batch_size is not None:
@@ -67,6 +47,46 @@ def check(task: Task, plan: NoisePlan, recipe: Recipe, allow_disconnected: bool 
                 "its epsilon would be wrong; plan with Exposure(..., records=task.records)"
             )
     return task
+
+
+def check_plan(
+    plan: NoisePlan, recipe: Recipe, users: int | None = None, allow_disconnected: bool = False
+) -> None:
+    """Refuses a plan and a recipe that do not account for each other, or cannot work.
+
+    Args:
+        plan: The plan.
+        recipe: How to train.
+        users: For how many users there is data; None: as many as the plan has.
+        allow_disconnected: Takes a graph in several parts.
+    """
+    _check_type(plan)
+    topology, exposure, central = plan.topology, plan.exposure, plan.adversary.average_only
+    if users is not None and users != topology.users:
+        raise InputError(
+            f"the plan is for {topology.users} users, but the task has data for {users}; make "
+            f"both for the same users, such as ring({users})"
+        )
+    if not (topology.is_connected or allow_disconnected or central):
+        raise InputError(
+            f"{topology!r} has {topology.component_count} parts that never hear of each other, so "
+            "their models cannot agree; add an edge between them, or say allow_disconnected=True"
+        )
+    # central DP's noise protects the average only: without it each user's model would be exposed
+    if central and recipe.gossip.rounds == 0:
+        raise InputError(
+            "central DP's server averages in every step, and protects nothing else; "
+            "drop gossip_rounds=0"
+        )
+    if exposure.steps >= 2**32:  # the step is a 32-bit word of the generator's counter
+        raise InputError(
+            f"{exposure.steps:,} steps exceed the noise's 32-bit counter; use fewer than 2^32"
+        )
+
+
+def _check_type(plan: NoisePlan) -> None:
+    if not isinstance(plan, NoisePlan):
+        raise InputError(f"plan must be a NoisePlan, not {plan!r}")
 
 
 def _match_shards(task: Task, topology: Topology) -> Task:

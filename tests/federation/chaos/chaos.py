@@ -50,7 +50,7 @@ GRAPHS = {
     "ring, 8": {"users": 8, "topology": "ring"},
 }
 WITHIN_A_STEP = [
-    point for point, (what, _) in POINTS.items() if what not in ("end", "save", "exchange")
+    point for point, (what, _) in POINTS.items() if what not in ("end", "save", "exchange", "share")
 ]
 EDGE_FAULTS = ("cut", "refuse", "hold", "lose", "half_open")
 

@@ -1,5 +1,6 @@
 """Federations whose users meet at a relay: real processes, real TLS, and a relay that fails."""
 
+import json
 import os
 import shutil
 import signal
@@ -8,8 +9,10 @@ import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
 
+import crowd
 import numpy as np
 import pytest
+from crowd import write_crowd
 from tampering import Tampering
 from trial_federation import PATIENCE, ForkServer, Trial, until
 
@@ -39,9 +42,9 @@ def fork_server():
 class RelayProcess:
     """`decor relay`, to be killed and started again at the same port."""
 
-    def __init__(self, fork_server, folder, file, port):
+    def __init__(self, fork_server, folder, files, port):
         self.fork_server, self.folder = fork_server, folder
-        self.arguments = ["relay", str(file), "--listen", f"127.0.0.1:{port}"]
+        self.arguments = ["relay", *map(str, files), "--listen", f"127.0.0.1:{port}"]
         self.arguments += ["--log", str(folder / "relay.log")]
         self.pid = None
 
@@ -56,18 +59,23 @@ class RelayProcess:
         until(lambda: self.fork_server.code(self.pid) is not None, "the relay's end")
         return self.fork_server.code(self.pid)
 
+    def alive(self):
+        return self.fork_server.code(self.pid) is None
+
     def log(self):
         file = self.folder / "relay.log"
         return file.read_text() if file.exists() else ""
 
 
 @contextmanager
-def relayed(folder, fork_server, port=None, through=None, **options):
-    """A trial whose users have nothing but a relay, which runs; with `through` in front of it."""
+def relayed(folder, fork_server, port=None, through=None, files=(), **options):
+    """A trial whose users have nothing but a relay, which runs; with `through` in front of it, and
+    `files` of other federations.
+    """
     port = port or free_ports(1)[0]
     address = f"relay://127.0.0.1:{through or port}"
     with Trial(folder, fork_server, addresses=lambda name: address, **options) as trial:
-        relay = RelayProcess(fork_server, folder, trial.file, port)
+        relay = RelayProcess(fork_server, folder, [trial.file, *files], port)
         relay.start()
         try:
             yield trial, relay
@@ -151,6 +159,28 @@ def test_a_relay_that_tampers_with_bytes_causes_nothing_but_delay(tmp_path, fork
     check_same(found, direct(tmp_path / "direct", fork_server, 60))
 
 
+def test_a_thousand_idle_and_two_hundred_hostile_connections_change_nothing(tmp_path, fork_server):
+    (port,) = free_ports(1)
+    file = write_crowd(tmp_path, port)
+    command = [sys.executable, crowd.__file__, str(tmp_path), str(port), "--hostile", "200"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with relayed(tmp_path, fork_server, port, files=[file], steps=30, **WHOLE) as (trial, relay):
+        with subprocess.Popen(command, **pipes, text=True) as others:
+            try:
+                assert others.stdout.readline() == "ready\n"
+                trial.start(seed=SEED)
+                found = final_models(trial)
+                counts = json.loads(others.communicate("", PATIENCE)[0])
+            finally:
+                others.kill()
+        assert relay.alive()
+    assert "event=lost" not in "".join(map(trial.log, trial.names))
+    # they were there, and did what they could
+    assert counts.pop("idle_lost", 0) == 0 and len(counts) == 9
+    assert sum(counts.values()) > 200, counts
+    check_same(found, direct(tmp_path / "direct", fork_server, 30))
+
+
 def test_a_direct_address_is_preferred_and_the_relay_used_where_it_fails(tmp_path, fork_server):
     """bonn and ulm have both; at ulm's direct address nobody answers. kiel has the relay alone."""
     relay_port, of_bonn, of_ulm, elsewhere = free_ports(4)
@@ -160,7 +190,7 @@ def test_a_direct_address_is_preferred_and_the_relay_used_where_it_fails(tmp_pat
     with Trial(
         tmp_path, fork_server, addresses=lambda name: addresses.get(name, met), steps=6, **WHOLE
     ) as trial:
-        relay = RelayProcess(fork_server, tmp_path, trial.file, relay_port)
+        relay = RelayProcess(fork_server, tmp_path, [trial.file], relay_port)
         relay.start()
         trial.start("bonn", seed=SEED)
         # it has opened its port by then; before, the relay would be used

@@ -296,6 +296,33 @@ def test_silent_and_babbling_strangers_do_not_keep_users_out(monkeypatch):
     asyncio.run(work())
 
 
+def test_a_user_whose_call_has_come_is_not_one_of_too_many_any_more(monkeypatch):
+    """A crowd makes the relay close its connection in the same moment."""
+
+    async def work():
+        loop = asyncio.get_running_loop()
+        async with run_relay() as running:
+            relay = running.relay
+            receive = relay.receive_call
+
+            def receive_then_close(side, call):
+                receive(side, call)
+                for task in relay._tasks:
+                    if task.get_coro().__name__ == "_serve":
+                        task.cancel()
+
+            monkeypatch.setattr(relay, "receive_call", receive_then_close)
+            waits = asyncio.Event()
+            one = running.start(A, B, on_wait=waits.set)
+            await waits.wait()
+            two = await running.meet(B, A)
+            with await one as one, two:
+                await loop.sock_sendall(one, b"x")
+                assert await loop.sock_recv(two, 1) == b"x"
+
+    asyncio.run(work())
+
+
 def test_a_slow_reader_holds_up_its_sender_and_not_the_relays_memory():
     async def work():
         loop = asyncio.get_running_loop()

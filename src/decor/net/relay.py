@@ -202,9 +202,12 @@ class Relay:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await side.settled.wait()
         except TimeoutError:
-            self.refuse(side, "no_call")
+            # a call may have come in the same moment
+            if side.pair is None:
+                self.refuse(side, "no_call")
         except asyncio.CancelledError:  # one of too many, or the relay closes
-            side.transport.abort()
+            if side.pair is None:
+                side.transport.abort()
             raise
 
     async def _keep_waiting_users(self) -> None:

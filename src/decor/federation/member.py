@@ -44,10 +44,12 @@ def join(
 ) -> Member:
     """Takes part in a federation with a training loop of one's own: `decor node` without its loop.
 
+    ::
+
         with decor.join("heart.toml", identity="bonn.key", ledger="bonn.ledger") as member:
             for round in member:
                 round.share(train_my_way(round.model))
-        model = member.model
+            model = member.model
 
     Args:
         file: The federation file; its unit is "user".

@@ -55,6 +55,8 @@ def simulate(
 ) -> SimulatedFederation:
     """All users' own loops in one program: what `decor.join` is for each of them.
 
+    ::
+
         federation = decor.simulate(plan, model)
         for round in federation:
             for user in round.users:

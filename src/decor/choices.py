@@ -13,6 +13,9 @@ Unit = Literal["user", "example"]
 Sampling = Literal["poisson", "fixed"]
 """How a batch is drawn: each example independently, or a fixed number without replacement."""
 
+Weighting = Literal["records"]
+"""How users of different sizes are weighed: each by its number of examples."""
+
 Relation = Literal["add-remove", "replace"]
 """In what two neighbouring data sets differ."""
 

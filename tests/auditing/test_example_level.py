@@ -136,3 +136,23 @@ def test_examples_sampled_a_little_more_or_less_often_are_detected(monkeypatch, 
     )
     audit = decor.audit(plan(decor.ring(4), **EXAMPLES), canaries=24_000, steps=32)
     assert "rate" in failed_checks(audit)
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace"])
+def test_attacks_on_examples_drawn_at_a_common_rate_reach_the_claim_and_no_more(relation):
+    common = {"unit": "example", "rate": 0.025, "batch_size": 10, "relation": relation}
+    audit = decor.audit(plan(decor.ring(4), **common), canaries=24_000, steps=32)
+    assert audit.passed, audit.failures
+    assert all(0.8 < share <= 1 for share in reached(audit).values()), reached(audit)
+
+
+def test_a_higher_rate_than_the_common_one_is_detected(monkeypatch):
+    drawn = batches._draw_poisson
+
+    def often(rows, counts, starts, records, rates, *rest):
+        return drawn(rows, counts, starts, records, np.minimum(1, 1.2 * rates), *rest)
+
+    monkeypatch.setattr(batches, "_draw_poisson", often)
+    common = {"unit": "example", "rate": 0.025, "batch_size": 10}
+    found = failed_checks(decor.audit(plan(decor.ring(4), **common), canaries=24_000, steps=32))
+    assert "rate" in found

@@ -87,3 +87,16 @@ def test_the_command_says_how_it_read_a_graph_and_skips_its_header(here, tmp_pat
     done = here("plan", "--graph", tmp_path / "bank.csv", "--epsilon", 3, "--json")
     said = "3 users, 3 edges; separator: semicolon; header skipped: 'Von;Nach;Mbit/s'"
     assert said in done.stderr and json.loads(done.stdout)["labels"] == ["a b", "c", "d"]
+
+
+def test_users_of_unequal_size_sample_at_a_common_rate_and_no_number_is_saved(here, tmp_path):
+    line = "plan --epsilon 3 --users 4 --steps 200 --unit example --rate 0.02".split()
+    counts = ("--weighting", "records", "--records", "5,2000,300,40")
+    done = here(*line, *counts, "--save", tmp_path / "plan.json")
+    assert "Largest local step: 3.334 clips in an expected batch (user 1, 2,000" in done.stdout
+    assert "added or removed" in done.stdout and "2000" not in (tmp_path / "plan.json").read_text()
+    declared = json.loads(here(*line, "--batch-size", 12, "--json").stdout)
+    assert declared["sigma_cdp"] == decor.NoisePlan.load(tmp_path / "plan.json").sigma_cdp
+    assert len(set(declared["per_user_epsilon"])) == 1
+    account = here("account", "--plan", tmp_path / "plan.json")
+    assert "added or removed" in account.stdout

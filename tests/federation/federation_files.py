@@ -84,6 +84,11 @@ EXAMPLE = TEXT.replace('"curious"', '"curious"\nunit = "example"').replace(
 EXAMPLE = EXAMPLE.replace(users(), users(records=120))
 
 
+COMMON = EXAMPLE.replace('unit = "example"', 'unit = "example"\nrate = 0.05').replace(
+    "records = 120\n", ""
+)
+
+
 UNEVEN = EXAMPLE
 
 
@@ -125,6 +130,7 @@ ELSEWHERE = {  # which base, and the change
     "training.final": ("cosine", lambda f: with_section(f, "training", final=0.5)),
     "training.horizon": ("inverse", lambda f: with_section(f, "training", horizon=51)),
     "training.accelerate": ("rounds", lambda f: with_section(f, "training", accelerate="designed")),
+    "privacy.rate": ("common", lambda f: with_section(f, "privacy", rate=0.1)),
     "privacy.unit": ("example", lambda f: f),
     "privacy.sampling": ("replaced", lambda f: with_section(f, "privacy", sampling="fixed")),
     "privacy.relation": ("example", lambda f: with_section(f, "privacy", relation="replace")),
@@ -153,6 +159,7 @@ BASES = {
     "inverse": TEXT.replace("steps = 200", 'steps = 200\nschedule = "inverse-time"\nhorizon = 50'),
     "rounds": TEXT.replace("steps = 200", "steps = 200\ngossip_rounds = 3"),
     "example": EXAMPLE,
+    "common": COMMON,
     "replaced": EXAMPLE.replace("epsilon", 'relation = "replace"\nepsilon'),
     "classes": TEXT,
     "multinomial": TEXT.replace('"logistic"', '"multinomial"\nclasses = 4'),

@@ -3,6 +3,7 @@ network and in the simulator.
 """
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from party import train_together
 
 import decor
 import decor.training.engine
-from decor.learning.batches import Batch, Batches, secret_batch
+from decor.learning.batches import Batch, Batches, CommonRate, secret_batch
 from decor.learning.recipe import Recipe
 from decor.net import session
 from decor.net.peer import Peer
@@ -122,12 +123,22 @@ def test_peers_train_the_simulators_models_at_user_level(kind, recipe, graph, ke
     compare(replayed(task, plan, how, nodes, keys, own), runs)
 
 
-@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def uneven():
+    """One user has 2 records, another 60."""
+    rng, task = np.random.default_rng(2), small("mlp")
+    sizes = (2, 60, 9, 7, 11)
+    shards = [(rng.normal(size=(m, 4)), rng.integers(0, 3, m)) for m in sizes]
+    return replace(task, shards=shards)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed", "common rate"])
 def test_peers_train_the_simulators_models_at_example_level(sampling, keys, tmp_path, monkeypatch):
-    task = small("mlp")
-    exposure = decor.Exposure(
-        clip=0.5, steps=STEPS, unit="example", batch_size=3, records=task.records, sampling=sampling
-    )
+    common = sampling == "common rate"
+    task = uneven() if common else small("mlp")
+    options = {"rate": 0.2} if common else {"records": task.records, "sampling": sampling}
+    exposure = decor.Exposure(clip=0.5, steps=STEPS, unit="example", batch_size=3, **options)
+    of_peers = CommonRate.of(exposure.rate, 3)
+    sampling = "poisson" if common else sampling
     plan = decor.calibrate(
         decor.ring(USERS), exposure, decor.Adversary.curious(), decor.Budget(5.0, 1e-3), ratio=20.0
     )
@@ -142,7 +153,7 @@ def test_peers_train_the_simulators_models_at_example_level(sampling, keys, tmp_
 
     def same(self, step):
         batches = [
-            secret_batch(m, 3, sampling, lambda _, i=i: drawn[i][step])
+            secret_batch(m, 3, sampling, lambda _, i=i: drawn[i][step], of_peers)
             for i, m in enumerate(task.records)
         ]
         wide = max(batch.rows.shape[1] for batch in batches)

@@ -7,7 +7,7 @@ import sys
 from dataclasses import FrozenInstanceError, replace
 
 import pytest
-from federation_files import BASES, CHANGES, ELSEWHERE, EXAMPLE, KEYS, TEXT, TOWNS, UNEVEN
+from federation_files import BASES, CHANGES, COMMON, ELSEWHERE, EXAMPLE, KEYS, TEXT, TOWNS, UNEVEN
 
 import decor
 from decor.errors import InputError
@@ -209,7 +209,8 @@ def test_every_field_changed_in_one_place_changes_its_own_digest_and_the_federat
 
 def test_every_field_of_the_file_is_in_that_test():
     # left out of files that have no hash: those keep the digest that they had
-    texts = (TEXT, *(BASES[name] for name in ("hashed", "started", "columns", "lossy")))
+    names = ("common", "hashed", "started", "columns", "lossy")
+    texts = (TEXT, *(BASES[name] for name in names))
     every = {name for text in texts for name in Federation.parse(text).fields()}
     assert every == {"format"} | set(CHANGES) | set(ELSEWHERE)
 
@@ -320,3 +321,32 @@ def test_against_an_adversary_for_whom_the_tables_are_too_coarse_nothing_is_prom
     everyone = federation.plan.guarantee(adversary=decor.Adversary.everyone()).epsilon
     assert everyone > 70 and federation.grid.slack(everyone) > 1e-3 * federation.budget.delta
     assert federation.guarantee(decor.Adversary.everyone()).epsilon == math.inf
+
+
+def test_with_a_common_rate_a_file_has_nobodys_number_of_examples():
+    federation = Federation.parse(COMMON)
+    assert federation.exposure == decor.Exposure(1.0, 200, unit="example", batch_size=20, rate=0.05)
+    assert 0.999 * 3 <= federation.guarantee().epsilon <= 3.0
+    assert len(set(federation.guarantee().per_user.tolist())) == 1
+    assert "records" not in federation.to_toml()
+    assert Federation.parse(federation.to_toml()).digest == federation.digest
+    # users with 5 and with 2,000 records may join
+    for count in (5, 2000):
+        task = federation.task(([[0.0] * 30] * count, [0] * count), None, user=0)
+        assert task.counts == (count,)
+    assert "privacy.rate" not in Federation.parse(EXAMPLE).fields(), "older digests stay"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("rate = 0.05", "rate = 1.5", "privacy.rate"),
+        ('unit = "example"', 'unit = "user"', "privacy.rate 0.05 applies only"),
+        ("rate = 0.05", 'rate = 0.05\nsampling = "fixed"', "draws every example independently"),
+        ("batch_size = 20\n", "", "training.batch_size is missing"),
+        ('name = "ulm"', 'name = "ulm"\nrecords = 120', "stays private with privacy.rate"),
+    ],
+)
+def test_a_common_rate_that_does_not_fit_a_file_is_refused(old, new, said):
+    with pytest.raises(InputError, match=said):
+        Federation.parse(COMMON.replace(old, new))

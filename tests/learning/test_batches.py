@@ -1,5 +1,6 @@
 """The sampling that is accounted is the sampling that is done."""
 
+from fractions import Fraction
 from itertools import combinations
 
 import numpy as np
@@ -8,7 +9,14 @@ import torch
 from scipy import stats
 
 from decor.errors import DecorError, InputError
-from decor.learning.batches import Batches, choose, sample, secret_batch
+from decor.learning.batches import (
+    Batches,
+    CommonRate,
+    check_size,
+    choose,
+    sample,
+    secret_batch,
+)
 
 STEPS = 4000
 
@@ -370,3 +378,46 @@ def test_a_rate_is_never_above_the_planned_one():
     words = np.array([limit - 1, limit, limit + 1], np.uint32)
     assert sample(words, 1).tolist() == [0]
     assert sample(words, 3).tolist() == [0, 1, 2]
+
+
+COMMON = CommonRate(0.2, 100_000)
+
+
+def test_with_a_common_rate_users_of_any_size_take_each_example_at_that_rate():
+    records = (5, 400, 1)
+    batches = Batches(records, 30, "poisson", [3], common=COMMON)
+    taken, rows = np.zeros(sum(records)), []
+    for step in range(STEPS):
+        batch = batches.draw(step)
+        assert batch.planned == COMMON.largest
+        inside = batch.rows < batches.null
+        assert set(batch.weights[inside].tolist()) <= {1 / 30}
+        np.add.at(taken, batch.rows[inside].numpy(), 1)
+        rows.append(inside.sum(1).tolist())
+    assert stats.binomtest(int(taken[5:405].sum()), 400 * STEPS, 0.2).pvalue > 1e-6
+    assert stats.binomtest(int(taken[:5].sum()), 5 * STEPS, 0.2).pvalue > 1e-6
+    sizes = np.array(rows)[:, 1]
+    assert flatly(np.bincount(sizes, minlength=401), STEPS * stats.binom.pmf(range(401), 400, 0.2))
+
+
+def test_a_real_users_examples_are_taken_at_most_at_the_common_rate():
+    limit = int(Fraction(0.2) * 2**32)
+    words = np.array([limit - 1, limit, limit + 1], np.uint32)
+    assert sample(words, 1, COMMON).tolist() == [0]
+    assert sample(words, 1, CommonRate(1.0, 3)).tolist() == [0, 1, 2]
+    random = np.random.default_rng(0).bytes
+    sizes = [len(secret_batch(9, 50, "poisson", random, COMMON).rows[0]) for _ in range(2000)]
+    # an empty batch is one row of padding
+    assert np.mean(sizes) == pytest.approx(9 * 0.2 + 0.8**9, abs=0.15)
+
+
+def test_a_batch_beyond_the_allowance_for_rounding_is_refused():
+    for common, said in (
+        (CommonRate(0.5, 100_000), "too large to be summed"),
+        (CommonRate(0.5, 40), "more than batch_size"),
+    ):
+        with pytest.raises(InputError, match=said):
+            check_size([5, 300_000], 20, common)
+        check_size([5, 80], 20, common)
+    assert CommonRate.of(None, 3) is None and CommonRate.of(0.1, 3, 4).largest == 12
+    assert CommonRate.of(0.1, 3).largest == CommonRate.of(0.1, 3, 10**9).largest == 100_000

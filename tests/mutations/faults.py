@@ -811,8 +811,8 @@ FAULTS = (
         (
             Edit(
                 "learning/batches.py",
-                "start + sample(drawn[start : start + held], size)",
-                "start + sample(drawn[:held], size)",
+                "start + sample(drawn[start : start + held], size, self.common)",
+                "start + sample(drawn[:held], size, self.common)",
             ),
         ),
         (
@@ -1162,9 +1162,9 @@ FAULTS = (
         (
             Edit(
                 "federation/local_gradient.py",
-                "return secret_batch(self._records, size, sampling, self.random)",
+                "return secret_batch(self._records, size, sampling, self.random, self._common)",
                 "drawn = self.__dict__.setdefault('_drawn', np.random.default_rng(0))\n"
-                "        return secret_batch(self._records, size, sampling, drawn.bytes)",
+                "        return secret_batch(self._records, size, sampling, drawn.bytes, self._common)",
             ),
         ),
         (CONTRACT + "peers_train_the_simulators_models_at_example_level[poisson]",),

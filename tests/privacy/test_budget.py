@@ -283,3 +283,47 @@ def test_deltas_up_to_the_limit_are_taken_and_accounting_answers_any():
 
 def test_of_delta_a_thousandth_is_not_spent():
     assert Budget(2.0, 1e-5).accounted == Budget(2.0, ACCOUNTED * 1e-5) and ACCOUNTED == 0.999
+
+
+def common(**options):
+    return Exposure(1.5, 10, unit="example", **{"rate": 0.1, "batch_size": 20} | options)
+
+
+def test_with_a_common_rate_every_user_has_the_same_rate_and_shift_and_no_count_is_kept():
+    declared = common()
+    assert declared.rates(TOWNS) == (0.1,) * 3 and declared.shift == pytest.approx(1.5 / 20)
+    assert declared.units(TOWNS) == 600 and not declared.counts_are_public
+    counts = {"ulm": 5, "bonn": 2000, "kiel": 95}
+    computed = common(batch_size=None, weighting="records", records=counts)
+    # rate x mean number of examples, and nothing else of them
+    assert computed.batch_size == 70 and computed.records is None
+    assert "2000" not in repr(computed) and "2000" not in str(computed.to_json())
+    assert Exposure(**computed.to_json()) == computed
+    assert computed.local_step(2000) == pytest.approx(2000 / 700)
+    for records in ((5, 2000, 95), 700):
+        assert common(batch_size=None, weighting="records", records=records) == computed
+    with pytest.raises(BudgetError, match="nobody's number of examples"):
+        declared.records_of(TOWNS)
+    # plans of before have none of the new fields
+    assert "rate" not in by_name(33).to_json() and "weighting" not in Exposure(1.0, 1).to_json()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"rate": 0.0}, "rate must be a probability"),
+        ({"rate": 1.5}, "rate must be a probability"),
+        ({"rate": float("nan")}, "rate must be a probability"),
+        ({"rate": None, "weighting": "records"}, "rate must be a probability"),
+        ({"records": 100}, "drop records"),
+        ({"batch_size": None}, "needs a public batch_size"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"sampling": "fixed"}, "draws every example independently"),
+        ({"weighting": "votes"}, "weighting"),
+        ({"weighting": "records", "records": 100}, "drop batch_size"),
+        ({"unit": "user"}, "rate and weighting do not apply"),
+    ],
+)
+def test_a_common_rate_that_makes_no_sense_is_refused(options, said):
+    with pytest.raises(BudgetError, match=said):
+        Exposure(1.5, 10, **{"unit": "example", "rate": 0.1, "batch_size": 20} | options)

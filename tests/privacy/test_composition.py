@@ -10,6 +10,7 @@ import pytest
 from oracles import true_delta
 
 import decor
+from decor import Adversary, Exposure, NoisePlan
 from decor.errors import BudgetError, InputError
 from decor.privacy.composition import PastRun, Question, compose, compose_delta
 from decor.privacy.loss import gaussian
@@ -335,3 +336,15 @@ def test_questions_and_runs_are_checked():
     assert Question.of(plan(colluders=2)) == Question("user", "replace", 2)
     assert Question.of(example_plan()) == Question("example", "add-remove", 1)
     assert str(Question("user", "replace", None).adversary) == "everyone"
+
+
+def test_a_run_with_a_common_rate_counts_its_rate_and_has_no_bound_for_a_user():
+    exposure = Exposure(1.0, 50, unit="example", rate=0.05, batch_size=20)
+    plan = NoisePlan(decor.ring(6), exposure, Adversary.curious(), 0.1, 0.3)
+    run, question = PastRun(plan, 2), Question.of(plan)
+    assert compose([run], question, DELTA) == pytest.approx(plan.guarantee(DELTA).epsilon, rel=1e-6)
+    assert compose([run, run], question, DELTA) > compose([run], question, DELTA)
+    # a user's part of a batch is as large as its private number of examples, at any rate
+    for rate in (0.05, 1.0):
+        hidden = PastRun(replace(plan, exposure=replace(exposure, rate=rate)), 2)
+        assert compose([hidden], USER, DELTA) == math.inf

@@ -1,7 +1,9 @@
 """Example level through the front door: plans and guarantees for one record of one user."""
 
+import json
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from decor.privacy.loss import gaussian, subsampled
 
 RING = decor.ring(16)
 EAVESDROPPER = Adversary.eavesdropper()
+BUDGET = Budget(3.0, 1e-6)
 
 
 def exposure(records=3750, steps=1000, **options):
@@ -240,3 +243,36 @@ def test_a_bound_that_is_not_known_to_be_attained_is_not_called_exact():
         decor.grid(3, 4), exposure(records, steps=20), Adversary.curious(), 0.02, 0.05
     ).guarantee(1e-5)
     assert uneven.worst_user == 11 and not uneven.exact
+
+
+def test_a_common_rate_spends_the_budget_and_protects_all_users_alike():
+    """5 to 2,000 examples: without it the small ones decide, and the large ones pay."""
+    counts = np.random.default_rng(3).integers(5, 2001, 16).tolist()
+    rate = Exposure(1.0, 300, unit="example", rate=0.01, weighting="records", records=counts)
+    for relation in ("add-remove", "replace"):
+        plan = calibrate(
+            decor.torus(4, 4), replace(rate, relation=relation), Adversary.curious(), BUDGET
+        )
+        guarantee = plan.guarantee()
+        assert 0.999 * BUDGET.epsilon <= guarantee.epsilon <= BUDGET.epsilon
+        assert np.ptp(guarantee.per_user) == 0.0
+    # the same as of equal users with public counts: rate and shift are all that matters
+    batch = plan.exposure.batch_size
+    equal = replace(
+        plan.exposure, rate=None, weighting=None, records=100 * batch, relation="replace"
+    )
+    assert replace(plan, exposure=equal).guarantee().epsilon == guarantee.epsilon
+    # on a graph whose users differ, exposures differ and rates do not
+    star = NoisePlan(decor.star(5), rate, EAVESDROPPER, 0.01, 0.02).guarantee(1e-6)
+    assert len(set(star.per_user.tolist())) == 2
+
+
+def test_a_common_rate_says_that_an_example_is_added_or_removed_and_a_plan_holds_no_count():
+    exposed = Exposure(1.0, 50, unit="example", rate=0.02, batch_size=7)
+    plan = calibrate(RING, exposed, EAVESDROPPER, BUDGET)
+    assert "one record of one user added or removed" in str(plan.guarantee())
+    assert NoisePlan.from_json(plan.to_json()) == plan
+    assert json.loads(plan.to_json())["exposure"]["records"] is None
+    counted = NoisePlan(RING, exposure(), EAVESDROPPER, 0.1, 0.1)
+    with pytest.raises(decor.InputError, match="common rate"):
+        Phases([plan, counted]).guarantee(1e-6)

@@ -611,3 +611,39 @@ def test_a_gpu_is_refused_in_one_sentence(monkeypatch):
     for engine in (Vectorised, decor.ProcessGroup):
         with pytest.raises(InputError, match="a private run draws its noise on the CPU"):
             engine(seed=None, device="cuda:0")
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [PRIVATE, decor.ProcessGroup(seed=None), decor.Peers()],
+    ids=["vectorised", "group", "peers"],
+)
+def test_with_a_common_rate_users_of_any_size_train_and_no_folder_says_how_many_records(
+    engine, tmp_path
+):
+    rng = np.random.default_rng(7)
+    exposure = decor.Exposure(1.0, STEPS, unit="example", rate=0.05, batch_size=20)
+    adversary, budget = decor.Adversary.curious(), decor.Budget(3.0, 1e-5)
+    plan = decor.calibrate(decor.ring(4), exposure, adversary, budget)
+    folders = []
+    for name, sizes in (("one", (5, 977, 40, 12)), ("two", (6, 977, 40, 12))):
+        shards = [(rng.normal(size=(m, 3)), rng.integers(0, 2, m)) for m in sizes]
+        task = decor.Task(decor.models.logistic(3), decor.losses.logistic, shards, name="toy")
+        run = trained(engine, task, plan)
+        assert run.guarantee.epsilon <= 3.0 and "added or removed" in str(run.guarantee)
+        run.save(tmp_path / name)
+        folders.append(keys_and_sizes(tmp_path / name))
+        assert "977" not in (tmp_path / name / "manifest.json").read_text()
+        assert "977" not in (tmp_path / name / "plan.json").read_text()
+    one, two = (folder["manifest.json"] for folder in folders)
+    assert one.pop("run") != two.pop("run")
+    # one record more changes nothing else: neither the grid nor what its tables take of delta
+    assert folders[0] == folders[1]
+
+
+def test_a_private_run_refuses_a_batch_size_that_understates_all_examples_many_times():
+    exposure = decor.Exposure(1.0, STEPS, unit="example", rate=0.4, batch_size=1)
+    adversary, budget = decor.Adversary.curious(), decor.Budget(3.0, 1e-5)
+    plan = decor.calibrate(decor.ring(USERS), exposure, adversary, budget)
+    with pytest.raises(InputError, match="batch_size declares about 12 examples"):
+        trained(plan=plan, task=data())

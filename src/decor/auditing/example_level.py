@@ -113,11 +113,18 @@ def _plan_for_audit(plan: NoisePlan, attacker: Attacker, width: int, steps: int)
     """The plan's noise and sampling rate, with `width` examples and the clip that measures best."""
     exposure = plan.exposure
     # the sampling rate of the plan, as near as a whole batch allows
-    batch = max(1, round(exposure.rates(plan.topology)[attacker.victim] * width))
+    rate = exposure.rates(plan.topology)[attacker.victim]
+    batch = max(1, round(rate * width))
+    if exposure.rate is None:
+        rate = batch / width
     # the central limit of subsampled Gaussians: mu = rate sqrt(T (exp(1 / z^2) - 1))
-    multiplier = 1 / math.sqrt(math.log1p((_AIM * width / batch) ** 2 / steps))
+    multiplier = 1 / math.sqrt(math.log1p((_AIM / rate) ** 2 / steps))
     clip = batch / (multiplier * math.sqrt(attacker.leverage))
-    exposure = replace(exposure, clip=clip, steps=steps, batch_size=batch, records=width)
+    # a common rate stays as it is, and numbers of examples stay unknown
+    records = width if exposure.rate is None else None
+    exposure = replace(
+        exposure, clip=clip, steps=steps, batch_size=batch, records=records, weighting=None
+    )
     return replace(plan, exposure=exposure, budget=None)
 
 
@@ -140,9 +147,9 @@ class _Evidence:
         self.norm_index = np.concatenate([np.tile(part.norm_index, runs) for part in parts])
         exposure = transcript.plan.exposure
         self.replaced = exposure.relation == "replace"
-        assert exposure.batch_size is not None and isinstance(exposure.records, int)
+        assert exposure.batch_size is not None
         self.unit = exposure.clip / exposure.batch_size
-        self.rate = exposure.batch_size / exposure.records
+        self.rate = exposure.rates(transcript.plan.topology)[0]
         self.weights = [transcript.weights(attacker) for attacker in attackers]
         count = len(self.amplitudes)
         # scores of the three kinds of attack

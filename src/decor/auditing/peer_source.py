@@ -18,7 +18,7 @@ from decor.federation import recording
 from decor.federation.local_federation import LocalFederation
 from decor.federation.peers_engine import Peers, split_by_user
 from decor.federation.process_starter import ProcessStarter
-from decor.learning.batches import secret_batch
+from decor.learning.batches import CommonRate, secret_batch
 from decor.learning.task import Task
 from decor.net.identity import Identity
 from decor.noise.grid import Grid
@@ -163,12 +163,13 @@ class _Recordings:
             return None
         assert exposure.batch_size is not None
         sampling = exposure.sampling or "poisson"
+        common = CommonRate.of(exposure.rate, exposure.batch_size)
         is_member = np.zeros((len(self.records), self.records[0]), bool)
         for user, records in enumerate(self.records):
             random = self._batch_bytes(user)
             if step < len(random):
                 first = partial(_first, random[step])
-                rows = secret_batch(records, exposure.batch_size, sampling, first).rows
+                rows = secret_batch(records, exposure.batch_size, sampling, first, common).rows
                 is_member[user, rows[rows < records].numpy()] = True
         return is_member
 

@@ -27,6 +27,7 @@ from decor.privacy.plan import NoisePlan
 from decor.training.channel import SparseChannel
 from decor.training.engine import Setting
 from decor.training.mixer import choose_mixer
+from decor.training.share import common_rate
 from decor.training.vectorised import Vectorised
 
 from .low_bits import GridIntegers
@@ -149,7 +150,8 @@ class SimulatedSource(MessageSource):
         edges = _EdgeNoise(plan, seeds, sizes) if self.has_secrets else None
         exposure = plan.exposure
         sampling = exposure.sampling or "poisson"
-        batches = batch_members(plan, Batches(task.counts, exposure.batch_size, sampling, seeds))
+        drawn = Batches(task.counts, exposure.batch_size, sampling, seeds, common=common_rate(plan))
+        batches = batch_members(plan, drawn)
         first_steps: list[Array] = []
 
         def listen(step: int, messages: Tensor) -> None:

@@ -70,7 +70,8 @@ class Trial:
             {"name": town, "address": f"127.0.0.1:{port}", "key": self._keys[town].line}
             for town, port in zip(names, ports, strict=True)
         ]
-        if options.unit == "example":  # only there the number of examples is public
+        # only there the number of examples is public
+        if options.unit == "example" and options.rate is None:
             for user, records in zip(self.users, self._task.counts, strict=True):
                 user["records"] = records
         # set on the options, because an option wins over a default of the trial

@@ -32,7 +32,7 @@ _AFFORD = """examples:
   decor ledger afford bonn.ledger --epsilon 1 --runs 4
   decor ledger afford --epsilon 1 --runs 4 --unit example --batch-size 64 --records 3750 \\
       --steps 200"""
-_EXPOSURE = ("unit", "batch_size", "records", "steps", "sampling", "relation")
+_EXPOSURE = ("unit", "batch_size", "records", "rate", "steps", "sampling", "relation")
 
 
 def add_to(commands: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 import decor
 from decor.errors import InputError
 from decor.graph.gossip import Gossip
+from decor.graph.names import in_order
 from decor.learning.recipe import Recipe
 from decor.privacy.plan_answer import PlanAnswer
 from decor.text import rounded_up, table
@@ -73,6 +75,19 @@ def run(options: argparse.Namespace) -> None:
     if options.save:
         answer.plan.save(options.save)
     plan_output.show(answer, options, lambda: _noise_pairs(answer, gossip))
+    counts = _counts(options.records, answer.plan.topology)
+    if answer.plan.exposure.rate is not None and counts and not options.json:
+        names = [answer.plan.topology.name(user) for user in range(len(counts))]
+        print(f"\n{plan_output.local_step_line(answer.plan.exposure, counts, names)}")
+
+
+def _counts(records: Any, topology: decor.Topology) -> list[int]:
+    """Each user's number of examples, as typed; with a rate the plan itself forgets them."""
+    if isinstance(records, Mapping):
+        return in_order(records, topology, "records")
+    if records is None:
+        return []
+    return [records] * topology.users if isinstance(records, int) else list(records)
 
 
 def _gossip(options: argparse.Namespace) -> Gossip:

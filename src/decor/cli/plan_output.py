@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+from decor.privacy.budget import Exposure
 from decor.privacy.plan_answer import AdversaryRow, PlanAnswer, note_on_parts
 from decor.text import rounded_up, table
 
@@ -47,6 +48,22 @@ def show(
             print(f"\nwrote {options.plot}")
 
 
+def local_step_line(exposure: Exposure, counts: Sequence[int], names: Sequence[str]) -> str:
+    """The largest step that a user's own examples make, with a common rate.
+
+    Args:
+        exposure: With a rate.
+        counts: Each user's number of examples.
+        names: Of the users.
+    """
+    largest = max(range(len(counts)), key=counts.__getitem__)
+    clips = rounded_up(exposure.local_step(counts[largest]))
+    return (
+        f"Largest local step: {clips} clips in an expected batch (user {names[largest]}, "
+        f"{counts[largest]:,} records; sums are divided by {exposure.batch_size:,})."
+    )
+
+
 def noise_lines(sigma_cdp: float, correlated: str, place: str = "on each edge") -> list[str]:
     return [
         f"  sigma_cdp  {rounded_up(sigma_cdp):>10}  independent noise of every user",
@@ -75,13 +92,14 @@ def _heading(answer: PlanAnswer) -> str:
         noise = noise_lines(plan.sigma_cdp, f"{low} to {high}", "by edge (--json lists them)")
     units = plan.exposure.units(plan.topology)
     what = "users" if plan.exposure.unit == "user" else "records"
+    about = "about " if plan.exposure.rate is not None else ""
     lines = [
         f"{plan.topology.description}; {plan.exposure.steps:,} steps, clip {plan.exposure.clip:g}",
         *noise,
         "",
         str(guarantee),
-        f"delta x {units:,} {what} = {guarantee.delta * units:.2g}: the expected number of {what} "
-        "for which the guarantee may fail.",
+        f"delta x {about}{units:,} {what} = {guarantee.delta * units:.2g}: the expected number of "
+        f"{what} for which the guarantee may fail.",
         *(f"Warning: {note}" for note in answer.warnings),
     ]
     if not plan.topology.is_connected:
@@ -92,7 +110,7 @@ def _heading(answer: PlanAnswer) -> str:
 def _users(answer: PlanAnswer) -> str:
     """The most exposed users, where users have names or differ in their number of examples."""
     topology, exposure = answer.plan.topology, answer.plan.exposure
-    records = exposure.records_of(topology) if exposure.unit == "example" else ()
+    records = exposure.records_of(topology) if exposure.counts_are_public else ()
     if topology.users > MANY_USERS or (topology.labels is None and len(set(records)) < 2):
         return ""
     cells = []

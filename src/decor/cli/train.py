@@ -208,6 +208,7 @@ def _start_processes(options: argparse.Namespace) -> None:
     """Runs this command again in several processes, after every check that one process can do."""
     from decor.learning.batches import check_size
     from decor.training.engine import Setting
+    from decor.training.share import common_rate
     from decor.training.validation import check
 
     count = cores() if options.processes is None else options.processes
@@ -216,7 +217,8 @@ def _start_processes(options: argparse.Namespace) -> None:
         raise InputError(f"--processes must be from 1 to the {task.users} users, not {count}")
     check(task, plan, recipe, options.allow_disconnected)
     Setting(plan, options.learning_rate, _seed(options))  # checks the learning rate
-    check_size(task.counts, recipe.batch_size or plan.exposure.batch_size)
+    size = recipe.batch_size or plan.exposure.batch_size
+    check_size(task.counts, size, common_rate(plan))
     launch.start(count, options.arguments)
 
 

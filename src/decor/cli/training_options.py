@@ -81,9 +81,11 @@ def exposure_of(options: argparse.Namespace, task: Any) -> tuple[decor.Exposure,
     if options.steps is None:
         options.steps = STEPS
     if options.unit == "example":
-        if options.batch_size is None:
+        if options.batch_size is None and options.weighting is None:
             raise InputError("--unit example needs --batch-size, such as --batch-size 16")
-        options.records = task.records
+        # with a rate alone nobody's number of examples is part of the plan
+        if options.rate is None or options.weighting is not None:
+            options.records = task.records
         return opt.exposure_of(options), None
     # an exposure at user level refuses a batch size
     batch_size, options.batch_size = options.batch_size, None

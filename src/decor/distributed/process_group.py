@@ -17,6 +17,7 @@ from decor.learning.task import Task
 from decor.results.run import Run
 from decor.training.engine import IN_MEMORY, Callback, Capabilities, Setting
 from decor.training.manifest import versions
+from decor.training.share import common_rate
 from decor.training.simulation import Simulation
 from decor.training.validation import check
 from decor.training.vectorised import Vectorised, draw_secret
@@ -148,7 +149,9 @@ class ProcessGroup:
             }
         )
         # with all users' counts, so that every rank refuses alike
-        check_size(task.counts, recipe.batch_size or settings[0].plan.exposure.batch_size)
+        plan = settings[0].plan
+        size = recipe.batch_size or plan.exposure.batch_size
+        check_size(task.counts, size, common_rate(plan))
         return Simulation(self._simulator(), share, settings, recipe, resume).run()
 
     def _refuse_restart(self, comm: Communicator, resume: Run | None) -> None:

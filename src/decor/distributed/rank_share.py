@@ -15,7 +15,7 @@ from torch import Tensor
 from decor.choices import Sampling
 from decor.errors import DecorError, InputError
 from decor.graph.topology import Topology
-from decor.learning.batches import Batches
+from decor.learning.batches import Batches, CommonRate
 from decor.learning.gradients.clip import Blocks
 from decor.learning.task import Task
 from decor.noise import root
@@ -72,11 +72,16 @@ class RankShare:
         return replace(self.full_task, shards=shards)
 
     def batches(
-        self, size: int | None, sampling: Sampling, seeds: Sequence[int], unit: int
+        self,
+        size: int | None,
+        sampling: Sampling,
+        seeds: Sequence[int],
+        unit: int,
+        common: CommonRate | None = None,
     ) -> Batches:
         words = None if self.secret is None else self.secret.batch_words
         users = self.subgraph.users.tolist()
-        return Batches(self.task.counts, size, sampling, seeds, unit, users, words)
+        return Batches(self.task.counts, size, sampling, seeds, unit, users, words, common)
 
     def channel(
         self,

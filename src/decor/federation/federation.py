@@ -162,6 +162,8 @@ class Federation:
         # older files do not have these fields, and must keep their digest
         if not self.privacy.any_delta:
             del sections["privacy"]["any_delta"]
+        if self.privacy.rate is None:
+            del sections["privacy"]["rate"]
         if self.network.liars == Network.liars:
             del sections["network"]["liars"]
         sections["model"] = model_table(self.model)
@@ -233,9 +235,10 @@ class Federation:
             training.steps,
             "example",
             training.batch_size,
-            {m.name: m.records or 0 for m in self.members},
+            None if privacy.rate else {m.name: m.records or 0 for m in self.members},
             privacy.sampling,
             privacy.relation,
+            privacy.rate,
         )
 
     @cached_property
@@ -503,10 +506,16 @@ class Federation:
                 'training.batch_size is missing; privacy.unit = "example" needs it, such as 32'
             )
         for member in self.members:
+            if self.privacy.rate is not None:
+                if member.records is not None:
+                    raise InputError(
+                        f"users.records of {member.name!r} stays private with privacy.rate; drop it"
+                    )
+                continue
             if member.records is None:
                 raise InputError(
                     f"users.records of {member.name!r} is missing; privacy.unit = "
-                    '"example" needs it for all users'
+                    '"example" needs it for all users, or privacy.rate'
                 )
             # a sampling rate above 1 would not be a probability
             if member.records < batch:

@@ -55,7 +55,12 @@ class ModelFetch:
     def __post_init__(self) -> None:
         terms = self.terms
         self._local = LocalGradient(
-            self.task, terms.plan.exposure, terms.recipe, terms.dtype, self.random
+            self.task,
+            terms.plan.exposure,
+            terms.recipe,
+            terms.dtype,
+            self.random,
+            len(terms.members),
         )
 
     async def fetch(self, patience: float) -> Run:

@@ -38,7 +38,9 @@ class Privacy:
     """[privacy]: the budget, what it protects, and the adversary.
 
     `ratio` fixes sigma_cor^2 / sigma_cdp^2; left out, it is the one of least predicted error if no
-    user ever fails. `sampling` and `relation` belong to unit "example", as in `decor.Exposure`.
+    user ever fails. `sampling`, `relation` and `rate` belong to unit "example", as in
+    `decor.Exposure`: with `rate`, sums are divided by training.batch_size, and nobody's number of
+    examples is in the file.
     `any_delta` allows a delta above 0.001, or above one over the number of users (or of all
     records).
     """
@@ -80,6 +82,13 @@ class Privacy:
         "(default: add-remove with --sampling poisson, replace with fixed)",
         metavar="NAME",
     )
+    rate: float | None = file_field(
+        number("a probability above 0 and up to 1, such as 0.01", lambda x: 0 < x <= 1),
+        None,
+        help="with --unit example, draw each example of every user with this probability; sums are "
+        "divided by --batch-size, and numbers of examples stay private",
+        metavar="Q",
+    )
     ratio: float | None = file_field(
         number("a number from 0 to 1e9, such as 100.0", lambda x: 0 <= x <= 1e9),
         None,
@@ -97,6 +106,11 @@ class Privacy:
     def __post_init__(self) -> None:
         check_fields(self, "privacy")
         if self.unit == "user":
+            if self.rate is not None:
+                raise InputError(
+                    f"privacy.rate {self.rate:g} applies only with privacy.unit = "
+                    '"example"; drop it'
+                )
             if self.sampling is not None:
                 raise InputError(
                     f"privacy.sampling {self.sampling!r} applies only with privacy.unit = "
@@ -111,6 +125,11 @@ class Privacy:
             object.__setattr__(self, "relation", "replace")
             return
         object.__setattr__(self, "sampling", self.sampling or "poisson")
+        if self.sampling == "fixed" and self.rate is not None:
+            raise InputError(
+                "privacy.rate draws every example independently; drop it, or take "
+                'privacy.sampling = "poisson"'
+            )
         if self.sampling == "fixed" and self.relation == "add-remove":
             raise InputError(
                 'privacy.relation "add-remove" is accounted for only with privacy.sampling = '
@@ -125,7 +144,8 @@ class Privacy:
 class Training:
     """[training]: how all users train.
 
-    `batch_size` is how many examples a gradient averages; example level needs it.
+    `batch_size` is how many examples a gradient averages; example level needs it. With privacy.rate
+    it is what all users' sums are divided by, about rate x mean number of examples.
     """
 
     steps: int = file_field(whole(1), help="training steps", metavar="T")

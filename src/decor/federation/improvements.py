@@ -132,7 +132,7 @@ def _steps_per_absence(federation: Federation) -> float:
 def _delta(now: Federation) -> str | None:
     """A delta that allows a few users or records to be published outright."""
     by_user = now.privacy.unit == "user"
-    units = len(now.members) if by_user else sum(m.records or 0 for m in now.members)
+    units = now.exposure.units(now.topology)
     expected = now.privacy.delta * units
     if expected <= 0.01:
         return None

@@ -12,7 +12,13 @@ from torch import Tensor
 
 from decor.choices import Dtype, Sampling
 from decor.errors import InputError
-from decor.learning.batches import Batch, secret_batch
+from decor.learning.batches import (
+    LARGEST_BATCH,
+    Batch,
+    CommonRate,
+    check_size,
+    secret_batch,
+)
 from decor.learning.gradients.choose import choose_gradients
 from decor.learning.gradients.clip import Blocks, lengths, limits
 from decor.learning.gradients.module_randomness import STATE_WORDS, torch_generator_from
@@ -22,9 +28,6 @@ from decor.learning.task import Task
 from decor.privacy.budget import Exposure
 
 from .vector_kernels import Vector
-
-_LARGEST_BATCH = 100_000
-"""Examples whose gradients can be summed within the allowance for rounding."""
 
 
 class LocalGradient:
@@ -40,6 +43,7 @@ class LocalGradient:
         recipe: Local steps and, at user level, the batch size.
         dtype: The model's.
         random: `random(n)` returns n bytes from the operating system.
+        users: The number of all users, as of `CommonRate.of`.
     """
 
     waits = False
@@ -52,6 +56,7 @@ class LocalGradient:
         recipe: Recipe,
         dtype: Dtype,
         random: Callable[[int], bytes],
+        users: int | None = None,
     ) -> None:
         self.exposure, self.recipe, self.random = exposure, recipe, random
         self.dtype = np.dtype(dtype)
@@ -62,11 +67,14 @@ class LocalGradient:
         self._kind = np.dtype(np.float64) if self.example else self.dtype
         self._records = task.counts[0]
         self._has_public_test = task.test is not None and task.test_public
-        if self.example and (exposure.batch_size or 0) > _LARGEST_BATCH:
+        if self.example and (exposure.batch_size or 0) > LARGEST_BATCH:
             raise InputError(
                 f"a batch of {exposure.batch_size:,} examples is too large to be summed exactly "
-                f"enough; take at most {_LARGEST_BATCH:,}"
+                f"enough; take at most {LARGEST_BATCH:,}"
             )
+        self._common = CommonRate.of(exposure.rate, exposure.batch_size, users)
+        if self._common is not None:
+            check_size([self._records], exposure.batch_size, self._common)
         self._shapes = [block.shape for block in self._gradients.initial()]
         self.parameters = sum(shape.numel() for shape in self._shapes)
 
@@ -148,7 +156,7 @@ class LocalGradient:
         return flat[0] if len(flat) == 1 else np.concatenate(flat)
 
     def _batch(self, size: int | None, sampling: Sampling) -> Batch:
-        return secret_batch(self._records, size, sampling, self.random)
+        return secret_batch(self._records, size, sampling, self.random, self._common)
 
     def _own_blocks(self, model: Vector) -> Blocks:
         """A copy of the model as blocks [1, ...], without the axes of settings and batches."""

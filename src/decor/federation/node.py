@@ -100,7 +100,9 @@ class Node:
         if isinstance(self.task, LoopUpdates):
             self.local = self.task
         else:
-            self.local = LocalGradient(self.task, exposure, terms.recipe, terms.dtype, self.random)
+            self.local = LocalGradient(
+                self.task, exposure, terms.recipe, terms.dtype, self.random, len(terms.members)
+            )
         if self.local.parameters != terms.parameters:
             raise InputError(
                 f"the model has {self.local.parameters:,} parameters here and "

@@ -178,7 +178,14 @@ class _Server:
         terms = work.terms
         _compile_step(terms.grid, terms.dtype)
         terms.guarantee_after(1)
-        LocalGradient(self._tasks[0], terms.plan.exposure, terms.recipe, terms.dtype, os.urandom)
+        LocalGradient(
+            self._tasks[0],
+            terms.plan.exposure,
+            terms.recipe,
+            terms.dtype,
+            os.urandom,
+            len(terms.members),
+        )
 
     def _start(self, *numbers: int) -> list[int]:
         return [self._fork(number) for number in numbers]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import torch
@@ -22,6 +23,8 @@ from decor.errors import DecorError, InputError
 Words = Callable[[int, int], Array]
 """(step, count) -> that many uniform, secret 32-bit words."""
 
+LARGEST_BATCH = 100_000
+"""Largest expected batch: beyond, the rounding of sums would take too much of the clip."""
 _SPARE = 64
 """Spare 64-bit words per batch of fixed size: each word is rejected with p < examples / 2^64."""
 
@@ -33,14 +36,49 @@ class Batch:
     Attributes:
         rows: [users * seeds, width]. Padding is the row after the last, with weight zero.
         weights: One number, or a tensor like `rows` if rows are padded.
+        planned: The largest expected size of a batch, which is public; None where it is one over
+            the weight of an example.
     """
 
     rows: Tensor
     weights: float | Tensor
+    planned: float | None = None
 
     def to(self, device: torch.device) -> Batch:
         weights = self.weights if isinstance(self.weights, float) else self.weights.to(device)
-        return Batch(self.rows.to(device), weights)
+        return Batch(self.rows.to(device), weights, self.planned)
+
+
+@dataclass(frozen=True)
+class CommonRate:
+    """Poisson sampling at one rate for users whose numbers of examples are private.
+
+    Attributes:
+        rate: The probability with which each example is taken.
+        largest: No user's expected batch is larger. Bounds on rounding depend on this alone: they
+            must not depend on a number of examples.
+    """
+
+    rate: float
+    largest: float
+
+    @classmethod
+    def of(
+        cls, rate: float | None, size: int | None, users: int | None = None
+    ) -> CommonRate | None:
+        """The common rate of an exposure, if it has one.
+
+        Args:
+            rate: The exposure's rate.
+            size: What sums are divided by.
+            users: Their number; no user has more examples than all together, so a small federation
+                needs a smaller allowance for rounding.
+        """
+        if rate is None:
+            return None
+        return cls(
+            rate, min(LARGEST_BATCH, LARGEST_BATCH if users is None else users * (size or 1))
+        )
 
 
 class Batches:
@@ -55,6 +93,8 @@ class Batches:
         names: The users' numbers if these are some of many: a user's batch does not depend on
             which other users are here. None numbers them from 0.
         words: Secret random words for a private run; None draws from the seeds.
+        common: The rate of all users, instead of `size` examples of each; sums are divided by
+            `size` all the same.
     """
 
     def __init__(
@@ -66,8 +106,9 @@ class Batches:
         unit: int = 1,
         names: Sequence[int] | None = None,
         words: Words | None = None,
+        common: CommonRate | None = None,
     ) -> None:
-        self.unit, self.words = unit, words
+        self.unit, self.words, self.common = unit, words, common
         self.names = np.arange(len(records)) if names is None else np.asarray(names, dtype=np.int64)
         self.records = np.asarray(records, dtype=np.int64)
         # a user's examples are consecutive rows of the joint data
@@ -75,18 +116,27 @@ class Batches:
         self.seeds = np.array(seeds, dtype=np.uint64)
         self.size, self.sampling = size, "all" if size is None else sampling
         self.null = int(self.records.sum())
-        check_size(records, size)
+        check_size(records, size, common)
         if size is None:
             self._all = self._whole_shards()
             return
+        self._rates = np.full(len(self.records), common.rate) if common else size / self.records
         width = size
         if sampling != "fixed":
             # twelve standard deviations: a batch that does not fit is rarer than 1 in 10^30
-            width = int(min(self.records.max(), size + 12 * np.sqrt(size) + 32))
+            expected = self.expected or size
+            width = int(min(self.records.max(), expected + 12 * np.sqrt(expected) + 32))
         self._rows = np.empty((len(self.records) * len(self.seeds), width), dtype=np.int64)
         self._counts = np.empty(len(self._rows), dtype=np.int64)
         self._scratch = np.arange(self.records.max(), dtype=np.int64)
         self._batch = Batch(torch.from_numpy(self._rows), 1.0 / size)
+
+    @property
+    def expected(self) -> float | None:
+        """The largest expected size of a batch; None where users take all examples."""
+        if self.common is None:
+            return self.size
+        return float(self.common.rate * self.records.max())
 
     def draw(self, step: int) -> Batch:
         """The batches of a step, valid until the next are drawn."""
@@ -98,9 +148,8 @@ class Batches:
         if self.sampling == "fixed":
             _draw_fixed(self._rows, self._scratch, self.starts, self.records, *draws)
             return self._batch
-        rates = self.size / self.records
         while not _draw_poisson(
-            self._rows, self._counts, self.starts, self.records, rates, *draws, self.null
+            self._rows, self._counts, self.starts, self.records, self._rates, *draws, self.null
         ):
             # dropping an example that does not fit would change the distribution: draw again, wider
             self._rows = np.empty((len(self._rows), 2 * self._rows.shape[1]), dtype=np.int64)
@@ -118,7 +167,7 @@ class Batches:
             return self._batch
         drawn = words(step, self.null)
         for u, start, held in self._shards():
-            taken = start + sample(drawn[start : start + held], size)
+            taken = start + sample(drawn[start : start + held], size, self.common)
             # dropping an example that does not fit would change the distribution
             if len(taken) > self._rows.shape[1]:
                 wider = np.empty((len(self._rows), 2 * len(taken)), dtype=np.int64)
@@ -140,7 +189,8 @@ class Batches:
         width = min(self._rows.shape[1], -(-longest // self.unit) * self.unit)
         inside = torch.from_numpy(np.arange(width) < self._counts[:, None])
         # by the expected size, never the realised one: that depends on a single example's presence
-        return Batch(torch.from_numpy(self._rows[:, :width]), inside.double() / size)
+        planned = None if self.common is None else self.common.largest
+        return Batch(torch.from_numpy(self._rows[:, :width]), inside.double() / size, planned)
 
     def _whole_shards(self) -> Batch:
         width = int(self.records.max())
@@ -159,8 +209,18 @@ def words_needed(records: Sequence[int], size: int | None, sampling: Sampling) -
     return 2 * (size + _SPARE) * len(records) if sampling == "fixed" else sum(records)
 
 
-def check_size(records: Sequence[int], size: int | None) -> None:
-    """Refuses batches that are larger than a user's shard."""
+def check_size(records: Sequence[int], size: int | None, common: CommonRate | None = None) -> None:
+    """Refuses batches that are larger than a user's shard, or than bounds on rounding allow."""
+    if common is not None:
+        if records and common.rate * max(records) > common.largest:
+            raise InputError(
+                f"{max(records):,} examples of one user at rate {common.rate:g} are more than "
+                f"batch_size {size} of all users together; take a larger batch_size"
+                if common.largest < LARGEST_BATCH
+                else f"a batch of about {common.rate * max(records):,.0f} examples is too large to "
+                f"be summed exactly enough; take a rate for at most {LARGEST_BATCH:,}"
+            )
+        return
     for user, held in enumerate(records):
         if held < (size or 0):
             raise InputError(
@@ -170,7 +230,11 @@ def check_size(records: Sequence[int], size: int | None) -> None:
 
 
 def secret_batch(
-    records: int, size: int | None, sampling: Sampling, random: Callable[[int], bytes]
+    records: int,
+    size: int | None,
+    sampling: Sampling,
+    random: Callable[[int], bytes],
+    common: CommonRate | None = None,
 ) -> Batch:
     """One user's batch from secret random bytes, as amplification by sampling requires.
 
@@ -179,6 +243,7 @@ def secret_batch(
         size: The expected or fixed batch size; None takes all examples.
         sampling: "poisson" or "fixed".
         random: Gives that many uniform, secret bytes.
+        common: As of `Batches`.
 
     Guarantee: that of `sample` for "poisson", and of `choose` for "fixed".
     """
@@ -193,23 +258,25 @@ def secret_batch(
         # ascending, as `sample` gives them
         taken.sort()
     else:
-        taken = sample(words, size)
+        taken = sample(words, size, common)
+    planned = None if common is None else common.largest
     if not len(taken):
         # an empty batch is one row of padding, so that its gradient has the usual shape
-        return Batch(torch.tensor([[records]]), torch.zeros(1, 1, dtype=torch.float64))
-    return Batch(torch.from_numpy(taken).unsqueeze(0), 1.0 / size)
+        return Batch(torch.tensor([[records]]), torch.zeros(1, 1, dtype=torch.float64), planned)
+    return Batch(torch.from_numpy(taken).unsqueeze(0), 1.0 / size, planned)
 
 
-def sample(words: Array, size: int) -> Array:
+def sample(words: Array, size: int, common: CommonRate | None = None) -> Array:
     """Poisson sampling: the examples taken, given one word for each example.
 
-    Guarantee: each example is taken independently, with probability at most size / examples (and
-    at most 2^-32 less).
+    Guarantee: each example is taken independently, with probability at most size / examples, or the
+    common rate (and at most 2^-32 less).
     """
-    if size >= len(words):
+    rate = Fraction(size, max(1, len(words))) if common is None else Fraction(common.rate)
+    if rate >= 1:
         return np.arange(len(words))
     # rounded down: a larger rate would exceed the accounted one
-    return np.flatnonzero(words < np.uint32((size << 32) // len(words)))
+    return np.flatnonzero(words < np.uint32(int(rate * 2**32)))
 
 
 def choose(words: Array, records: int, scratch: Array, taken: Array) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from decor import checks
-from decor.choices import Method, Relation, Sampling, Unit
+from decor.choices import Method, Relation, Sampling, Unit, Weighting
 from decor.errors import BudgetError
 from decor.graph.names import in_order, list_refusal
 from decor.graph.topology import Topology
@@ -124,7 +124,8 @@ class Exposure:
             other (shift 2 clip). "example": one example; a user averages the clipped gradients of
             a batch.
         batch_size: Example level: examples per gradient. With Poisson sampling the expected number;
-            the sum is divided by that, never by the size of the actual batch.
+            the sum is divided by that, never by the size of the actual batch. With `rate` it is
+            only the public number that sums are divided by.
         records: Example level: number of examples of each user. One number for all users, or a
             mapping from names, such as {"bonn": 152, "ulm": 80}. A list is for the users 0..n-1. It
             is refused on a graph whose users have names: their order is that of the graph's file,
@@ -133,6 +134,14 @@ class Exposure:
             (without replacement).
         relation: How neighbouring data sets differ. User level: always "replace". Example level:
             "add-remove" (default with Poisson sampling) or "replace".
+        rate: Example level: each example of every user is drawn with this probability,
+            independently, instead of `batch_size` examples of each user. All sums are divided by
+            `batch_size`, about rate x mean number of examples. So the average over the users is
+            that over all their examples, every user has the same shift and the same rate, and
+            nobody's number of examples need be public: `records` is refused, and nothing here
+            depends on it.
+        weighting: "records" computes that `batch_size` from `records`, which are then forgotten;
+            the total number of examples becomes public.
     """
 
     # the metadata is the help text of the command-line option (decor.cli.options.add_field)
@@ -174,6 +183,23 @@ class Exposure:
         },
     )
 
+    rate: float | None = field(
+        default=None,
+        metadata={
+            "help": "with --unit example, draw each example of every user with this probability; "
+            "sums are divided by --batch-size, and numbers of examples stay private",
+            "metavar": "Q",
+        },
+    )
+    weighting: Weighting | None = field(
+        default=None,
+        metadata={
+            "help": "with --rate, records computes the batch size from --records, of which the "
+            "total becomes public",
+            "metavar": "NAME",
+        },
+    )
+
     def __post_init__(self) -> None:
         put = object.__setattr__
         # frozen: the checked values replace those that were given
@@ -186,10 +212,11 @@ class Exposure:
             self._check_example()
 
     def _check_user(self) -> None:
-        if self.sampling is not None or self.batch_size is not None or self.records is not None:
+        of_examples = (self.sampling, self.batch_size, self.records, self.rate, self.weighting)
+        if any(given is not None for given in of_examples):
             raise BudgetError(
-                "at user level sampling examples gains no privacy, so batch_size, records and "
-                'sampling do not apply; drop them, or choose unit="example"'
+                "at user level sampling examples gains no privacy, so batch_size, records, "
+                'sampling, rate and weighting do not apply; drop them, or choose unit="example"'
             )
         if self.relation not in (None, "replace"):
             raise BudgetError(
@@ -210,13 +237,16 @@ class Exposure:
                 'fixed-size sampling is accounted for relation="replace" only; '
                 'choose that, or sampling="poisson"'
             )
+        # the defaults are written out, so that equal exposures compare equal
+        put(self, "sampling", sampling)
+        put(self, "relation", relation)
+        if self.rate is not None or self.weighting is not None:
+            self._check_common_rate()
+            return
         if self.batch_size is None or self.records is None:
             raise BudgetError(
                 'unit="example" needs batch_size and records, such as batch_size=64, records=3750'
             )
-        # the defaults are written out, so that equal exposures compare equal
-        put(self, "sampling", sampling)
-        put(self, "relation", relation)
         put(self, "batch_size", _count("batch_size", self.batch_size))
         put(self, "records", _records(self.records))
         given = self.records
@@ -227,8 +257,42 @@ class Exposure:
                 "examples; lower it"
             )
 
+    def _check_common_rate(self) -> None:
+        put, rate = object.__setattr__, checks.as_float(self.rate)
+        if not 0.0 < rate <= 1.0:
+            raise BudgetError(
+                f"rate must be a probability above 0 and up to 1, not {self.rate!r}; 0.01 is usual"
+            )
+        put(self, "rate", rate)
+        if self.sampling != "poisson":
+            raise BudgetError(
+                'rate draws every example independently; drop it, or take sampling="poisson"'
+            )
+        if self.weighting is not None:
+            checks.one_of("weighting", self.weighting, ("records",), error=BudgetError)
+        if self.weighting is not None and self.records is not None:
+            if self.batch_size is not None:
+                raise BudgetError(
+                    'weighting="records" computes the batch size from records; drop batch_size, or '
+                    "weighting and records"
+                )
+            put(self, "batch_size", _mean_batch(rate, _records(self.records)))
+            # from here on only their total is known
+            put(self, "records", None)
+        if self.records is not None:
+            raise BudgetError(
+                "with rate nobody's number of examples need be known; drop records, or compute "
+                'the batch size from them with weighting="records"'
+            )
+        if self.batch_size is None:
+            raise BudgetError(
+                "rate needs a public batch_size that sums are divided by, about rate x mean "
+                'number of examples; or weighting="records" and records'
+            )
+        put(self, "batch_size", _count("batch_size", self.batch_size))
+
     def records_of(self, topology: Topology) -> tuple[int, ...]:
-        """Number of examples of each user, in the graph's order; example level only.
+        """Number of examples of each user, in the graph's order; example level without `rate`.
 
         Args:
             topology: The graph.
@@ -236,6 +300,8 @@ class Exposure:
         Raises:
             BudgetError: If names do not match, or for a list where users have names.
         """
+        if self.rate is not None:
+            raise BudgetError("with rate nobody's number of examples is known")
         given, users = self.records, topology.users
         assert given is not None
         if isinstance(given, int):
@@ -253,17 +319,54 @@ class Exposure:
 
     def rates(self, topology: Topology) -> tuple[float, ...]:
         """Each user's sampling rate at example level, in the order of the graph `topology`."""
+        if self.rate is not None:
+            return (self.rate,) * topology.users
         assert self.batch_size is not None
         return tuple(self.batch_size / m for m in self.records_of(topology))
 
     def units(self, topology: Topology) -> int:
-        """Number of protected units in the graph `topology`: its users, or all examples."""
-        return topology.users if self.unit == "user" else sum(self.records_of(topology))
+        """Number of protected units in the graph `topology`: its users, or all examples.
+
+        With `rate` it is the number of examples that `batch_size` declares.
+        """
+        if self.unit == "user":
+            return topology.users
+        if self.rate is not None:
+            assert self.batch_size is not None
+            return max(1, round(topology.users * self.batch_size / self.rate))
+        return sum(self.records_of(topology))
 
     def check(self, topology: Topology) -> None:
         """Raises unless `records` suits the users of the graph `topology`."""
-        if self.unit == "example":
+        if self.counts_are_public:
             self.records_of(topology)
+
+    @property
+    def counts_are_public(self) -> bool:
+        """Whether the plan holds each user's number of examples."""
+        return self.unit == "example" and self.rate is None
+
+    def local_step(self, records: int) -> float:
+        """The largest local gradient of a user in an expected batch, in clips; with `rate` only.
+
+        Args:
+            records: The user's number of examples.
+        """
+        assert self.rate is not None and self.batch_size is not None
+        return self.rate * records / self.batch_size
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, by the names of the fields; newer fields only where they are set.
+
+        So texts and digests of earlier plans stay what they were.
+        """
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        if isinstance(self.records, Mapping):
+            values["records"] = dict(self.records)
+        for name in ("rate", "weighting"):
+            if values[name] is None:
+                del values[name]
+        return values
 
     @property
     def shift(self) -> float:
@@ -286,6 +389,13 @@ def _records(given: Any) -> int | tuple[int, ...] | Counts:
     if not counts:
         raise BudgetError("records is empty; give one number, or one for each user")
     return counts
+
+
+def _mean_batch(rate: float, records: int | tuple[int, ...] | Counts) -> int:
+    """rate x mean number of examples: the average over users is then that over all examples."""
+    counts = list(records.values()) if isinstance(records, Counts) else np.atleast_1d(records)
+    # a whole number: what it is rounded by scales all steps and all noise alike
+    return max(1, round(rate * float(np.mean(counts))))
 
 
 def check_method(method: Method, exposure: Exposure) -> None:

@@ -149,7 +149,7 @@ def compose(runs: Iterable[PastRun], question: Question, delta: float) -> float:
 
     Returns:
         Epsilon; infinite where there is no bound, such as a user-level question about a run with
-        Poisson sampling and a private number of examples.
+        Poisson sampling and a private number of examples (always so with `Exposure.rate`).
 
     Raises:
         CannotBound: If no finite bound was found within double precision.
@@ -217,7 +217,10 @@ class _UserLosses:
             exposure = run.plan.exposure
             # any gradient of norm C may become the opposite one; so may an average over a batch
             leverage, step = _leverage(run, question), _step(2 * exposure.clip, run)
-            if exposure.sampling != "poisson" or set(_records(run)) == {exposure.batch_size}:
+            if exposure.rate is not None:
+                # a user's batches, and so its shift, are as large as its private number of examples
+                squares.append(math.inf)
+            elif exposure.sampling != "poisson" or set(_records(run)) == {exposure.batch_size}:
                 squares.append(step * step * run.gaussian_steps * leverage)
             elif not run.public_size or not math.isfinite(step):
                 squares.append(math.inf)
@@ -266,7 +269,7 @@ class _ExampleLosses:
             b, sampling = exposure.batch_size or 1, exposure.sampling or "poisson"
             # a batch of fixed size is accounted for an example replaced, whatever is asked
             relation: Relation = "replace" if sampling == "fixed" else question.relation
-            rate = b / min(_records(run))
+            rate = b / min(_records(run)) if exposure.rate is None else exposure.rate
             if rate == 1 or not math.isfinite(clip):
                 shift = (1 if relation == "add-remove" else 2) * clip / b
                 squares.append(shift * shift * run.all_steps * leverage)

@@ -40,6 +40,8 @@ class Guarantee:
         simulated: True for a run whose noise can be subtracted by anyone who knows its seed.
         stopped: How a run ended early; the guarantee is that of the whole plan all the same.
         in_advance: True if it holds only if the number of steps was fixed in advance.
+        counts_are_public: Example level: whether everyone knows each user's number of examples.
+            Otherwise a removed example is gone, and not replaced by an empty one.
         void: Why there is no guarantee at all; epsilon is then infinite.
 
     Guarantee: `epsilon` and `per_user` are never below the truth.
@@ -60,6 +62,7 @@ class Guarantee:
     simulated: bool = False
     stopped: str | None = None
     in_advance: bool = False
+    counts_are_public: bool = True
     void: str | None = None
 
     @cached_property
@@ -83,8 +86,13 @@ class Guarantee:
     def _promise(self) -> str:
         """What is promised, for which change of the data."""
         change = "the data of one user" if self.unit == "user" else "one record of one user"
-        # the number of records is public: removing a record leaves an empty one in its place
-        change += " replaced" if self.relation == "replace" else " replaced by an empty one"
+        if self.relation == "replace":
+            change += " replaced"
+        elif self.counts_are_public:
+            # removing a record leaves an empty one in its place
+            change += " replaced by an empty one"
+        else:
+            change += " added or removed"
         if self.adversary.colluders is None:
             kind = "local DP"
         else:

@@ -188,7 +188,7 @@ class NoisePlan:
     def to_json(self) -> str:
         """The plan as text; equal plans have equal texts."""
         budget = asdict(self.budget) if self.budget is not None else None
-        exposure = asdict(self.exposure)
+        exposure = self.exposure.to_json()
         if isinstance(self.exposure.records, Mapping):
             # in the graph's order, not in that of the mapping
             names = map(self.topology.name, range(self.topology.users))

@@ -134,8 +134,8 @@ class PlanAnswer:
     def user_rows(self) -> list[UserRow]:
         """Each user's epsilon, in the graph's order."""
         topology, exposure = self.plan.topology, self.plan.exposure
-        by_example = exposure.unit == "example"
-        counts = exposure.records_of(topology) if by_example else (None,) * topology.users
+        known = exposure.counts_are_public
+        counts = exposure.records_of(topology) if known else (None,) * topology.users
         epsilons = self.guarantee.per_user.tolist()
         names = map(topology.name, range(topology.users))
         return [UserRow(*row) for row in zip(names, counts, epsilons, strict=True)]

@@ -10,7 +10,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -109,9 +109,7 @@ class Design:
         plain = asdict(self)
         # by digest: a graph may have millions of edges
         plain["graphs"] = [[name, topology.digest] for name, topology in self.graphs]
-        records = self.exposure.records
-        plain["exposure"] = asdict(self.exposure)
-        plain["exposure"]["records"] = dict(records) if isinstance(records, Mapping) else records
+        plain["exposure"] = self.exposure.to_json()
         plain["adversary"] = str(self.adversary)
         del plain["recipe"]
         # newer fields are left out at their default, so that older comparisons can be resumed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cached_property
@@ -20,7 +21,7 @@ from decor.learning.recipe import Recipe
 
 from .cuda.steps import BATCH_MULTIPLE, StepRunner, matmul_precision
 from .engine import Setting, SimulatorOptions
-from .share import Share
+from .share import Share, common_rate
 from .threads import Threads
 
 _CPU_VALUES = 1_000_000
@@ -72,8 +73,9 @@ class Descent:
         size = exposure.batch_size if self.by_example else recipe.batch_size
         # at user level sampling does not amplify privacy: batches are drawn without replacement
         sampling: Sampling = exposure.sampling or "poisson" if self.by_example else "fixed"
-        self.batches = share.batches(size, sampling, seeds, BATCH_MULTIPLE if self.on_gpu else 1)
         plans = [setting.plan for setting in grid]
+        multiple = BATCH_MULTIPLE if self.on_gpu else 1
+        self.batches = share.batches(size, sampling, seeds, multiple, common_rate(plans[0]))
         self.channel = share.channel(plans, seeds, self.dtype, self.device)
         # with TF32 an example's clipped gradient could come out longer than the clip by this much
         shorter = 1 - _TF32_ERROR if engine.tf32 and self.by_example else 1.0
@@ -269,7 +271,7 @@ class Descent:
     def user_slices(self) -> tuple[slice, ...]:
         """Users whose gradients are computed together: as many as fit the cache, or the GPU."""
         task = self.share.task
-        examples = self.batches.size or int(max(task.counts))
+        examples = math.ceil(self.batches.expected or max(task.counts))
         # full batches are the same for all seeds, sampled ones are not
         seeds = 1 if self.batches.size is None else len(self.seeds)
         inputs = examples * seeds * int(task.shards[0][0][0].numel())

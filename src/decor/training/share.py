@@ -17,7 +17,7 @@ from torch import Tensor
 
 from decor.choices import Sampling
 from decor.errors import InputError
-from decor.learning.batches import Batches, words_needed
+from decor.learning.batches import Batches, CommonRate, words_needed
 from decor.learning.gradients.clip import Blocks
 from decor.learning.task import Task
 from decor.noise import root
@@ -34,6 +34,9 @@ from .manifest import fingerprint
 from .mixer import DENSE_LIMIT, AverageMixer, choose_mixer
 from .release_grid import grid_of
 from .resume_state import ResumeState
+
+_UNDERSTATED = 4
+"""A private run has at most this many times the examples that its batch size declares."""
 
 
 def choose_channel(
@@ -113,7 +116,12 @@ class Share(Protocol):
         """Whether all users are in this process."""
 
     def batches(
-        self, size: int | None, sampling: Sampling, seeds: Sequence[int], unit: int
+        self,
+        size: int | None,
+        sampling: Sampling,
+        seeds: Sequence[int],
+        unit: int,
+        common: CommonRate | None = None,
     ) -> Batches:
         """The batches of this process's users."""
 
@@ -172,10 +180,15 @@ class SingleProcess:
         return fingerprint(self.task)
 
     def batches(
-        self, size: int | None, sampling: Sampling, seeds: Sequence[int], unit: int
+        self,
+        size: int | None,
+        sampling: Sampling,
+        seeds: Sequence[int],
+        unit: int,
+        common: CommonRate | None = None,
     ) -> Batches:
         words = None if self.secret is None else self.secret.batch_words
-        return Batches(self.task.counts, size, sampling, seeds, unit, words=words)
+        return Batches(self.task.counts, size, sampling, seeds, unit, words=words, common=common)
 
     def channel(
         self,
@@ -231,7 +244,31 @@ def private_grid(plan: NoisePlan, task: Task) -> Grid:
     if exposure.unit == "example":
         sampling = exposure.sampling or "poisson"
         words = words_needed(task.counts, exposure.batch_size, sampling)
+        if exposure.rate is not None:
+            words = _public_words(words, exposure.units(plan.topology))
     return grid_of(plan, task.parameters, WORDS_PER_KEY, words)
+
+
+def _public_words(drawn: int, declared: int) -> int:
+    """A bound on the words of a step's batches that is no function of private counts.
+
+    Args:
+        drawn: One word for each example.
+        declared: The number of examples that the plan's batch size declares.
+    """
+    most = _UNDERSTATED * declared
+    if drawn > most:
+        raise InputError(
+            f"batch_size declares about {declared:,} examples in all, and there are {drawn:,}; "
+            "make it about rate x mean number of examples"
+        )
+    return most
+
+
+def common_rate(plan: NoisePlan) -> CommonRate | None:
+    """The rate at which all users sample, if the plan has one."""
+    exposure = plan.exposure
+    return CommonRate.of(exposure.rate, exposure.batch_size, plan.topology.users)
 
 
 def call_callbacks(

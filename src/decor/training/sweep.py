@@ -217,7 +217,14 @@ def _groups(
     for plan in plans:
         e = plan.exposure
         # runs in one tensor take the same steps and the same batches
-        key = (sharing_key(plan, task.parameters), e.steps, e.unit, e.batch_size, e.sampling)
+        key = (
+            sharing_key(plan, task.parameters),
+            e.steps,
+            e.unit,
+            e.batch_size,
+            e.sampling,
+            e.rate,
+        )
         families.setdefault(key, []).append(plan)
     fit = max(1, most // (task.users * task.parameters))
     # all seeds of a setting together if they fit: settings of a seed share its Gaussians

@@ -38,6 +38,9 @@ def check(task: Task, plan: NoisePlan, recipe: Recipe, allow_disconnected: bool 
             "local_steps need user level: along several steps one example moves more than the "
             "clip; drop local_steps"
         )
+    if exposure.rate is not None:
+        # the same shift and rate for every user: no number of examples matters
+        return task
     # the sampling rate, and with it epsilon, depends on each user's number of examples
     planned = exposure.records_of(topology)
     for i, (count, held) in enumerate(zip(planned, task.counts, strict=True)):

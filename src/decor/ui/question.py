@@ -213,7 +213,8 @@ def _command(value: dict[str, Any], graph: GraphInput) -> str:
     words += _options(value, ("epsilon", "delta", "steps", "clip", "adversary"))
     words += ["--any-delta"] if value.get("any_delta") is True else []
     if value.get("unit") == "example":
-        words += _options(value, ("unit", "batch_size", "records", "sampling", "relation"))
+        of_examples = ("unit", "batch_size", "records", "sampling", "relation")
+        words += _options(value, (*of_examples, "rate", "weighting"))
     # weights change nothing with one round, and `decor plan` refuses them
     if _number(value.get("gossip_rounds", 1)) != 1:
         words += _options(value, ("gossip_rounds", "accelerate"))

@@ -573,3 +573,36 @@ def test_a_batch_beyond_the_bound_is_refused(dtype):
     gradients = Layers(task, Stack.of(task.model, task.loss, (4,)), dtype, exact=True)
     with pytest.raises(decor.InputError, match="too large to be summed"):
         added(gradients, "example", 0.1, Batch(torch.tensor([[0]]), 1e-6))
+
+
+@pytest.mark.parametrize("count", [5, 2000])
+def test_with_a_common_rate_one_record_moves_a_node_of_any_size_by_the_same_public_share(count):
+    """5 or 2,000 records: the clip over the batch size that all share, rounding included."""
+    exposure = decor.Exposure(0.3, 1, unit="example", rate=0.1, batch_size=3)
+    task = long_records(count)
+    sums = []
+    # all of them in one batch, a hundred times its expected size, is as private
+    for taken in (count - 1, count):
+        words = np.where(np.arange(count) < taken, 0, 2**32 - 1).astype("<u4").tobytes()
+        node = LocalGradient(task, exposure, Recipe(), "float32", lambda _, words=words: words)
+        sums.append(torch.from_numpy(node.gradient(node.start(), 0.1)[0]))
+    assert Fraction(999_999, 1_000_000) ** 2 < worst_step(sums, 0.3, 3) <= 1
+
+
+@pytest.mark.parametrize("path", [Layers, Modules])
+def test_with_a_common_rate_bounds_on_rounding_cover_more_records_than_sums_are_divided_by(path):
+    """What covers 600 records does not cover 60,000, whose sum is rounded to float32."""
+    task = long_records(60_000, 0.3)
+    shape = Stack.of(task.model, task.loss, (4,))
+    gradients = (
+        Layers(task, shape, F32, exact=True) if path is Layers else Modules(task, F32, exact=True)
+    )
+    rows = [torch.arange(some)[None] for some in range(59_995, 60_001)]
+    sums = [
+        added(gradients, "example", 0.1, Batch(row, 1 / 600, 60_000.0), F32)[0].double()
+        for row in rows
+    ]
+    assert worst_step(sums, 0.1, 600) <= 1
+    # without the public bound the allowance is that of the divisor
+    short = [added(gradients, "example", 0.1, Batch(row, 1 / 600), F32)[0].double() for row in rows]
+    assert worst_step(short, 0.1, 600) > 1

@@ -107,7 +107,7 @@ class Layers(StackGradients):
             _by_model(value, len(rows), models[0][users]).double() for value in (clip, alpha)
         )
         if self.exact:
-            self._add_tiles(targets, selected, rows, weights, caps, rates)
+            self._add_tiles(targets, selected, rows, weights, batch.planned, caps, rates)
             return
         bounds = limits(caps, self.dtype, self.parameters)
         # the first layer's inputs are the examples, whose lengths are known
@@ -150,13 +150,14 @@ class Layers(StackGradients):
         models: Blocks,
         rows: Tensor,
         weights: float | Tensor,
+        planned: float | None,
         caps: Tensor,
         rates: Tensor,
     ) -> None:
         """`add_clipped_examples` for blocks [B, settings, ...], in tiles summed in float64."""
         if isinstance(weights, float):
             weights = torch.full(rows.shape, weights, dtype=torch.float64, device=rows.device)
-        sizes = nominal_sizes(weights)
+        sizes = nominal_sizes(weights, planned)
         # this part of the clip pays for the rounding of sums
         sums_share = sum_slack(sizes, self.dtype, to[0].dtype).unsqueeze(1)
         bounds = limits(caps, self.dtype, self.parameters, sums_share)

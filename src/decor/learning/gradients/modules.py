@@ -114,7 +114,7 @@ class Modules:
         # all gradients of a chunk are in memory at once
         width = max(1, _CHUNK // max(1, len(x) * x.shape[1] * x.shape[-1]))
         if self.exact:
-            sizes = nominal_sizes(weights)
+            sizes = nominal_sizes(weights, batch.planned)
             slack = sum_slack(sizes, self.dtype, out.dtype)
             heavy = heavy_users(weights, sizes, self.dtype)
             if not (out.dtype is torch.float64 and target.is_contiguous()):

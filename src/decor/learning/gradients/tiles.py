@@ -38,8 +38,10 @@ _LINE = 64
 """Bytes of a cache line: products may depend on where in a line their values begin."""
 
 
-def nominal_sizes(weights: Tensor) -> Tensor:
-    """The planned batch sizes [B], from the weights of examples [B, b]."""
+def nominal_sizes(weights: Tensor, planned: float | None = None) -> Tensor:
+    """The planned batch sizes [B]: `planned`, or from the weights of examples [B, b]."""
+    if planned is not None:
+        return torch.full((len(weights),), planned, dtype=torch.float64, device=weights.device)
     # never the realised sizes, which depend on a single example's presence
     largest = weights.amax(1)
     sizes = torch.where(largest > 0, 1 / largest, 1.0)

@@ -86,10 +86,12 @@ def account(
                 "in the same order"
             )
         same = (s.exposure.unit, s.exposure.relation) == (exposure.unit, exposure.relation)
+        # one sentence for all phases: numbers of examples are public in all or in none
+        same = same and s.exposure.counts_are_public == exposure.counts_are_public
         if s.topology.users != topology.users or not same:
             raise InputError(
-                "all phases of a run must have the same users, the same unit of privacy and the "
-                "same relation"
+                "all phases of a run must have the same users, the same unit of privacy, the same "
+                "relation, and all or none of them a common rate"
             )
     if not all(math.isfinite(_local_mu_squared(s)) for s in segments):
         # (almost) no independent noise: the sum of all messages reveals the data
@@ -112,6 +114,7 @@ def account(
         method=method,
         topology=topology,
         everybody=result.per_user,
+        counts_are_public=exposure.counts_are_public,
     )
 
 

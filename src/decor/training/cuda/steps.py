@@ -76,7 +76,7 @@ class StepRunner:
         if self.batches.size is None:
             return batch
         weights = batch.weights if isinstance(batch.weights, float) else batch.weights.pin_memory()
-        return Batch(batch.rows.pin_memory(), weights)
+        return Batch(batch.rows.pin_memory(), weights, batch.planned)
 
 
 @contextmanager

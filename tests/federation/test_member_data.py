@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from federation_files import BASES, DATA, EXAMPLE, TEXT
+from federation_files import BASES, COMMON, DATA, EXAMPLE, TEXT
 
 from decor.errors import InputError
 from decor.federation.federation import Federation
@@ -82,6 +82,19 @@ def test_where_the_number_of_records_is_public_it_does_not_depend_on_labels(read
     assert DECLARED.task(data.shard, user=1).counts == (4,)
     with pytest.raises(InputError, match=r"3 records, and users.records says 4"):
         DECLARED.task(read("age,ward,sick\n" + "".join(rows[:3]), DECLARED, number=1).shard, user=1)
+
+
+def test_with_a_common_rate_one_record_less_is_one_example_less_even_if_it_was_the_only_one(read):
+    """A constant record that stood in for the last one would replace it, at twice the shift."""
+    file = Federation.parse(COMMON.replace("features = 30\n", "") + DATA)
+    all_three, two, none = (
+        read(text, file, number=0).shard
+        for text in (ROWS, ROWS.rsplit("100", 1)[0], "age,ward,sick\n")
+    )
+    assert [len(X) for X, _ in (all_three, two, none)] == [4, 3, 1]
+    # what is left is the same
+    assert np.array_equal(two[0], np.delete(all_three[0], 2, 0))
+    assert np.array_equal(none[0], two[0][2:]) and np.array_equal(none[1], two[1][2:])
 
 
 def test_public_test_records_without_a_label_are_left_out(tmp_path):

@@ -60,6 +60,10 @@ def read_member_data(
     # a record without a known label counts as a record of nothing: at example level so that the
     # number of records is the public one, and where nothing is left so that the user can join
     wanted = records if declared is not None else max(1, prepared.counts.used)
+    if federation.privacy.rate is not None:
+        # always one more: were it there only without any other, it would replace the last example,
+        # and the plan is for examples that are added or removed
+        wanted = prepared.counts.used + 1
     return MemberData(_filled(federation, prepared, wanted), prepared.counts)
 
 

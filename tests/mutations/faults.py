@@ -1761,6 +1761,26 @@ FAULTS = (
         dash=NO_CRASH,
     ),
     Fault(
+        "peers: a second message passes under the receipt of the first",
+        "two messages of a step with one signature: no proof, and nobody refuses them",
+        (Edit("net/peer_receiver.py", "if link.first_copy != step and", "if False and"),),
+        (PEER + "a_second_message_under_the_receipt_of_the_first_is_refused",),
+        dash=NO_CRASH,
+    ),
+    Fault(
+        "peers: who has proof of two messages keeps it",
+        "a user whose ledger is doubled goes on, if no neighbour of its own has noticed",
+        (
+            Edit(
+                "net/peer_receiver.py",
+                "for other in self._links.values():\n                other.send(SignedReceipt(each))",
+                "for other in ():\n                other.send(SignedReceipt(each))",
+            ),
+        ),
+        (PEER + "a_second_message_of_a_user_that_is_no_neighbour_is_proven_and_passed_on",),
+        dash=NO_CRASH,
+    ),
+    Fault(
         "peers: a key is given for a step whose receipt is known",
         "two messages under the keys of one step: only own noise is left between them",
         (

@@ -104,14 +104,14 @@ def test_a_user_goes_where_a_quorum_of_neighbours_is_and_not_where_one_says_it_i
     assert one.ahead(4) is None
     second.step_start, third.step_start = (9, b"nine"), (7, b"seven")
     # they say so; and one user that may lie has signed
-    one._receipts.hear_own(1, make_receipt(1, STEPS - 1), one.log)
+    one._receipts.hear_own(1, make_receipt(1, STEPS - 1))
     assert one.ahead(4) is None
-    one._receipts.hear_own(2, make_receipt(2, 6), one.log)
+    one._receipts.hear_own(2, make_receipt(2, 6))
     assert one.ahead(4) is None
-    one._receipts.hear_own(2, make_receipt(2, 8), one.log)
+    one._receipts.hear_own(2, make_receipt(2, 8))
     # a claim that is not proven hides no lesser one
     assert one.ahead(4) == (7, [b"end", b"nine", b"seven"])
-    one._receipts.hear_own(2, make_receipt(2, 9), one.log)
+    one._receipts.hear_own(2, make_receipt(2, 9))
     assert one.ahead(4) == (9, [b"end", b"nine"])
     assert one.ahead(9) is None
     # and it stays known: it is not said again
@@ -257,10 +257,12 @@ def test_a_second_message_of_a_step_is_refused_on_any_connection_and_after_a_res
     one = make_peer(tmp_path)
     liar = Liar(one, 1)
     liar.connect()
-    liar.send(tell(liar.link, 0), Model(0, 0, bytes(SIZE)))
+    signed = hashlib.sha256(bytes(SIZE)).digest()
+    liar.send(tell(liar.link, 0, signed), Model(0, 0, bytes(SIZE)))
     assert one._state.step_start is None and liar.link.inbox.has(0, 0)
     liar.connect()
-    liar.send(tell(liar.link, 0), Model(0, 0, bytes(SIZE)))  # the same again
+    liar.send(tell(liar.link, 0, signed), Model(0, 0, bytes(SIZE)))  # the same again
+    assert liar.link.inbox.has(0, 0)
     liar.connect()
     with pytest.raises(RemoteProtocolError, match="second message of step 0"):
         liar.send(tell(liar.link, 0, b"e" * 32))
@@ -272,6 +274,34 @@ def test_a_second_message_of_a_step_is_refused_on_any_connection_and_after_a_res
     liar.connect()
     with pytest.raises(RemoteProtocolError, match="second message of step 0"):
         liar.send(tell(liar.link, 0, b"e" * 32))
+
+
+@pytest.mark.parametrize("known_by", ["an earlier connection", "the ledger", "another user"])
+@in_loop
+def test_a_second_message_under_the_receipt_of_the_first_is_refused(tmp_path, known_by):
+    """A signature that is shown twice must not cover two messages."""
+    one = make_peer(tmp_path)
+    liar, other = Liar(one, 1), Liar(one, 2)
+    liar.connect()
+    other.connect()
+    first, second = b"1" * SIZE, b"2" * SIZE
+    receipt = tell(liar.link, 0, hashlib.sha256(first).digest())
+    if known_by == "another user":
+        other.send(receipt)
+    else:
+        liar.send(receipt, Model(0, 0, first))
+    if known_by == "the ledger":
+        make_message(one, 0)
+        one.ledger.close()
+        one = make_peer(tmp_path)
+        liar = Liar(one, 1)
+    liar.connect()
+    with pytest.raises(RemoteProtocolError, match="another message of step 0 than the one whose"):
+        liar.send(receipt, Model(0, 0, second))
+    assert not liar.link.inbox
+    liar.connect()
+    liar.send(receipt, Model(0, 0, first))
+    assert liar.link.inbox.take(0, 0) == first
 
 
 @in_loop
@@ -297,14 +327,62 @@ def test_a_second_message_that_another_has_got_is_proven_and_shown_to_its_user(t
 
 
 @in_loop
-def test_a_second_message_of_a_user_that_is_no_neighbour_is_proven_as_well(tmp_path):
+def test_a_copy_that_sends_a_second_message_is_shown_what_it_has_signed_before_it_is_refused(
+    tmp_path,
+):
+    one = make_peer(tmp_path, neighbours=2, users=4)
+    twin, other = Liar(one, 1), Liar(one, 2)
+    twin.connect()
+    other.connect()
+    first, second = make_receipt(1, 5), make_receipt(1, 5, b"e" * 32)
+    other.send(SignedReceipt(first))
+    with pytest.raises(RemoteProtocolError, match="second message of step 5"):
+        twin.send(SignedReceipt(second))
+    assert SignedReceipt(first) in sent_to(twin)
+
+
+def sent_to(liar):
+    """What waits to be sent to a neighbour whose connection has just been refused."""
+    liar.connection.flush()
+    said = liar.session.receive(b"".join(liar.connection._unsent))
+    return [SignedReceipt(event.receipt) for event in said if isinstance(event, Receipted)]
+
+
+@pytest.mark.parametrize("newer", [(), (8, 9)])
+@in_loop
+def test_a_second_message_of_a_user_that_is_no_neighbour_is_proven_and_passed_on(tmp_path, newer):
+    """From user to user, until it comes to the one that has made it."""
     one = make_peer(tmp_path, neighbours=2, users=4)
     a, b = Liar(one, 1), Liar(one, 2)
     a.connect()
     b.connect()
-    a.send(SignedReceipt(make_receipt(3, 5)))
-    b.send(SignedReceipt(make_receipt(3, 5, b"e" * 32)))
+    a.send(*(SignedReceipt(make_receipt(3, step)) for step in newer))
+    pair = [make_receipt(3, 5), make_receipt(3, 5, b"e" * 32)]
+    for receipt in pair:
+        a.send(SignedReceipt(receipt))
+    b.exchange()
     assert len(proofs(one)) == 2 and a.link.is_open and b.link.is_open
+    for each in (a, b):
+        heard = [event.receipt for event in each.heard if isinstance(event, Receipted)]
+        assert [receipt for receipt in heard if receipt.user == 3] == pair
+    # a liar that signs a hundred is shown to others once
+    for k in range(10):
+        b.send(SignedReceipt(make_receipt(3, 5, bytes([k]) * 32)))
+    a.exchange()
+    assert len([each for each in a.heard if isinstance(each, Receipted)]) == 2
+
+
+@in_loop
+def test_a_user_that_is_shown_its_two_messages_by_anyone_stops(tmp_path):
+    one = make_peer(tmp_path, users=4)
+    make_message(one, 0)
+    other = Liar(one, 2)
+    other.connect()
+    other.send(SignedReceipt(make_receipt(0, 0, hashlib.sha256(bytes(SIZE)).digest())))
+    with pytest.raises(PrivacyStop, match="n2 holds a receipt of this user .* step 0"):
+        other.send(SignedReceipt(make_receipt(0, 0, b"e" * 32)))
+    (entry,) = one.ledger.entries()
+    assert entry.ended is not None and entry.repeated == 1
 
 
 def proofs(one):
@@ -608,7 +686,7 @@ def test_no_key_is_given_for_a_step_of_which_a_receipt_is_known(tmp_path, by):
         other.send(SignedReceipt(make_receipt(1, 0)))
     make_message(one, 0)
     if by == "before a restart":
-        one._receipts.hear_own(1, make_receipt(1, 0), one.log)
+        one._receipts.hear_own(1, make_receipt(1, 0))
     # a key that this end holds for another reason must not be given either
     one.links[1].keys._past = 0, b"k" * 32
     liar.connect()

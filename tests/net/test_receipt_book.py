@@ -47,9 +47,10 @@ class Log:
 def test_a_second_digest_of_a_step_is_refused_and_both_signatures_are_logged():
     book, log = make_book(), Log()
     first, second = made(1, 5), made(1, 5, b"e" * 32)
-    assert book.hear_own(1, first, nobody)
+    assert book.hear_own(1, first)
+    assert book.report_second(second, log) == (first, second)
     with pytest.raises(RemoteProtocolError, match="second message of step 5: its ledger is old or"):
-        book.hear_own(1, second, log)
+        book.hear_own(1, second)
     assert [event for event, _ in log.lines] == ["two messages of one step"] * 2
     # anyone who reads the log can check that the user has signed both
     shown = [
@@ -76,15 +77,15 @@ def test_a_second_digest_of_a_step_is_refused_and_both_signatures_are_logged():
 )
 def test_what_is_not_signed_is_refused_too_but_is_no_proof(first, second):
     book = make_book()
-    book.hear_own(1, first, nobody)
+    book.hear_own(1, first)
     with pytest.raises(RemoteProtocolError, match="second message"):
-        book.hear_own(1, second, nobody)
+        book.hear_own(1, second)
 
 
 def test_a_second_digest_that_is_passed_on_is_logged_once_and_changes_nothing():
     book, log = make_book(), Log()
     first, second = made(1, 5), made(1, 5, b"e" * 32)
-    book.hear_own(1, first, nobody)
+    book.hear_own(1, first)
     assert book.report_second(second, log)
     assert [facts["signature"] for _, facts in log.lines] == [
         each.signature.hex() for each in (first, second)
@@ -109,13 +110,26 @@ def test_a_second_digest_that_is_passed_on_is_logged_once_and_changes_nothing():
 )
 def test_one_message_or_one_signature_is_no_proof(first, second):
     book = make_book()
-    book.hear_own(1, first, nobody)
+    book.hear_own(1, first)
     assert not book.report_second(second, nobody)
+
+
+def test_two_messages_of_a_step_that_is_long_over_are_a_proof_too():
+    """What others have noticed comes when this user holds newer receipts of the one they accuse."""
+    book, log = make_book(), Log()
+    for step in (8, 9):
+        book.hear_own(1, made(1, step))
+    first, second = made(1, 5), made(1, 5, b"e" * 32)
+    # a forged one before them, or of another step, neither hides the proof nor is one
+    for other in (forged(1, 5, b"f" * 32), first, made(1, 4, b"e" * 32), first):
+        assert not book.report_second(other, log)
+    assert book.report_second(second, log) == (first, second) and len(log.lines) == 2
+    assert book.newest(1) == made(1, 9) and book.hear_own(1, made(1, 10))
 
 
 def test_who_passes_on_a_forged_second_digest_is_refused():
     book = make_book()
-    book.hear_own(1, made(1, 5), nobody)
+    book.hear_own(1, made(1, 5))
     with pytest.raises(RemoteProtocolError, match="user 1 that this user has not signed"):
         book.hear_passed(forged(1, 5, b"e" * 32))
     assert not book.hear_passed(made(1, 5)) and not book.hear_passed(forged(1, 4))
@@ -123,9 +137,9 @@ def test_who_passes_on_a_forged_second_digest_is_refused():
 
 def test_the_same_message_again_is_nothing_new():
     book = make_book()
-    assert book.hear_own(1, made(1, 5), nobody)
-    assert not book.hear_own(1, made(1, 5), nobody)
-    assert book.hear_own(1, made(1, 6), nobody) and not book.hear_own(1, made(1, 5), nobody)
+    assert book.hear_own(1, made(1, 5))
+    assert not book.hear_own(1, made(1, 5))
+    assert book.hear_own(1, made(1, 6)) and not book.hear_own(1, made(1, 5))
 
 
 def test_a_second_digest_is_known_after_a_restart_and_if_others_have_told_of_the_first():
@@ -136,14 +150,14 @@ def test_a_second_digest_is_known_after_a_restart_and_if_others_have_told_of_the
     known[1].hear_passed(made(1, 5))
     for book in known:
         with pytest.raises(RemoteProtocolError, match="second message"):
-            book.hear_own(1, made(1, 5, b"e" * 32), Log())
+            book.hear_own(1, made(1, 5, b"e" * 32))
 
 
 def test_an_older_step_is_not_kept_so_its_message_is_not_accepted():
     book = make_book()
-    book.hear_own(1, made(1, 9), nobody)
+    book.hear_own(1, made(1, 9))
     for step in (0, 8):
-        assert not book.hear_own(1, made(1, step, b"e" * 32), nobody)
+        assert not book.hear_own(1, made(1, step, b"e" * 32))
         assert book.of(1, step) is None
     assert book.newest(1) == made(1, 9)
 
@@ -151,7 +165,7 @@ def test_an_older_step_is_not_kept_so_its_message_is_not_accepted():
 def test_the_last_two_steps_of_a_user_are_known_and_no_more():
     book = make_book()
     for step in (3, 4, 7):
-        book.hear_own(1, made(1, step), nobody)
+        book.hear_own(1, made(1, step))
     assert [book.of(1, step) is not None for step in (3, 4, 7)] == [False, True, True]
 
 
@@ -221,8 +235,8 @@ def test_nothing_is_passed_on_that_the_next_user_would_refuse():
     would be taken for the liar.
     """
     book = make_book()
-    book.hear_own(1, forged(1, 9), nobody)
-    book.hear_own(2, made(2, 7), nobody)
+    book.hear_own(1, forged(1, 9))
+    book.hear_own(2, made(2, 7))
     book.sign(3, b"d" * 32)
     assert sorted(each.user for each in book.all_newest()) == [0, 2]
     receiver = make_book(number=3)
@@ -234,7 +248,7 @@ def test_nothing_is_passed_on_that_the_next_user_would_refuse():
 @pytest.mark.parametrize("wrong", [made(1, STEPS), replace(made(1, 3), user=4)])
 def test_a_step_or_user_that_the_run_does_not_have_is_refused(wrong):
     for hear in (
-        lambda book, receipt: book.hear_own(receipt.user, receipt, nobody),
+        lambda book, receipt: book.hear_own(receipt.user, receipt),
         ReceiptBook.hear_passed,
     ):
         with pytest.raises(RemoteProtocolError, match="which this run does not have"):
@@ -243,8 +257,8 @@ def test_a_step_or_user_that_the_run_does_not_have_is_refused(wrong):
 
 def test_what_has_come_since_the_last_message_is_given_to_the_ledger_once():
     book = make_book(stored=[made(3, 1)])
-    book.hear_own(1, made(1, 3), nobody)
-    book.hear_own(1, made(1, 4), nobody)
+    book.hear_own(1, made(1, 3))
+    book.hear_own(1, made(1, 4))
     book.hear_passed(made(2, 9))
     unsaved = sorted(book.take_unsaved(), key=lambda receipt: receipt.user)
     assert unsaved == [made(1, 4), made(2, 9)] and book.take_unsaved() == []
@@ -256,7 +270,7 @@ def test_what_has_come_since_the_last_message_is_given_to_the_ledger_once():
 def test_progress_needs_more_other_users_than_may_lie():
     book = make_book(users=4, liars=1)
     book.sign(STEPS - 1, b"d" * 32)  # this user itself is no proof
-    book.hear_own(1, made(1, 9), nobody)
+    book.hear_own(1, made(1, 9))
     assert not book.is_proven(9)
     book.hear_passed(made(2, 8))
     assert book.is_proven(8) and not book.is_proven(9)
@@ -267,23 +281,23 @@ def test_progress_needs_more_other_users_than_may_lie():
 def test_more_receipts_of_one_user_prove_nothing_more():
     book = make_book(users=4, liars=1)
     for step in range(10):
-        book.hear_own(1, made(1, step), nobody)
+        book.hear_own(1, made(1, step))
     assert not book.is_proven(0)
 
 
 def test_a_receipt_that_is_not_signed_proves_nothing():
     book = make_book(users=4, liars=1)
-    book.hear_own(1, forged(1, 9), nobody)
-    book.hear_own(2, made(2, 9), nobody)
+    book.hear_own(1, forged(1, 9))
+    book.hear_own(2, made(2, 9))
     assert not book.is_proven(9)
-    book.hear_own(3, made(3, 9), nobody)
+    book.hear_own(3, made(3, 9))
     assert book.is_proven(9)
 
 
 def test_the_rounds_after_the_last_step_are_proven_by_messages_of_the_last():
     book = make_book(users=3, liars=1)
     for user in (1, 2):
-        book.hear_own(user, made(user, STEPS - 1), nobody)
+        book.hear_own(user, made(user, STEPS - 1))
     assert book.is_proven(STEPS) and book.is_proven(STEPS + 1)
 
 
@@ -294,7 +308,7 @@ def test_in_small_federations_every_other_user_has_to_sign(users, liars, needed)
     book = make_book(users, liars)
     for other in range(1, users):
         assert book.is_proven(4) == (other - 1 >= needed)
-        book.hear_own(other, made(other, 4), nobody)
+        book.hear_own(other, made(other, 4))
     assert book.is_proven(4) == (users - 1 >= needed)
 
 
@@ -318,7 +332,7 @@ def test_no_liar_moves_anyone_past_the_furthest_honest_user(data):
             receipt = replace(receipt, step=step)
         try:
             if user in lying and data.draw(st.booleans()):
-                book.hear_own(user, receipt, nobody)
+                book.hear_own(user, receipt)
             else:
                 book.hear_passed(receipt)
         except RemoteProtocolError:

@@ -222,6 +222,8 @@ class Link:
     """No step begins before all neighbours are here: a connection that ends must be noticed."""
     awaits_proof: bool = False
     """It is ahead, and receipts that prove it may come after its models."""
+    first_copy: int = -1
+    """Step of the message whose receipt was new on this connection."""
     asked_for_key: bool = False
     """On this connection; so are the next three."""
     awaits_key: bool = False

@@ -15,10 +15,7 @@ from .identity import Identity
 from .receipts import Receipt
 
 _KEPT = 2
-"""Receipts of one user in memory: a step may be sent again after the next one was.
-
-A second digest of a step before these is dropped as late, without a proof.
-"""
+"""Receipts of one user in memory: a step may be sent again after the next one was."""
 
 
 class ReceiptBook:
@@ -55,6 +52,9 @@ class ReceiptBook:
         self._unsaved: set[int] = set()
         # users that have signed two messages of a step, since this node started
         self._reported: set[int] = set()
+        # each user's receipt that came last of those older than its newest: two of one step are
+        # shown one after the other. It has no other effect, and so nobody has verified it
+        self._older: dict[int, Receipt] = {}
 
     def sign(self, step: int, digest: bytes) -> Receipt:
         """The receipt of this user's own message, which is in its ledger."""
@@ -85,13 +85,12 @@ class ReceiptBook:
         users, self._unsaved = self._unsaved, set()
         return [held[max(held)] for user in users if (held := self._held[user])]
 
-    def hear_own(self, sender: int, receipt: Receipt, log: Callable[..., None]) -> bool:
+    def hear_own(self, sender: int, receipt: Receipt) -> bool:
         """A receipt that a neighbour sends with its own message.
 
         Args:
             sender: The neighbour, by its certificate: the signature is verified when it is used.
             receipt: What it sent.
-            log: Receives the proof, if it has made two messages of one step.
 
         Returns:
             Whether it is new. One of an older step is not kept: its message is not accepted.
@@ -102,7 +101,6 @@ class ReceiptBook:
         self._check_step(receipt)
         newest = self.newest(sender)
         if self._other_digest(receipt) is not None:
-            self.report_second(receipt, log)
             raise RemoteProtocolError(
                 f"sent a second message of step {receipt.step}: its ledger is old or doubled"
             )
@@ -137,21 +135,26 @@ class ReceiptBook:
         self._unsaved.add(receipt.user)
         return True
 
-    def report_second(self, receipt: Receipt, log: Callable[..., None]) -> bool:
+    def report_second(self, receipt: Receipt, log: Callable[..., None]) -> tuple[Receipt, ...]:
         """Logs the proof, if a user has signed two messages of a step; once for each user.
 
         Args:
-            receipt: One of them; the other is among the newest that are held.
+            receipt: One of them; the other is held, or came before it.
             log: Receives both signatures, which anyone can check.
 
         Returns:
-            Whether it was logged now.
+            Both receipts, if they were logged now.
         """
-        known = self._other_digest(receipt)
+        known = self._other_digest(receipt) or self._older.get(receipt.user)
+        held = self._held.get(receipt.user, {})
+        if receipt.step not in held and any(step > receipt.step for step in held):
+            self._older[receipt.user] = receipt
         if known is None or receipt.user in self._reported:
-            return False
+            return ()
+        if known.step != receipt.step or known.digest == receipt.digest:
+            return ()
         if not (self.is_valid(known) and self.is_valid(receipt)):
-            return False
+            return ()
         self._reported.add(receipt.user)
         for each in (known, receipt):
             log(
@@ -161,7 +164,7 @@ class ReceiptBook:
                 sha256=each.digest.hex(),
                 signature=each.signature.hex(),
             )
-        return True
+        return known, receipt
 
     def is_own(self, receipt: Receipt) -> bool:
         """Whether a receipt claims to be this user's.

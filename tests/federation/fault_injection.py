@@ -17,6 +17,7 @@ torch takes. Faults, as keys of a dictionary:
     descriptors   how many files and sockets may be open
     unhandled     a text that an error which nothing handles repeats, when training begins
     slow          seconds that a gradient takes longer, with the network at work meanwhile
+    hold          a file with a number: no gradient of that step or a later one before it is changed
     draws         a file for the ids of edge keys that are drawn afresh, because no common one is known
     loop          in place of `decor node`, a loop of its own (`decor.join`) with these faults:
                   "skip": steps that are not shared, "leave": the step after which it breaks off,
@@ -36,6 +37,7 @@ import sys
 import time
 import traceback
 from functools import partial
+from pathlib import Path
 
 from decor.net.messages import HEADER, KINDS, Model
 
@@ -106,6 +108,8 @@ def inject(fault):
         _unhandled(fault["unhandled"])
     if "slow" in fault:
         _slow(fault["slow"])
+    if "hold" in fault:
+        _hold(fault["hold"])
     if "draws" in fault:
         _note_draws(fault["draws"])
 
@@ -129,6 +133,20 @@ def _slow(seconds):
 
     async def wrapped(self, step, keys):
         await asyncio.sleep(seconds)
+        return await real(self, step, keys)
+
+    Node._make_message = wrapped
+
+
+def _hold(path):
+    """The network is at work meanwhile, and nobody misses a model: no neighbour is further."""
+    from decor.federation.node import Node
+
+    real = Node._make_message
+
+    async def wrapped(self, step, keys):
+        while step >= int(Path(path).read_text()):
+            await asyncio.sleep(0.05)
         return await real(self, step, keys)
 
     Node._make_message = wrapped

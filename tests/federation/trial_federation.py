@@ -166,6 +166,7 @@ class Trial:
         kinds = ("key", "npz", "ledger", "ledger.socket") if shared else ()
         self.places = {(name, kind): shared for name in self.names for kind in kinds}
         self.pids, self.killed, self.commands = {}, dict.fromkeys(self.names, 0), {}
+        self.is_held = False
         rng = np.random.default_rng(0)
         for each in self.names:
             if not self.path(each, "key").exists():
@@ -251,6 +252,7 @@ class Trial:
                 self.pids[name] = command.pid
             else:
                 given = fault | {"routes": self.routes(name)}
+                given |= {"hold": str(self.folder / "hold")} if self.is_held else {}
                 self.pids[name] = self.fork_server.start(
                     given, arguments, self.path(name, "out"), self.path(name, "err")
                 )
@@ -269,8 +271,19 @@ class Trial:
         if not self.path(name, "ledger").exists():
             Ledger.create(self.path(name, "ledger"), self.identities[name].public)
 
+    def hold_at(self, step):
+        """No user begins this step before `hurry`, or another `hold_at`, says so: however slow the
+        machine is, the federation is at work when a fault comes. Asked for before the first start.
+        """
+        assert self.is_held or not self.pids
+        self.is_held, new = True, self.folder / "hold.new"
+        new.write_text(str(step))
+        new.replace(self.folder / "hold")
+
     def hurry(self):
         """What was kept slow, so that a fault comes in the middle, need not be slow any more."""
+        if self.is_held:
+            self.hold_at(self.steps)
         for proxy in self.proxies.values():
             proxy.delay(0)
 

@@ -41,12 +41,19 @@ GRAPHS = {
 """Topology of four users -> those that may be the user of a case."""
 
 
+SOON, LATER = 12, 20
+"""The first step that nobody makes before a copy is taken, and how many steps after that one the
+federation goes on at most: on a slow machine it would be over before a node has started.
+"""
+
+
 def begin(folder, fork_server, dice, but=(), steps=40):
     """A federation at work, and the user of the case."""
     topology = dice.choice(list(GRAPHS))
     settings = {"steps": steps, "timeout": 2.0, "patience": 10.0, "pace": 0.03}
     trial = Trial(folder, fork_server, topology=topology, **settings)
     user = dice.choice([name for name in GRAPHS[topology] if name not in but])
+    trial.hold_at(SOON)
     return trial, user
 
 
@@ -135,6 +142,7 @@ def rollback(folder, fork_server, seed):
         trial.reached(user, dice.randint(1, 5))
         ledger, copy = trial.path(user, "ledger"), folder / "copy.ledger"
         known = copy_ledger(ledger, copy)
+        trial.hold_at(known + LATER)
         # the neighbours have had a message, at least, that the copy does not have
         trial.reached(user, known + dice.randint(1, 6))
         stop(trial, user, dice)
@@ -165,6 +173,7 @@ def loss(folder, fork_server, seed):
         trial.start()
         trial.reached(user, dice.randint(1, 10))
         stop(trial, user, dice)
+        trial.hold_at(SOON + LATER)
         ledger, lost = trial.path(user, "ledger"), folder / "lost.ledger"
         move_ledger(ledger, lost)
         # a node makes none by itself
@@ -198,6 +207,7 @@ def twin(folder, fork_server, seed):
         trial.reached(user, dice.randint(1, 8))
         ledger = folder / "twin.ledger"
         known = copy_ledger(trial.path(user, "ledger"), ledger)
+        trial.hold_at(known + LATER)
         # the neighbours have had a message, at least, that the copy does not have
         trial.reached(user, known + dice.randint(1, 4))
         pid = start_twin(trial, user)
@@ -218,11 +228,12 @@ def race(folder, fork_server, seed):
         (user, step) of messages that had left twice.
     """
     dice = random.Random(seed)
-    trial, user = begin(folder, fork_server, dice, but=("bonn",), steps=150)
+    trial, user = begin(folder, fork_server, dice, but=("bonn",))
     with trial:
         trial.start()
         trial.reached(user, dice.randint(1, 8))
-        copy_ledger(trial.path(user, "ledger"), folder / "twin.ledger")
+        known = copy_ledger(trial.path(user, "ledger"), folder / "twin.ledger")
+        trial.hold_at(known + LATER)
         pid = start_twin(trial, user)
         others = [name for name in trial.names if name != user]
         until(
@@ -250,6 +261,7 @@ def swap(folder, fork_server, seed):
         trial.start()
         trial.reached(user, dice.randint(1, 10))
         stop(trial, user, dice)
+        trial.hold_at(SOON + LATER)
         ledger, own = trial.path(user, "ledger"), folder / "own.ledger"
         move_ledger(ledger, own)
         neighbours = sorted({a if b == user else b for a, b in trial.edges if user in (a, b)})

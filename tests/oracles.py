@@ -30,11 +30,11 @@ def true_leverages(topology, sigma_cdp, sigma_cor, deleted=(), digits=80):
     """(Sigma^-1)_ii of every user left, as mpmath numbers; None for the deleted."""
     n = topology.users
     with mpmath.workdps(digits):
-        s2 = mpmath.mpf(float(sigma_cdp)) ** 2
+        own = [sigma_cdp] * n if np.ndim(sigma_cdp) == 0 else list(sigma_cdp)
         per_edge = [sigma_cor] * topology.edge_count if np.ndim(sigma_cor) == 0 else list(sigma_cor)
         keep = [i for i in range(n) if i not in deleted]
         place = {user: k for k, user in enumerate(keep)}
-        sigma = mpmath.eye(len(keep)) * s2
+        sigma = mpmath.diag([mpmath.mpf(own[i]) ** 2 for i in keep])
         for (i, j), c in zip(topology.edges.tolist(), per_edge, strict=True):
             if i in place and j in place:
                 c2 = mpmath.mpf(float(c)) ** 2

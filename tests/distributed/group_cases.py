@@ -77,6 +77,11 @@ def cases():
             {"gossip_rounds": 3, "accelerate": "designed"},
         ),
         "noise by edge": (task("logistic", 23), plan(uneven, c=by_edge), {"gossip_rounds": 2}),
+        "own noise per user": (
+            task("logistic", 23),
+            plan(uneven, s=tuple(0.02 * (1 + k % 4) for k in range(23)), c=by_edge),
+            {},
+        ),
         "complete": (task("logistic", 8), plan(decor.complete(8)), {}),
         "large complete": (task("logistic", 70), plan(decor.complete(70)), {}),
         "star": (task("quadratic", 9), plan(decor.star(9)), {}),

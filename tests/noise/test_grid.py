@@ -110,6 +110,80 @@ def test_the_covariance_of_messages_is_the_planned_one_and_neither_two_thirds_no
         assert (abs(total / (3 * (factor * s * wider) ** 2) - 1) < 5 * error) == right
 
 
+# own noise of each user
+
+
+OWN = (0.5, 1.1, 0.5, 7.0, 0.5000001)
+
+
+def uneven_grid(own=OWN, c=3.0, d=1000, steps=100):
+    return Grid.of(own, [c] * 5, RING, 5, 2.0, d, steps)
+
+
+def test_what_users_draw_beside_reaches_their_own_noise_and_hardly_more():
+    g, wider = uneven_grid(), ring_grid().unit / 0.5
+    assert g.unit == ring_grid().unit and g.multiples == ring_grid().multiples
+    for s, multiple in zip(OWN, g.own_multiples, strict=True):
+        reached = math.hypot(integer_gaussians.OWN_SIGMA, multiple * integer_gaussians.EDGE_SIGMA)
+        planned = s * wider * integer_gaussians.OWN_SIGMA / g.unit
+        assert reached >= planned
+        # 64 levels of an edge are one of own noise: rounding up to the next is small beside
+        less = math.hypot(
+            integer_gaussians.OWN_SIGMA, max(multiple - 1, 0) * integer_gaussians.EDGE_SIGMA
+        )
+        assert multiple == 0 or less < planned
+    assert g.own_multiples[0] == g.own_multiples[2] == 0 < g.own_multiples[4]
+
+
+def test_users_with_one_level_have_the_grid_of_one_number():
+    assert uneven_grid((0.5,) * 5) == ring_grid()
+    with pytest.raises(InputError, match="4 deviations for 5 users"):
+        uneven_grid((0.5,) * 4)
+    with pytest.raises(InputError, match="sigma_cdp must be a number above 0"):
+        uneven_grid((0.5, 0.5, 0.0, 0.5, 0.5))
+
+
+def test_a_message_has_what_its_user_draws_beside_from_a_stream_of_its_own():
+    g, d, user = uneven_grid(d=20_000), 20_000, 3
+    gradient, own_key = np.zeros(d), key("own")
+    plain, tags = g.add_noise(gradient, own_key, ends_of(user, g.multiples))
+    more, same = g.add_noise(
+        gradient, own_key, ends_of(user, g.multiples), own_multiple=g.own_multiples[user]
+    )
+    beside = integer_gaussians.edge_noise(grid._hmac(own_key, b"decor own noise beside 1"), d)
+    expected = g.own_multiples[user] * beside.astype(np.int64)
+    assert (steps_of(g, more) - steps_of(g, plain) == expected).all()
+    assert tags == same, "nobody compares what a user draws alone"
+    drawn = own_noise(own_key, d)
+    for e in (2, 3):
+        edge = integer_gaussians.edge_noise(key("edge", e), d)
+        assert abs(np.corrcoef(beside, edge)[0, 1]) < 5 / math.sqrt(d)
+    assert abs(np.corrcoef(beside, drawn)[0, 1]) < 5 / math.sqrt(d)
+    assert (drawn + expected).std() * g.unit == pytest.approx(7.0, rel=0.05)
+
+
+def test_the_departure_and_the_distance_count_what_users_draw_beside():
+    """As ends of edges that nobody else knows: two of five users draw in this plan."""
+    own = (1.0, 900.0, 1.0, 1.0, 1500.0)
+    g = Grid.of(own, [20.0] * 5, RING, 5, 2.0, 1000, 100)
+    edges = 2 * g.multiples[0] ** 2
+    with mpmath.workprec(300):
+        widest = (
+            1 / mpmath.mpf(integer_gaussians.EDGE_SIGMA) ** 2
+            + 2 * (edges + g.own_multiples[4] ** 2) / mpmath.mpf(integer_gaussians.OWN_SIGMA) ** 2
+        )
+        ripples = (1 + theta(1 / widest)) ** 12 - 1
+        expected = 1000 * 100 * (5 * mpmath.mpf(1.0709e-53) + 12 * mpmath.mpf(5.4347e-54) + ripples)
+        found = grid._departure(g.multiples, g.own_multiples, RING, 5, 1000 * 100)
+        assert expected < found < 1.06 * expected
+        pairs = 5 * mpmath.mpf(751) ** 2 / 2 + 12 * mpmath.mpf(501) ** 2 / 2
+        blocks = 100 * pairs / 2**128
+        assert 1.0009 < (g.departure - found) / blocks < 1.0011
+    assert g.values == 1000 * 100 * (5 + 10 + 2)
+    with pytest.raises(InputError, match="and what it adds beside have .* too wide"):
+        Grid.of((1.0, 1.0, 1.0, 1.0, 9000.0), [20.0] * 5, RING, 5, 2.0, 1000, 1000)
+
+
 # rounding
 
 
@@ -337,7 +411,7 @@ def test_the_bound_for_edges_holds_on_a_coarse_toy(monkeypatch, edges, multiples
     points = np.random.default_rng(0).uniform(-6, 6, (60, users))
     found, claimed = (
         departed(np.array(columns).T, own, edge, points),
-        grid._departure(multiples, edges, users, 1),
+        grid._departure(multiples, (), edges, users, 1),
     )
     assert 1e-12 < found < claimed
     if columns == [[2, -2]]:  # one edge: the largest eigenvalue is what the bound says
@@ -375,7 +449,7 @@ def test_the_departure_counts_every_user_and_both_ends_of_every_edge(ratio):
         expected = (
             1000 * 100 * (5 * mpmath.mpf(1.0709e-53) + 20 * mpmath.mpf(5.4347e-54) + edges_part)
         )
-        found = grid._departure(g.multiples, edges, 5, 1000 * 100)
+        found = grid._departure(g.multiples, (), edges, 5, 1000 * 100)
         assert expected < found < 1.06 * expected
         # in each of 100 steps five own keys and twice ten edges' keys, and pairs of a key's blocks
         # that cannot be equal

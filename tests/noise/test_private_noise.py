@@ -198,6 +198,29 @@ def test_the_covariance_is_the_planned_one_and_steps_know_nothing_of_each_other(
     assert (np.abs(found[0] @ found[1].T / 200_000) < error * scale).all()
 
 
+@pytest.mark.parametrize("split", [False, True])
+def test_users_draw_their_own_levels_in_one_process_and_in_two(split):
+    own, d = (0.5, 2.0, 0.5, 6.0), 60_000
+    grid = Grid.of(own, [], [], 4, 2.0, d, 10, words_per_key=private_noise.WORDS_PER_KEY)
+    width, none = private_noise.width_for(4, 0), np.empty((0, 2))
+    parts = []
+    for users in ((0, 1), (2, 3)) if split else ((0, 1, 2, 3),):
+        secret = Secret()
+        beside = private_noise.own_noise(grid.own_multiples, np.array(users), secret)
+        assert [(edge.user, edge.multiple) for edge in beside] == [
+            (k, grid.own_multiples[user]) for k, user in enumerate(users) if own[user] > 0.5
+        ]
+        parts.append(GridNoise(grid, secret, len(users), none, [], width, beside))
+    sent = [
+        np.concatenate([messages(part, step, np.zeros((part.users, d))) for part in parts])
+        for step in (0, 1)
+    ]
+    for each in sent:
+        assert np.allclose(each.std(axis=1), own, rtol=0.03)
+        assert abs(np.corrcoef(each) - np.eye(4)).max() < 5 / np.sqrt(d), "nothing is shared"
+    assert abs(np.corrcoef(*(each[3] for each in sent))[0, 1]) < 5 / np.sqrt(d), "steps are fresh"
+
+
 def test_no_key_serves_twice(monkeypatch):
     """All keys of several steps: noise, dither, batches, and models' own randomness."""
     keys = []

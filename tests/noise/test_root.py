@@ -24,8 +24,8 @@ GRAPHS = [
 
 
 def true_sigma(topology, s, c):
-    """s^2 I + sum over edges of c_e^2 k_e k_e', one edge at a time."""
-    sigma = s**2 * np.eye(topology.users)
+    """diag(s^2) + sum over edges of c_e^2 k_e k_e', one edge at a time."""
+    sigma = np.diag(np.broadcast_to(np.square(s), topology.users)).astype(float)
     for (i, j), each in zip(
         topology.edges.tolist(), np.broadcast_to(c, topology.edge_count).tolist(), strict=True
     ):
@@ -48,13 +48,15 @@ def roots(topology, s, c):
     """All three, whichever would be chosen."""
     n, edges = topology.users, topology.edges
     c = np.broadcast_to(np.asarray(c, dtype=float), topology.edge_count)
-    values, vectors = root.eigenvectors(n, edges, c**2)
+    least = np.min(s)
+    beyond = np.broadcast_to(np.square(s) - least**2, n)
+    values, vectors = root.eigenvectors(n, edges, c**2, beyond)
     found = {
-        "eigenvectors": vectors * np.sqrt(s**2 + values),
+        "eigenvectors": vectors * np.sqrt(least**2 + values),
         "edges": dense(root.by_edges(n, edges, s, c), n),
         "chosen": dense(root.sparse(n, edges, s, c), n),
     }
-    if s > 0:
+    if least > 0:
         found["band"] = dense(root.by_band(n, edges, s, c), n)
     return found
 
@@ -84,6 +86,16 @@ def test_every_root_is_sigmas_on_any_graph_with_any_noise_on_its_edges(
     c = 10.0 ** (log_c + np.random.default_rng(seed).uniform(-1.5, 1.5, topology.edge_count))
     c[::4] = 0.0
     check(topology, 10.0**log_s, c)
+
+
+@given(graphs(), st.integers(0, 10**6), st.floats(-3, 3), st.floats(-3, 3))
+def test_every_root_is_sigmas_with_own_noise_of_each_user(topology, seed, log_s, log_c):
+    draw = np.random.default_rng(seed)
+    s = 10.0 ** (log_s + draw.uniform(0, 1.5, topology.users))
+    c = 10.0 ** (log_c + draw.uniform(-1.5, 1.5, topology.edge_count))
+    c[::4] = 0.0
+    check(topology, s, c)
+    check(topology, s, 0.0)
 
 
 @pytest.mark.parametrize("topology", GRAPHS, ids=repr)

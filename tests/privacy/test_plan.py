@@ -31,6 +31,7 @@ def plans():
             TOWNS, sized({"ulm": 80, "bonn": 152, "kiel": 40}), Adversary.curious(), 2.0, 3.0
         ),
         NoisePlan(decor.ring(5), Exposure(1.0, 10), Adversary(0, average_only=True), 1 / 3, 0.0),
+        NoisePlan(TOWNS, Exposure(1.0, 10), Adversary.curious(), (2.0, 0.1 + 0.2, 1e7), (3.0, 0.0)),
     ]
 
 
@@ -52,6 +53,30 @@ def test_a_plan_of_before_records_went_by_name_is_read_in_the_graphs_order():
     value["exposure"]["records"] = [40, 80]
     with pytest.raises(InputError, match="records is a list"):
         NoisePlan.from_json(json.dumps(value))
+
+
+def test_a_plan_whose_users_levels_do_not_fit_its_graph_is_refused():
+    plan = NoisePlan(TOWNS, Exposure(1.0, 10), Adversary.curious(), (2.0, 5.0, 3.0), 3.0)
+    assert plan.sigma_cdp_per_user.tolist() == [2.0, 5.0, 3.0] and plan.least_sigma_cdp == 2.0
+    value = json.loads(plan.to_json())
+    assert value["sigma_cdp"] == [2.0, 5.0, 3.0]
+    for levels, said in (([2.0, 5.0], "2 numbers for 3 users"), ([2.0, 0, 3.0], "user ulm is 0")):
+        value["sigma_cdp"] = levels
+        with pytest.raises(BudgetError, match=said):
+            NoisePlan.from_json(json.dumps(value))
+
+
+def test_scaling_a_plan_scales_every_level():
+    plan = NoisePlan(TOWNS, Exposure(1.0, 10), Adversary.curious(), (2.0, 5.0, 3.0), (3.0, 4.0))
+    double = plan.scaled(2.0)
+    assert double.sigma_cdp == (4.0, 10.0, 6.0) and double.sigma_cor == (6.0, 8.0)
+    assert plan.scaled(1.0) == plan
+
+
+def test_what_takes_one_level_refuses_one_per_user():
+    plan = NoisePlan(TOWNS, Exposure(1.0, 10), Adversary.curious(), (2.0, 5.0, 3.0), 3.0)
+    with pytest.raises(InputError, match="a GPU takes one sigma_cdp for all users"):
+        plan.uniform_sigma_cdp("a GPU")
 
 
 def test_equal_plans_have_equal_texts():

@@ -84,7 +84,7 @@ def noise(plan, task, learning_rates=(RATE,), seeds=(5,), plans=(), dtype="float
 
 
 def true_sigma(topology, s, c):
-    sigma = s**2 * np.eye(topology.users)
+    sigma = np.diag(np.broadcast_to(np.square(s), topology.users)).astype(float)
     for (i, j), each in zip(
         topology.edges.tolist(), np.broadcast_to(c, topology.edge_count).tolist(), strict=True
     ):
@@ -126,6 +126,7 @@ def consistent(samples, sigma, alarm=1e-6):
 
 def only_its_own(samples, topology, s, c):
     """Accepts sigma; refuses 2/3 and 3/2 of either deviation."""
+    s = np.asarray(s)
     wrong = [(f * s, c) for f in (2 / 3, 3 / 2)] + [(s, f * np.asarray(c)) for f in (2 / 3, 3 / 2)]
     if not np.any(c):
         wrong = wrong[:2]
@@ -209,6 +210,57 @@ def test_transmitted_noise_is_sigmas_when_edges_differ(topology):
     assert not consistent(by_users(found), true_sigma(topology, 0.5, np.roll(c, 1))), (
         "each edge its own"
     )
+
+
+@pytest.mark.parametrize(
+    ("topology", "dimension"),
+    [
+        (decor.ring(12), 700),
+        (decor.star(9), 700),
+        (decor.erdos_renyi(20, 0.3, seed=3), 700),
+        (decor.ring(100), 700),  # a band
+        (decor.ring(16), 10_000),  # a band for a large model
+        (decor.torus(9, 9), 700),  # edges
+    ],
+    ids=str,
+)
+def test_transmitted_noise_is_sigmas_when_users_differ(topology, dimension):
+    rng = np.random.default_rng(4)
+    s = 0.5 * rng.uniform(1.0, 3.0, topology.users)
+    s[1], s[4] = 0.4, 4.0
+    c = rng.uniform(0.3, 3.0, topology.edge_count)
+    steps = 12 if dimension < 1000 else 1
+    found = by_users(noise(plan_of(topology, s, c, steps), still(topology.users, dimension)))
+    assert only_its_own(found, topology, s, c)
+    assert only_its_own(
+        by_users(noise(plan_of(topology, s, 0.0, steps), still(topology.users, 700))),
+        topology,
+        s,
+        0.0,
+    )
+    mean = float(np.sqrt((s**2).mean()))
+    assert not consistent(found, true_sigma(topology, mean, c)), "one number for all users"
+    swapped = s.copy()
+    swapped[[1, 4]] = s[[4, 1]]
+    assert not consistent(found, true_sigma(topology, swapped, c)), "each user its own"
+
+
+@pytest.mark.parametrize("users", [9, 70])
+def test_plans_whose_users_differ_share_a_sweep_and_keep_their_law(users):
+    """In proportion, so that eigenvectors are shared."""
+    topology, rng = decor.ring(users), np.random.default_rng(2)
+    s, c = rng.uniform(0.5, 2.0, users), rng.uniform(0.5, 2.0, users)
+    levels = [(s, c), (2 * s, 2 * c), (0.25 * s, 0.25 * c)]
+    plans = [plan_of(topology, *each, steps=8) for each in levels]
+    found = noise(plans[0], still(users, 800), plans=plans[1:])
+    for k, each in enumerate(levels):
+        assert only_its_own(by_users(found, 0, k), topology, *each)
+
+
+def test_own_noise_of_each_user_on_a_large_complete_graph_is_refused_in_words():
+    made = plan_of(decor.complete(70), np.linspace(1.0, 2.0, 70), 1.0)
+    with pytest.raises(InputError, match="takes one sigma_cdp for all users; make the plan with"):
+        decor.train(still(70, 3), made, learning_rate=RATE)
 
 
 @pytest.mark.parametrize(

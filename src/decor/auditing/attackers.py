@@ -51,8 +51,9 @@ def list_attackers(plan: NoisePlan, secrets: bool, victim: int | None = None) ->
     def against(adversary: str, coalition: tuple[int, ...]) -> Attacker:
         leverage = leverages(noise) if not coalition else from_scratch(noise.network(), coalition)
         chosen = int(np.argmax(leverage)) if victim is None else victim
-        # leverages are in units of 1 / sigma_cdp^2
-        return Attacker(adversary, coalition, chosen, float(leverage[chosen]) / plan.sigma_cdp**2)
+        # leverages are in units of 1 / the least sigma_cdp^2
+        true = float(leverage[chosen]) / plan.least_sigma_cdp**2
+        return Attacker(adversary, coalition, chosen, true)
 
     coalitions: list[tuple[str, tuple[int, ...]]] = [("eavesdropper", ())]
     if secrets:
@@ -60,8 +61,8 @@ def list_attackers(plan: NoisePlan, secrets: bool, victim: int | None = None) ->
         # one colluder is a curious user, and all but one are everyone
         if plan.adversary.colluders is not None and 1 < plan.adversary.colluders < users - 1:
             coalitions.append((str(plan.adversary), plan.guarantee(0.5).worst_coalition))
-        # against everyone each user has its own noise alone, so any victim will do
-        last = 0 if victim is None else victim
+        # against everyone each user has its own noise alone, so who has the least will do
+        last = int(np.argmin(plan.sigma_cdp_per_user)) if victim is None else victim
         coalitions.append((str(Adversary.everyone()), tuple(v for v in range(users) if v != last)))
     return [against(name, coalition) for name, coalition in coalitions if victim not in coalition]
 
@@ -77,13 +78,13 @@ def _curious(plan: NoisePlan) -> list[int]:
 
 
 def covariance(
-    users: int, edges: Array, own: float, shared: Array, coalition: tuple[int, ...] = ()
+    users: int, edges: Array, own: float | Array, shared: Array, coalition: tuple[int, ...] = ()
 ) -> Array:
     """Covariance of all users' noise in one coordinate, given the noise of a coalition's edges."""
     K = incidence(users, edges)
     # edges with an end in the coalition are known: their noise hides nothing
     hidden = shared * ~np.isin(edges, coalition).any(axis=1)
-    sigma: Array = own**2 * np.eye(users) + (K * np.square(hidden)) @ K.T
+    sigma: Array = np.diag(np.broadcast_to(np.square(own), users)) + (K * np.square(hidden)) @ K.T
     return sigma
 
 
@@ -91,7 +92,7 @@ def plan_covariance(plan: NoisePlan) -> Array:
     """Covariance of all users' noise in one coordinate, with the plan's noise levels."""
     edges = plan.topology.edges
     shared = np.broadcast_to(plan.sigma_cor, len(edges))
-    return covariance(plan.topology.users, edges, plan.sigma_cdp, shared)
+    return covariance(plan.topology.users, edges, plan.sigma_cdp_per_user, shared)
 
 
 def incidence(users: int, edges: Array) -> Array:

@@ -168,14 +168,15 @@ def _check(plan: NoisePlan, steps: int | None, confidence: float) -> None:
             "plan of DECOR"
         )
     # nan is refused too
-    if not plan.sigma_cdp > 0:
+    if not plan.least_sigma_cdp > 0:
         raise InputError(
             "a plan without sigma_cdp claims nothing: the sum of all messages has no noise"
         )
-    if np.max(plan.sigma_cor, initial=0.0) > _MAX_RATIO * plan.sigma_cdp:
+    largest = max(np.max(plan.sigma_cor, initial=0.0), np.max(plan.sigma_cdp))
+    if largest > _MAX_RATIO * plan.least_sigma_cdp:
         raise InputError(
-            f"an edge has more than {_MAX_RATIO:,.0f} times the noise of a user, too much for the "
-            "digits of a message; plan with a smaller ratio"
+            f"an edge or a user has more than {_MAX_RATIO:,.0f} times the noise of another user, "
+            "too much for the digits of a message; plan with a smaller ratio"
         )
     if not 0.5 <= confidence < 1:
         raise InputError(

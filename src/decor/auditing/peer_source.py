@@ -59,8 +59,8 @@ class PeerSource(MessageSource):
         if "_starter" in vars(self):
             self._starter.close()
 
-    def noise_levels(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
-        return grid_levels(grid_of(plan, parameters))
+    def noise_levels(self, plan: NoisePlan, parameters: int) -> tuple[Array, Array]:
+        return grid_levels(grid_of(plan, parameters), plan.topology.users)
 
     def run(
         self, task: Task, plan: NoisePlan, seeds: Sequence[int], on_step: OnStep

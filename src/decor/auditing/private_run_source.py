@@ -50,8 +50,8 @@ class PrivateSource(MessageSource):
     max_runs: int = 48
     is_private: bool = True
 
-    def noise_levels(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
-        return grid_levels(grid_of(plan, parameters, WORDS_PER_KEY))
+    def noise_levels(self, plan: NoisePlan, parameters: int) -> tuple[Array, Array]:
+        return grid_levels(grid_of(plan, parameters, WORDS_PER_KEY), plan.topology.users)
 
     def run(
         self, task: Task, plan: NoisePlan, seeds: Sequence[int], on_step: OnStep

@@ -111,7 +111,7 @@ class MessageSource(ABC):
         """Ends what runs have left for the next."""
 
     @abstractmethod
-    def noise_levels(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
+    def noise_levels(self, plan: NoisePlan, parameters: int) -> tuple[Array, Array]:
         """(standard deviation of a user's own noise, those of all edges) in this engine."""
 
     @abstractmethod
@@ -121,9 +121,11 @@ class MessageSource(ABC):
         """Runs the task, calls `on_step` for each step, and returns violations of the protocol."""
 
 
-def grid_levels(grid: Grid) -> tuple[float, Array]:
-    """The noise levels on a grid: those planned, or a little more."""
-    return grid.unit * OWN_SIGMA, grid.unit * EDGE_SIGMA * np.array(grid.multiples, dtype=float)
+def grid_levels(grid: Grid, users: int) -> tuple[Array, Array]:
+    """The noise levels of users and edges on a grid: those planned, or a little more."""
+    beside = np.broadcast_to(np.array(grid.own_multiples or (0,), dtype=float), users)
+    own = grid.unit * np.hypot(OWN_SIGMA, EDGE_SIGMA * beside)
+    return own, grid.unit * EDGE_SIGMA * np.array(grid.multiples, dtype=float)
 
 
 @dataclass(frozen=True)
@@ -140,8 +142,9 @@ class SimulatedSource(MessageSource):
     def receives_messages(self) -> bool:
         return isinstance(self.engine, Vectorised) or World.current().is_first
 
-    def noise_levels(self, plan: NoisePlan, parameters: int) -> tuple[float, Array]:
-        return plan.sigma_cdp, np.broadcast_to(np.array(plan.sigma_cor), plan.topology.edge_count)
+    def noise_levels(self, plan: NoisePlan, parameters: int) -> tuple[Array, Array]:
+        shared = np.broadcast_to(np.array(plan.sigma_cor), plan.topology.edge_count)
+        return plan.sigma_cdp_per_user, shared
 
     def run(
         self, task: Task, plan: NoisePlan, seeds: Sequence[int], on_step: OnStep
@@ -234,7 +237,7 @@ class _EdgeNoise:
         return edges
 
 
-def _rows_of_edges(users: int, edges: Array, own: float, shared: Array) -> root.SparseRoot:
+def _rows_of_edges(users: int, edges: Array, own: Array, shared: Array) -> root.SparseRoot:
     """The columns of `root.by_edges` that are edges, each in a row of its own."""
     kept = np.flatnonzero(shared > 0)
     return root.SparseRoot.of(np.arange(len(kept) + 1), kept, shared[kept])

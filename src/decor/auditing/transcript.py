@@ -50,9 +50,11 @@ class Transcript:
         self.model = np.zeros(1)
         self.is_private, self.low_bits = source.is_private, LowBits()
         sigma = self.covariance(())
-        self.law, self.coordinates = NoiseLaw(sigma, self.own), CoordinateLaw(sigma, self.own)
+        # the sum over users has the noise of users who all have the mean variance
+        mean = float(np.sqrt(np.mean(self.own**2)))
+        self.law, self.coordinates = NoiseLaw(sigma, mean), CoordinateLaw(sigma, mean)
         # independent parts of the noise: that of each user, then that of each edge
-        parts = np.concatenate([np.full(topology.users, self.own), self.shared[self.shared > 0]])
+        parts = np.concatenate([self.own, self.shared[self.shared > 0]])
         can_split = source.has_secrets and len(parts) <= _PARTS
         self.parts = NoiseLaw(np.diag(np.square(parts))) if can_split else None
 
@@ -128,7 +130,8 @@ class Transcript:
         if problems.entropy is not None:
             checks.append(Check.exact("entropy", not problems.entropy, *problems.entropy[:1]))
         edges_enough = self.shared >= np.array(self.plan.sigma_cor) * _WHOLE
-        enough = self.own >= self.plan.sigma_cdp * _WHOLE and bool(edges_enough.all())
+        own_enough = self.own >= self.plan.sigma_cdp_per_user * _WHOLE
+        enough = bool(own_enough.all()) and bool(edges_enough.all())
         # a protocol violation explains more than the count of messages
         failure = f"each user sent {self.steps} messages in {self.expected} steps"
         right = not problems.protocol and self.steps == self.expected

@@ -160,7 +160,7 @@ def _federation_of_users(options: argparse.Namespace) -> Federation:
     # machines crash: noise that a missing user leaves must not drown the model
     plan, steady = federation.plan, steady_ratio(len(options.user), federation.exposure.steps)
     assert isinstance(plan.sigma_cor, float)
-    if plan.sigma_cor**2 <= steady * plan.sigma_cdp**2:
+    if plan.sigma_cor**2 <= steady * plan.uniform_sigma_cdp("a federation file") ** 2:
         return federation
     return replace(federation, privacy=replace(federation.privacy, ratio=steady))
 

@@ -170,7 +170,7 @@ def _heading(federation: Federation, facts: dict[str, Any]) -> str:
     lines = [
         f"{federation.name}: {len(federation.members)} users, {graph}, {facts['edges']} edges; "
         f"{training.steps:,} steps, clip {training.clip:g}; digest {facts['digest']}",
-        *noise_lines(facts["sigma_cdp"], rounded_up(facts["sigma_cor"])),
+        *noise_lines(rounded_up(facts["sigma_cdp"]), rounded_up(facts["sigma_cor"])),
         _message_line(facts, rounds),
         *_code_lines(facts),
         *_start_lines(facts),

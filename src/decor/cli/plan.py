@@ -112,7 +112,7 @@ def _noise_pairs(answer: PlanAnswer, gossip: Gossip) -> str:
         else:
             # the uniform noise of the same total variance
             correlated = f"~{rounded_up(float(np.sqrt(np.mean(np.square(sigma)))))}"
-        noise = rounded_up(row.plan.sigma_cdp), correlated
+        noise = plan_output.sigma_cdp_text(row.plan), correlated
         rows.append([row.name, *noise, rounded_up(row.relative_error)])
     header = ["noise pair", "sigma_cdp", "sigma_cor", "predicted error"]
     return (

@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Callable, Iterable, Sequence
 
 from decor.privacy.budget import Exposure
+from decor.privacy.plan import NoisePlan
 from decor.privacy.plan_answer import AdversaryRow, PlanAnswer, note_on_parts
-from decor.text import rounded_up, table
+from decor.text import rounded_up, rounded_up_range, table
 
 from .json_output import write_json
 
@@ -64,9 +65,14 @@ def local_step_line(exposure: Exposure, counts: Sequence[int], names: Sequence[s
     )
 
 
-def noise_lines(sigma_cdp: float, correlated: str, place: str = "on each edge") -> list[str]:
+def sigma_cdp_text(plan: NoisePlan) -> str:
+    """The one sigma_cdp, or the least and the largest of all users."""
+    return rounded_up_range(plan.least_sigma_cdp, float(plan.sigma_cdp_per_user.max()))
+
+
+def noise_lines(own: str, correlated: str, place: str = "on each edge") -> list[str]:
     return [
-        f"  sigma_cdp  {rounded_up(sigma_cdp):>10}  independent noise of every user",
+        f"  sigma_cdp  {own:>10}  independent noise of every user",
         f"  sigma_cor  {correlated:>10}  noise shared {place}, cancelled by the neighbour",
     ]
 
@@ -84,12 +90,12 @@ def adversary_table(rows: Iterable[AdversaryRow], delta: float, prefix: str = ""
 
 def _heading(answer: PlanAnswer) -> str:
     plan, guarantee = answer.plan, answer.guarantee
-    sigma = plan.sigma_cor
+    sigma, own = plan.sigma_cor, sigma_cdp_text(plan)
     if isinstance(sigma, float):
-        noise = noise_lines(plan.sigma_cdp, rounded_up(sigma))
+        noise = noise_lines(own, rounded_up(sigma))
     else:
         low, high = (rounded_up(pick(sigma, default=0.0)) for pick in (min, max))
-        noise = noise_lines(plan.sigma_cdp, f"{low} to {high}", "by edge (--json lists them)")
+        noise = noise_lines(own, f"{low} to {high}", "by edge (--json lists them)")
     units = plan.exposure.units(plan.topology)
     what = "users" if plan.exposure.unit == "user" else "records"
     about = "about " if plan.exposure.rate is not None else ""

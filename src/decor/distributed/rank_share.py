@@ -19,7 +19,14 @@ from decor.learning.batches import Batches, CommonRate
 from decor.learning.gradients.clip import Blocks
 from decor.learning.task import Task
 from decor.noise import root
-from decor.noise.private_noise import GridNoise, Handshake, RemoteEdge, Secret, width_for
+from decor.noise.private_noise import (
+    GridNoise,
+    Handshake,
+    RemoteEdge,
+    Secret,
+    own_noise,
+    width_for,
+)
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
 from decor.results.stop_reason import StopReason
@@ -131,6 +138,7 @@ class RankShare:
                 user, sign, other = (low, 1, home[high]) if is_low else (high, -1, home[low])
                 key = handshake.agree(public_keys[other], struct.pack("<2Q", low, high))
                 crossing.append(RemoteEdge(row[user], sign * multiple, key))
+        crossing += own_noise(grid.own_multiples, self.subgraph.users, secret)
         width = width_for(topology.users, topology.edge_count)
         return GridNoise(grid, secret, len(row), np.array(inside), multiples, width, crossing)
 

@@ -272,8 +272,9 @@ class Federation:
                 any_delta=self.privacy.any_delta,
             )
         assert isinstance(plan.sigma_cor, float)
+        own = plan.uniform_sigma_cdp("a federation file")
         # the rounded values are in the digest: every machine has to come to the same
-        plan = replace(plan, sigma_cdp=_up(plan.sigma_cdp), sigma_cor=_up(plan.sigma_cor))
+        plan = replace(plan, sigma_cdp=_up(own), sigma_cor=_up(plan.sigma_cor))
         # checked again after the rounding, whatever calibrate did
         reached = plan.guarantee(budget.accounted.delta).epsilon
         if not reached <= budget.epsilon:

@@ -88,7 +88,7 @@ def _colluders(now: Federation) -> str | None:
     more = f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""
     change = f"With the edge{'s' if len(pairs) > 1 else ''} {added}{more} as well"
     if now.plan.sigma_cor == 0:
-        if better.plan.sigma_cdp >= now.plan.sigma_cdp * (1 - _SAME):
+        if _own(better) >= _own(now) * (1 - _SAME):
             return None
         return (
             f"A user can be isolated by {_count_users(most)}, so all noise is independent, as in "
@@ -111,7 +111,7 @@ def _absence(now: Federation) -> str | None:
     ratio, plan = steady_ratio(len(now.members), now.training.steps), now.plan
     assert isinstance(plan.sigma_cor, float)
     # twice: a small gain is not worth a hint
-    if plan.sigma_cor**2 <= 2 * ratio * plan.sigma_cdp**2:
+    if plan.sigma_cor**2 <= 2 * ratio * _own(now) ** 2:
         return None
     better = _with_privacy(now, ratio=ratio)
     return (
@@ -126,7 +126,7 @@ def _steps_per_absence(federation: Federation) -> float:
     """In how many steps the average gets as much noise as one edge adds if it does not cancel."""
     plan = federation.plan
     assert isinstance(plan.sigma_cor, float)
-    return plan.sigma_cor**2 / (len(federation.members) * plan.sigma_cdp**2)
+    return plan.sigma_cor**2 / (len(federation.members) * _own(federation) ** 2)
 
 
 def _delta(now: Federation) -> str | None:
@@ -164,7 +164,7 @@ def _steps(now: Federation) -> str | None:
 
 def _epsilon(now: Federation) -> str | None:
     half = now.privacy.epsilon / 2
-    times = _with_privacy(now, epsilon=half).plan.sigma_cdp / now.plan.sigma_cdp
+    times = _own(_with_privacy(now, epsilon=half)) / _own(now)
     return (
         f"Half the budget (privacy.epsilon = {half:g}) takes {times:.2f} times the independent "
         "noise."
@@ -204,8 +204,12 @@ def edges_to_add(
 
 
 def _sigmas(better: Federation, now: Federation) -> str:
-    new, old = better.plan.sigma_cdp, now.plan.sigma_cdp
+    new, old = _own(better), _own(now)
     return f"sigma_cdp {rounded_up(new)} instead of {rounded_up(old)}"
+
+
+def _own(federation: Federation) -> float:
+    return federation.plan.uniform_sigma_cdp("a federation file")
 
 
 def _count_users(count: int) -> str:

@@ -230,7 +230,8 @@ class Node:
         if self.peer is None:
             return 1.0
         plan, rates = self.terms.plan, self.rates
-        planned = plan.topology.users * plan.sigma_cdp**2 * float(np.sum(rates**2))
+        own = float(np.sum(plan.sigma_cdp_per_user**2))
+        planned = own * float(np.sum(rates**2))
         left = 0.0
         for number, steps in self.peer.steps_left_over().items():
             edge = self.terms.grid.unit * self.multiples[number] * EDGE_SIGMA
@@ -432,7 +433,8 @@ class Node:
             self.recorder.record_keys(step, keys)
         gradient, factor = self.local.gradient(self.model, rate, step)
         grid = self.terms.grid
-        noised, edge_tags = grid.add_noise(gradient, self.random(32), edges, factor, over=True)
+        own = self.terms.own_multiple(self.number)
+        noised, edge_tags = grid.add_noise(gradient, self.random(32), edges, factor, True, own)
         if recipe.momentum:
             if self.velocity is not None:
                 noised += recipe.momentum * self.velocity

@@ -121,7 +121,10 @@ class Terms:
             # a batch may have any size
             clip *= max(exposure.records_of(self.plan.topology)) / (exposure.batch_size or 1)
         users = range(len(self.members))
-        noise = max(self.grid.largest_noise(self.multiples(i).values()) for i in users)
+        noise = max(
+            self.grid.largest_noise([*self.multiples(i).values(), self.own_multiple(i)])
+            for i in users
+        )
         rates = recipe.schedule.rates(self.learning_rate, exposure.steps)
         return np.cumsum(np.abs(rates)) * (clip + noise) / (1 - recipe.momentum)
 
@@ -151,6 +154,11 @@ class Terms:
             proxy: For all its outgoing connections.
         """
         return reach_of(self.digest, self.members[number], listen, proxy)
+
+    def own_multiple(self, number: int) -> int:
+        """The factor of what this user draws beside its own noise; 0 if all have the same."""
+        multiples = self.grid.own_multiples
+        return multiples[number] if multiples else 0
 
     def multiples(self, number: int) -> dict[int, int]:
         """Neighbour -> the factor, with its sign, by which this user takes the edge's noise."""

@@ -130,6 +130,20 @@ class Gossip:
         modes = modes_of(topology)
         return float(modes.users @ self._residual_at(topology, modes.eigenvalues, steps))
 
+    def own_residuals(self, topology: Topology, steps: int = 1) -> Floats:
+        """The sum of |(P^k - J)_i|^2 for k = 1 to `steps`, for each user i.
+
+        That is the disagreement left if the user added unit noise in each of the last `steps`
+        steps; `distance_to_average` is the sum over users. Up to DENSE_LIMIT users.
+        """
+        if topology.users > DENSE_LIMIT:
+            raise InputError(
+                f"what gossip leaves of each user's noise is computed for up to {DENSE_LIMIT:,} "
+                f"users, not {topology.users:,}; take one sigma_cdp for all"
+            )
+        M = function_of_mixing(topology, lambda w: self._residual_at(topology, w, steps))
+        return np.asarray(M.diagonal())
+
     def edge_residuals(self, topology: Topology, steps: int = 1) -> Floats:
         """The sum of |(P^k)_i - (P^k)_j|^2 for k = 1 to `steps`, for each edge i-j.
 

@@ -56,6 +56,7 @@ _FARTHEST = float(1 << 52)
 _ROUNDING = Decimal(1) + Decimal(1) / (1 << 14)
 _DIGITS = Context(prec=12, rounding=ROUND_CEILING)
 _OWN_KEY, _DITHER_KEY, _TAG_KEY = b"decor own noise 1", b"decor dither 1", b"decor noise tag 1"
+_BESIDE_KEY = b"decor own noise beside 1"
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,9 @@ class Grid:
     Attributes:
         unit: The value of one grid step, a number of 24 bits: messages are exact in float64.
         multiples: By how much each edge's values are multiplied, in the order of the edges.
+        own_multiples: By how much values that each user draws beside its own noise are multiplied,
+            where users have own noise at different levels: they are drawn like an edge's, but
+            nobody else knows them. Empty where all users have the same.
         values: How many values all users together draw in the run, at most.
         departure: A bound of the total variation between all messages and Gaussian ones, if the
             table of each value were its ideal distribution.
@@ -74,10 +78,11 @@ class Grid:
     multiples: tuple[int, ...]
     values: int
     departure: float
+    own_multiples: tuple[int, ...] = ()
 
     @staticmethod
     def of(
-        sigma_cdp: float,
+        sigma_cdp: float | Sequence[float] | Array,
         sigma_cor: Sequence[float],
         edges: ArrayLike,
         users: int,
@@ -90,7 +95,8 @@ class Grid:
         """The grid for a plan's noise.
 
         Args:
-            sigma_cdp: Standard deviation of each user's own noise.
+            sigma_cdp: Standard deviation of each user's own noise, one number or one per user. The
+                smallest sets the unit; the rest is drawn beside it (`own_multiples`).
             sigma_cor: Standard deviation of each edge's noise.
             edges: Pairs of user numbers.
             users: Number of users.
@@ -110,21 +116,26 @@ class Grid:
         of fixed precision: machines whose plans agree that far have the same grid.
         """
         ends = [(int(i), int(j)) for i, j in np.asarray(edges, np.int64).reshape(-1, 2)]
-        _check(sigma_cdp, sigma_cor, ends, users, shift, (parameters, steps))
+        by_user = [float(s) for s in np.atleast_1d(np.asarray(sigma_cdp, np.float64))]
+        _check(by_user, sigma_cor, ends, users, shift, (parameters, steps))
         parameters, steps = int(parameters), int(steps)
-        s = _DIGITS.create_decimal_from_float(float(sigma_cdp))
+        s = _DIGITS.create_decimal_from_float(min(by_user))
+        own = tuple(_multiple_beside(_DIGITS.create_decimal_from_float(o), s) for o in by_user)
+        own = own if any(own) else ()
         # edges with equal noise are the rule: each level is computed once
         by_level = {
             float(c): _multiple(_DIGITS.create_decimal_from_float(float(c)), s) for c in sigma_cor
         }
         multiples = tuple(by_level[float(c)] for c in sigma_cor)
         # an edge is drawn twice, at both of its ends
-        values = parameters * steps * (users + 2 * len(ends))
-        departure = _departure(multiples, ends, users, parameters * steps)
+        beside = sum(multiple > 0 for multiple in own)
+        values = parameters * steps * (users + 2 * len(ends) + beside)
+        departure = _departure(multiples, own, ends, users, parameters * steps)
         departure += steps * _block_collisions(
-            users, len(ends), parameters, words_per_key, batch_words
+            users, len(ends), beside, parameters, words_per_key, batch_words
         )
-        return Grid(_unit(s, Decimal(float(shift)), parameters), multiples, values, departure)
+        unit = _unit(s, Decimal(float(shift)), parameters)
+        return Grid(unit, multiples, values, departure, own)
 
     @property
     def distance(self) -> float:
@@ -151,7 +162,7 @@ class Grid:
         """The largest noise that a parameter of a user can get: the tables end somewhere.
 
         Args:
-            multiples: Of the user's edges.
+            multiples: Of the user's edges, and its own.
         """
         edges = sum(abs(multiple) for multiple in multiples)
         return self.unit * (OWN_LARGEST + edges * EDGE_LARGEST)
@@ -163,6 +174,7 @@ class Grid:
         edges: Sequence[tuple[bytes, int]],
         factor: float = 1.0,
         over: bool = False,
+        own_multiple: int = 0,
     ) -> tuple[Array, list[bytes]]:
         """A step's message for `factor` times the gradient, and the `tag` of each edge.
 
@@ -176,6 +188,7 @@ class Grid:
             factor: Multiplies the gradient.
             over: Writes the message into `gradient`, in its type, instead of into a float64 array,
                 where it is exact.
+            own_multiple: The user's of `own_multiples`; 0 where there are none.
         """
         is_float = gradient.dtype in (np.float32, np.float64)
         values = np.ascontiguousarray(gradient, None if is_float else np.float64)
@@ -183,17 +196,21 @@ class Grid:
             raise InputError(
                 f"a gradient is one row of values, not an array of shape {values.shape}; flatten it"
             )
-        _check_keys(own_key, edges)
+        _check_keys(own_key, edges, own_multiple)
         message = values if over else np.empty(len(values))
         total = np.empty(min(len(values), PART), np.int64)
         # own noise and dither from different keys, so that they are independent
         seed = np.uint32(int.from_bytes(_hmac(own_key, _DITHER_KEY)[:4], "little"))
         streams = [parts(key, len(values), SHARED) for key, _ in edges]
+        # like an edge to nobody: from a key of its own, so that it is independent of the rest
+        beside = parts(_hmac(own_key, _BESIDE_KEY), len(values), SHARED) if own_multiple else None
         checksums, first = [0] * len(edges), 0
         # part by part, so that the noise of all edges need never be kept
         for own in parts(_hmac(own_key, _OWN_KEY), len(values), OWN):
             here, part = slice(first, first + len(own)), total[: len(own)]
             _place(values[here], self.scale * factor, seed, first, own, part)
+            if beside is not None:
+                _add(next(beside), np.int64(own_multiple), part)
             for e, (_, multiple) in enumerate(edges):
                 noise = next(streams[e])
                 _add(noise, np.int64(multiple), part)
@@ -253,14 +270,26 @@ def _multiple(c: Decimal, s: Decimal) -> int:
     return math.isqrt(square - 1) + 1 if square else 0
 
 
+def _multiple_beside(own: Decimal, s: Decimal) -> int:
+    """The least M with S_o^2 + M^2 S_e^2 >= (own / s)^2 S_o^2: a user's own noise beyond s."""
+    beyond = max(Fraction(own) ** 2 / Fraction(s) ** 2 - 1, Fraction(0))
+    square = math.ceil(beyond * _OWN_SQUARE / _EDGE_SQUARE)
+    return math.isqrt(square - 1) + 1 if square else 0
+
+
 def _departure(
-    multiples: Sequence[int], ends: Sequence[tuple[int, int]], users: int, coordinates: int
+    multiples: Sequence[int],
+    own: Sequence[int],
+    ends: Sequence[tuple[int, int]],
+    users: int,
+    coordinates: int,
 ) -> float:
     """A bound of |log| of the density of all messages over a Gaussian one.
 
-    It holds whichever edges are known, or have different values at their ends.
+    It holds whichever edges are known, or have different values at their ends. What a user draws
+    beside its own noise is one such end.
     """
-    squares = [0] * users
+    squares = [multiple**2 for multiple in own] or [0] * users
     for (i, j), multiple in zip(ends, multiples, strict=True):
         squares[i] += multiple**2
         squares[j] += multiple**2
@@ -269,6 +298,7 @@ def _departure(
     # 2 sum_k exp(-2 pi^2 k^2 / widest) is below 2.1 times its first exponential for widest < 2;
     # anything wider is refused below
     ripple, independent = 2.1 * math.exp(-2 * math.pi**2 / widest), 2 * len(multiples)
+    independent += sum(multiple > 0 for multiple in own)
     one = (
         users * OWN_DEPARTURE
         + independent * EDGE_DEPARTURE
@@ -281,25 +311,35 @@ def _departure(
         # the width at which 2 x 2.1 x 1.001 < 5 times all ripples reach the limit, less 3 %
         limit = math.log(5.0 * independent * coordinates / LARGEST_DEPARTURE)
         factor = 0.97 * math.sqrt(2 * math.pi**2 / limit / widest)
+        beside = " and what it adds beside" if own else ""
         raise InputError(
-            f"the edges of one user have {ratio:.3g} times its own noise: too wide for the integer "
-            f"grid. A sigma_cor below {factor:.2g} of this one fits; plan with a smaller ratio"
+            f"the edges of one user{beside} have {ratio:.3g} times the least own noise: too wide "
+            f"for the integer grid. A sigma_cor below {factor:.2g} of this one fits; plan with a "
+            "smaller ratio"
         )
     return departure
 
 
 def _block_collisions(
-    users: int, edges: int, parameters: int, words_per_key: int | None, batch_words: int
+    users: int,
+    edges: int,
+    beside: int,
+    parameters: int,
+    words_per_key: int | None,
+    batch_words: int,
 ) -> float:
     """Total variation of a step because a cipher never repeats a block under one key.
 
     It is at most the expected number of equal pairs of uniform blocks. q blocks have less than
     q^2 / 2 pairs. Blocks for ties, for one word in 2^20, are within the thousandth that is added.
+    `beside` users draw more beside their own noise.
     """
-    # a block has four words: a user's own value takes three, an edge's two at each of its ends
-    pairs = users * (0.75 * parameters + 1) ** 2 + 2 * edges * (0.5 * parameters + 1) ** 2
+    # a block has four words: a user's own value takes three, an edge's two at each of its ends, and
+    # what is drawn beside two
+    pairs = users * (0.75 * parameters + 1) ** 2
+    pairs += (2 * edges + beside) * (0.5 * parameters + 1) ** 2
     if words_per_key is not None:
-        for words in (parameters * (3 * users + 2 * edges), batch_words):
+        for words in (parameters * (3 * users + 2 * (edges + beside)), batch_words):
             keys = math.ceil(words / words_per_key)
             pairs += (words / 4 + keys) * (min(words, words_per_key) / 4 + 1)
     # half of `pairs`, times the chance 2^-128 that two blocks are equal
@@ -307,14 +347,18 @@ def _block_collisions(
 
 
 def _check(
-    sigma_cdp: float,
+    sigma_cdp: Sequence[float],
     sigma_cor: Sequence[float],
     ends: Sequence[tuple[int, int]],
     users: int,
     shift: float,
     counts: tuple[int, int],
 ) -> None:
-    for name, value in (("sigma_cdp", sigma_cdp), ("shift", shift)):
+    if len(sigma_cdp) not in (1, users):
+        raise InputError(
+            f"{len(sigma_cdp)} deviations for {users} users; give one, or one for each user"
+        )
+    for name, value in (*(("sigma_cdp", s) for s in sigma_cdp), ("shift", shift)):
         if not 0 < value < math.inf:
             raise InputError(f"{name} must be a number above 0, not {value!r}")
     for name, count in (("users", users), ("parameters", counts[0]), ("steps", counts[1])):
@@ -334,7 +378,7 @@ def _check(
             )
 
 
-def _check_keys(own_key: bytes, edges: Sequence[tuple[bytes, int]]) -> None:
+def _check_keys(own_key: bytes, edges: Sequence[tuple[bytes, int]], own_multiple: int) -> None:
     """Raises unless each key has 32 bytes and is used once, and all sums fit in 64 bits."""
     keys = [own_key, *(key for key, _ in edges)]
     if any(len(key) != 32 for key in keys):
@@ -342,7 +386,7 @@ def _check_keys(own_key: bytes, edges: Sequence[tuple[bytes, int]]) -> None:
     # a key used twice would add the same noise twice, or cancel it
     if len(set(keys)) < len(keys):
         raise InputError("two of a step's keys are the same; each edge has its own")
-    if sum(abs(multiple) for _, multiple in edges) * EDGE_LARGEST >= 1 << 62:
+    if sum(map(abs, (own_multiple, *(m for _, m in edges)))) * EDGE_LARGEST >= 1 << 62:
         raise InputError(
             "the edges' multiples are too large for 64-bit sums; use those of the grid"
         )

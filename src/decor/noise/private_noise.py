@@ -45,7 +45,7 @@ _NARROW, _WIDE = 256, 8192
 """Coordinates of a chunk, at least and at most: short rows cost calls, long ones the cache."""
 # one label for each use of the secret
 _NOISE, _DITHER, _BATCH = b"decor noise 2", b"decor dither 2", b"decor batch 2"
-_LOCAL, _HANDSHAKE = b"decor local 2", b"decor handshake 2"
+_LOCAL, _HANDSHAKE, _BESIDE = b"decor local 2", b"decor handshake 2", b"decor own beside 2"
 
 
 class Secret:
@@ -113,12 +113,32 @@ class RemoteEdge:
     Attributes:
         user: The user in this process.
         multiple: With the sign of this end.
-        secret: The secret that both processes have.
+        secret: The secret that both processes have, or this one alone.
     """
 
     user: int
     multiple: int
     secret: Secret
+
+
+def own_noise(multiples: Sequence[int], users: Array, secret: Secret) -> list[RemoteEdge]:
+    """What users draw beside their own noise: edges whose other end is nobody.
+
+    Args:
+        multiples: `own_multiples` of the grid, of all users; empty where there are none.
+        users: The users of this process, in the order of its rows.
+        secret: This process's.
+    """
+    here = [(row, int(multiples[user])) for row, user in enumerate(users)] if multiples else []
+    return [
+        RemoteEdge(row, multiple, Secret(partial(_key_beside, secret, row)))
+        for row, multiple in here
+        if multiple
+    ]
+
+
+def _key_beside(secret: Secret, row: int, count: int) -> bytes:
+    return secret.key(_BESIDE, row)[:count]
 
 
 class GridNoise:

@@ -1,4 +1,4 @@
-"""Square roots of Sigma = s^2 I + sum over edges of c_e^2 k_e k_e'.
+"""Square roots of Sigma = diag(s_i^2) + sum over edges of c_e^2 k_e k_e'.
 
 With a root, a coordinate takes one Gaussian for each user instead of one for each edge as well.
 There are three roots, with the same distribution of noise (tested). Small or dense graphs: the
@@ -49,17 +49,24 @@ class SparseRoot(NamedTuple):
         return SparseRoot(start, rows, self.values[here], self.places[kept])
 
 
-def eigenvectors(users: int, edges: Array, weights: Array) -> tuple[Array, Array]:
-    """(lambda, U) of the weighted Laplacian L; U diag(sqrt(s^2 + lambda)) is a root of s^2 + L."""
+def eigenvectors(
+    users: int, edges: Array, weights: Array, ground: Array | None = None
+) -> tuple[Array, Array]:
+    """(lambda, U) of L = the weighted Laplacian + diag(ground), where ground is given.
+
+    U diag(sqrt(s^2 + lambda)) is a root of s^2 + L: with own noise per user, s is the least and
+    `ground` what each user has beyond.
+    """
     laplacian = np.zeros((users, users))
     i, j = edges.T
     np.add.at(laplacian, (i, j), -weights)
     np.add.at(laplacian, (j, i), -weights)
-    laplacian[np.diag_indices(users)] = -laplacian.sum(axis=1)
+    own = np.zeros(users) if ground is None else ground
+    laplacian[np.diag_indices(users)] = own - laplacian.sum(axis=1)
     values, vectors = np.linalg.eigh(laplacian)
-    # one null eigenvalue for each connected part; computed ones are roundings, which a large c
-    # would make larger than s
-    parts = _parts(users, edges, weights)
+    # one null eigenvalue for each connected part without ground; computed ones are roundings, which
+    # a large c would make larger than s
+    parts = _parts(users, edges, weights, own)
     values[:parts] = 0.0
     # averages have one sign on all graphs: the same Gaussians move them alike, which makes
     # comparisons between graphs less noisy
@@ -67,13 +74,14 @@ def eigenvectors(users: int, edges: Array, weights: Array) -> tuple[Array, Array
     return np.clip(values, 0.0, None), vectors
 
 
-def _parts(users: int, edges: Array, weights: Array) -> int:
+def _parts(users: int, edges: Array, weights: Array, ground: Array) -> int:
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     i, j = edges[weights > 0].T
     graph = coo_array((np.ones(len(i)), (i, j)), shape=(users, users))
-    return int(connected_components(graph, directed=False)[0])
+    parts = connected_components(graph, directed=False)[1]
+    return int((np.bincount(parts, ground) == 0).sum())
 
 
 def uneven(c: Array) -> bool:
@@ -81,34 +89,38 @@ def uneven(c: Array) -> bool:
     return bool(c.any()) and bool((c[c > 0] < 1e-5 * c.max()).any())
 
 
-def sparse(users: int, edges: Array, s: float, c: Array) -> SparseRoot:
-    """The cheaper of the two sparse roots; `c` has one standard deviation for each edge."""
+def sparse(users: int, edges: Array, s: float | Array, c: Array) -> SparseRoot:
+    """The cheaper of the two sparse roots.
+
+    `s` is the deviation of every user's own noise, or one for each; `c` has one for each edge.
+    """
     root = by_band if is_banded(users, edges, s, c) else by_edges
     return root(users, edges, s, c)
 
 
-def is_banded(users: int, edges: Array, s: float, c: Array) -> bool:
+def is_banded(users: int, edges: Array, s: float | Array, c: Array) -> bool:
     """Whether a Cholesky factor is cheaper than the edges, and accurate."""
     # beside a large c it loses s, and with it the noise in the sum of all users
-    if not s**2 > 1e-8 * c.max(initial=0.0) ** 2:
+    if not np.min(s) ** 2 > 1e-8 * max(np.max(s), c.max(initial=0.0)) ** 2:
         return False
     band = bandwidth_order(users, edges)[0] if c.any() else 0
     # a Gaussian costs about as much as four multiplications and additions of an entry
     return users * (4 + band + 1) < (users + len(edges)) * 4 + users + 2 * len(edges)
 
 
-def by_edges(users: int, edges: Array, s: float, c: Array) -> SparseRoot:
+def by_edges(users: int, edges: Array, s: float | Array, c: Array) -> SparseRoot:
     """One column for each edge (+c at one end, -c at the other) and one for each user."""
     kept = c > 0
     (i, j), c = edges[kept].T, c[kept]
-    alone = np.arange(users) if s > 0 else np.empty(0, dtype=int)
+    own = np.broadcast_to(s, users)
+    alone = np.flatnonzero(own > 0)
     rows = np.concatenate([np.stack([i, j], 1).ravel(), alone])
-    values = np.concatenate([np.stack([c, -c], 1).ravel(), np.full(len(alone), s)])
+    values = np.concatenate([np.stack([c, -c], 1).ravel(), own[alone]])
     start = np.concatenate([2 * np.arange(len(c)), 2 * len(c) + np.arange(len(alone) + 1)])
     return SparseRoot.of(start, rows, values)
 
 
-def by_band(users: int, edges: Array, s: float, c: Array) -> SparseRoot:
+def by_band(users: int, edges: Array, s: float | Array, c: Array) -> SparseRoot:
     """The Cholesky factor, in an order that keeps neighbours close."""
     from scipy.linalg import cholesky_banded
 
@@ -118,7 +130,9 @@ def by_band(users: int, edges: Array, s: float, c: Array) -> SparseRoot:
     low = np.sort(place[edges], axis=1)
     lower = np.zeros((band + 1, users))
     # the diagonals of Sigma, as LAPACK keeps a banded matrix
-    lower[0] = s**2 + np.bincount(low.ravel(), np.repeat(c**2, 2), users)
+    lower[0] = np.broadcast_to(s, users)[order] ** 2 + np.bincount(
+        low.ravel(), np.repeat(c**2, 2), users
+    )
     np.subtract.at(lower, (low[:, 1] - low[:, 0], low[:, 0]), c**2)
     factor = cholesky_banded(lower, lower=True)
     k, column = np.meshgrid(np.arange(band + 1), np.arange(users))

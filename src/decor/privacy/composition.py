@@ -275,7 +275,7 @@ class _ExampleLosses:
                 squares.append(shift * shift * run.all_steps * leverage)
                 continue
             # the accountant's formula, digit by digit: a plan within its budget stays within it
-            z = b * run.plan.sigma_cdp / (exposure.clip * math.sqrt(leverage) * _ROUNDING)
+            z = b * run.plan.least_sigma_cdp / (exposure.clip * math.sqrt(leverage) * _ROUNDING)
             sampled[SubsampledStep(z, rate, sampling, relation, 1)] += run.all_steps
         return cls(_total(squares), _phases(sampled), question.relation)
 
@@ -348,14 +348,15 @@ def _total(squares: Sequence[float]) -> float:
 
 
 def _step(shift: float, run: PastRun) -> float:
-    """The shift in units of the user's own noise; infinite without any."""
-    return shift / run.plan.sigma_cdp if run.plan.sigma_cdp > 0 else math.inf
+    """The shift in units of the plan's least own noise; infinite without any."""
+    own = run.plan.least_sigma_cdp
+    return shift / own if own > 0 else math.inf
 
 
 def _leverage(run: PastRun, question: Question) -> float:
-    """This user's worst leverage, in units of its own noise; the worst user's if it is unknown."""
+    """This user's worst leverage, in units of the least own noise; the worst user's if unknown."""
     plan, q = run.plan, question.colluders
-    if plan.sigma_cdp == 0:
+    if plan.least_sigma_cdp == 0:
         return 1.0
     # too few users for so many colluders, or none beside this one: then everyone else
     if q is not None and (q >= plan.topology.users or (q and plan.topology.users == 1)):

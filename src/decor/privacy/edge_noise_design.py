@@ -55,7 +55,7 @@ def design_edge_noise(plan: NoisePlan, allowed: Floats) -> NoisePlan:
 
 def _design(plan: NoisePlan, allowed: Floats) -> NoisePlan:
     topology = plan.topology
-    assert isinstance(plan.sigma_cor, float)
+    assert isinstance(plan.sigma_cor, float) and isinstance(plan.sigma_cdp, float)
     cost = edge_heterogeneity(topology)
     # without a cost, noise that one gossip round removes would become infinite
     cost = np.maximum(cost, 1e-9 * max(cost.max(), 1e-9))

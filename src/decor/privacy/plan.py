@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from decor import checks
+from decor.array_types import Floats
 from decor.choices import Method
 from decor.errors import BudgetError, InputError
 from decor.graph import families
@@ -38,11 +39,15 @@ _MANY = 2000
 class NoisePlan:
     """Independent noise sigma_cdp at each user, and shared noise sigma_cor on each edge.
 
+    The covariance of a step's noise is diag(sigma_cdp^2) + the graph's Laplacian weighted by
+    sigma_cor^2.
+
     Attributes:
         topology: The graph of the users.
         exposure: What the run does with private data.
         adversary: Against whom the plan was made; `guarantee` accounts against others too.
-        sigma_cdp: Standard deviation of each user's independent noise, per coordinate.
+        sigma_cdp: Standard deviation of each user's independent noise, per coordinate. One number,
+            or one per user in the order of the graph, none of them 0.
         sigma_cor: Standard deviation of the noise that the two ends of an edge share, which one
             adds and the other subtracts. One number, or one per edge in the order of
             `topology.edges` (which is sorted, whatever was given).
@@ -52,7 +57,7 @@ class NoisePlan:
     topology: Topology
     exposure: Exposure
     adversary: Adversary
-    sigma_cdp: float
+    sigma_cdp: float | tuple[float, ...]
     sigma_cor: float | tuple[float, ...]
     budget: Budget | None = None
 
@@ -66,22 +71,43 @@ class NoisePlan:
         # here and not in the accountant alone: a plan that exists can be accounted
         self.exposure.check(self.topology)
         self.adversary.check(self.topology.users)
-        sigma_cdp = checks.not_negative("sigma_cdp", self.sigma_cdp, error=BudgetError)
-        object.__setattr__(self, "sigma_cdp", sigma_cdp)
-        given: Any = self.sigma_cor
-        if isinstance(given, np.ndarray):
-            given = given.tolist()
-        if not isinstance(given, list | tuple):
-            sigma_cor = checks.not_negative("sigma_cor", given, error=BudgetError)
-            object.__setattr__(self, "sigma_cor", sigma_cor)
-            return
-        per_edge = tuple(checks.not_negative("sigma_cor", c, error=BudgetError) for c in given)
-        if len(per_edge) != self.topology.edge_count:
+        users, edges = self.topology.users, self.topology.edge_count
+        sigma_cdp = _noise_levels("sigma_cdp", self.sigma_cdp, users, "user")
+        if isinstance(sigma_cdp, tuple) and min(sigma_cdp) == 0:
+            # as one number, 0 says on purpose that there is no privacy
+            name = self.topology.name(sigma_cdp.index(0.0))
             raise BudgetError(
-                f"sigma_cor has {len(per_edge)} numbers for {self.topology.edge_count} edges; "
-                "give one for each edge"
+                f"sigma_cdp of user {name} is 0; give every user noise of its own, or one number "
+                "for all"
             )
-        object.__setattr__(self, "sigma_cor", per_edge)
+        object.__setattr__(self, "sigma_cdp", sigma_cdp)
+        sigma_cor = _noise_levels("sigma_cor", self.sigma_cor, edges, "edge")
+        object.__setattr__(self, "sigma_cor", sigma_cor)
+
+    @property
+    def sigma_cdp_per_user(self) -> Floats:
+        """sigma_cdp of each user, in the order of the graph."""
+        return np.broadcast_to(np.asarray(self.sigma_cdp), self.topology.users)
+
+    @property
+    def least_sigma_cdp(self) -> float:
+        """The smallest sigma_cdp of any user."""
+        return min(self.sigma_cdp) if isinstance(self.sigma_cdp, tuple) else self.sigma_cdp
+
+    def uniform_sigma_cdp(self, what: str) -> float:
+        """The one sigma_cdp of all users.
+
+        Args:
+            what: What takes no plan with own noise per user, to begin the error with.
+
+        Raises:
+            InputError: If users have noise levels of their own.
+        """
+        if isinstance(self.sigma_cdp, tuple):
+            raise InputError(
+                f'{what} takes one sigma_cdp for all users; make the plan with own="uniform"'
+            )
+        return self.sigma_cdp
 
     def guarantee(
         self,
@@ -179,10 +205,12 @@ class NoisePlan:
         Args:
             factor: What to multiply by; below 1 the result has no budget, which it would exceed.
         """
-        c = self.sigma_cor
-        sigma_cor = tuple(factor * each for each in c) if isinstance(c, tuple) else factor * c
+
+        def times(sigma: float | tuple[float, ...]) -> float | tuple[float, ...]:
+            return tuple(factor * s for s in sigma) if isinstance(sigma, tuple) else factor * sigma
+
         budget = self.budget if factor >= 1 else None
-        sigma_cdp = factor * self.sigma_cdp
+        sigma_cdp, sigma_cor = times(self.sigma_cdp), times(self.sigma_cor)
         return replace(self, sigma_cdp=sigma_cdp, sigma_cor=sigma_cor, budget=budget)
 
     def to_json(self) -> str:
@@ -319,6 +347,20 @@ class Phases:
             delta = deltas.pop()
         segments = [Segment(p.topology, p.exposure, p.sigma_cdp, p.sigma_cor) for p in self.plans]
         return account(segments, adversary or self.plans[0].adversary, delta, method)
+
+
+def _noise_levels(name: str, given: Any, count: int, what: str) -> float | tuple[float, ...]:
+    """One noise level, or one for each of `count` users or edges."""
+    if isinstance(given, np.ndarray):
+        given = given.tolist()
+    if not isinstance(given, list | tuple):
+        return checks.not_negative(name, given, error=BudgetError)
+    levels = tuple(checks.not_negative(name, each, error=BudgetError) for each in given)
+    if len(levels) != count:
+        raise BudgetError(
+            f"{name} has {len(levels)} numbers for {count} {what}s; give one for each {what}"
+        )
+    return levels
 
 
 def _topology_to_json(topology: Topology) -> dict[str, Any]:

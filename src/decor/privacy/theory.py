@@ -78,7 +78,7 @@ def epsilon_bound(plan: NoisePlan, delta: float) -> float:
             "the paper's theorem is for one sigma_cor on all edges, user level, and adversaries I "
             "to III"
         )
-    noise = plan.sigma_cdp, plan.sigma_cor
+    noise = plan.uniform_sigma_cdp("the paper's theorem"), plan.sigma_cor
     total = exposure.steps * step_epsilon_bound(plan.topology, exposure.clip, *noise, colluders)
     # Lemma rdp-dp at the best order
     return total + 2 * math.sqrt(total * math.log(1 / delta))
@@ -165,7 +165,8 @@ def average_error(plan: NoisePlan) -> float:
     Args:
         plan: The plan.
     """
-    return plan.exposure.steps / plan.topology.users * plan.sigma_cdp**2
+    variance = float(np.mean(plan.sigma_cdp_per_user**2))
+    return plan.exposure.steps / plan.topology.users * variance
 
 
 def predicted_error(plan: NoisePlan, gossip: Gossip = ONE_ROUND) -> float:
@@ -184,4 +185,7 @@ def predicted_error(plan: NoisePlan, gossip: Gossip = ONE_ROUND) -> float:
         correlated = weights.slope * plan.sigma_cor**2
     else:
         correlated = gossip.residual(plan.topology, np.square(plan.sigma_cor), steps) / n
-    return (weights.average + weights.constant) * plan.sigma_cdp**2 + correlated
+    if isinstance(plan.sigma_cdp, float):
+        return (weights.average + weights.constant) * plan.sigma_cdp**2 + correlated
+    own = gossip.own_residuals(plan.topology, steps) @ plan.sigma_cdp_per_user**2 / n
+    return average_error(plan) + float(own) + correlated

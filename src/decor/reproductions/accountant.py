@@ -121,7 +121,7 @@ def example(graph: str, points: Sequence[float]) -> list[Row]:
 def user_sigma_cdp() -> float:
     exposure, budget = decor.Exposure(clip=CLIP, steps=STEPS), decor.Budget(CENTRE_OF, DELTA)
     ends = [
-        baseline(figure_one.where("complete"), exposure, budget, method="paper").sigma_cdp
+        baseline(figure_one.where("complete"), exposure, budget, method="paper").least_sigma_cdp
         for baseline in (decor.baselines.central, decor.baselines.local)
     ]
     # the paper searches between these two

@@ -174,7 +174,7 @@ def default_ratio(
     plan = plan_of("decor", topology, exposure, budget, adversary=adversary, **gossip)
     # without edge design all edges have the same noise
     assert isinstance(plan.sigma_cor, float)
-    return (plan.sigma_cor / plan.sigma_cdp) ** 2
+    return (plan.sigma_cor / plan.uniform_sigma_cdp("this curve")) ** 2
 
 
 def _facts(plan: decor.NoisePlan, choice: Choice) -> dict[str, Any]:

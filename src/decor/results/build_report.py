@@ -122,9 +122,9 @@ def summarise_runs(name: str, epsilon: float | None, runs: Sequence[Run]) -> Out
         seeds=tuple(_seed(run, k) for k, run in enumerate(runs)),
         learning_rate=first.manifest.get("learning_rate"),
         # without noise nothing is clipped, however large the clip of the plan
-        clip=plan.exposure.clip if plan.sigma_cdp > 0 else None,
-        sigma_cdp=plan.sigma_cdp,
-        sigma_cor=_sigma_cor(plan),
+        clip=plan.exposure.clip if plan.least_sigma_cdp > 0 else None,
+        sigma_cdp=_sigma(plan.sigma_cdp),
+        sigma_cor=_sigma(plan.sigma_cor),
         # the smallest number: the table says "60 of 200" if a single seed stopped
         steps=min(run.steps_taken for run in runs),
         planned_steps=plan.exposure.steps,
@@ -279,8 +279,7 @@ def _seed(run: Run, number: int) -> int:
     return seed if isinstance(seed, int) else number
 
 
-def _sigma_cor(plan: NoisePlan) -> float | SigmaRange:
-    sigma = plan.sigma_cor
+def _sigma(sigma: float | tuple[float, ...]) -> float | SigmaRange:
     if isinstance(sigma, float):
         return sigma
     # a graph without edges has no sigma_cor

@@ -69,19 +69,20 @@ def _draw_noise_pairs(axis: Any, plan: NoisePlan) -> None:
     # a large graph needs seconds for each point
     curve = plan.couples(np.geomspace(1e-2, 1e5, 60 if plan.topology.users <= 64 else 15))
     shared = (plan.topology, plan.exposure, plan.budget)
-    central = baselines.central(*shared, any_delta=True).sigma_cdp
-    local = baselines.local(*shared, any_delta=True).sigma_cdp
+    central = baselines.central(*shared, any_delta=True).least_sigma_cdp
+    local = baselines.local(*shared, any_delta=True).least_sigma_cdp
     axis.plot(curve.sigma_cor, curve.sigma_cdp, color=BLUE, linewidth=2.2)
     for level, name, side in ((local, "local DP", "bottom"), (central, "central DP", "top")):
         axis.axhline(level, color=GREY, linewidth=1, linestyle="--")
         right: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": side}
         axis.annotate(name, (1, level), color=GREY, fontsize=9, **right)
-    # edges may differ: their root mean square is shown
+    # edges and users may differ: their root mean squares are shown
     chosen = float(np.sqrt(np.mean(np.square(plan.sigma_cor))))
+    own = float(np.sqrt(np.mean(plan.sigma_cdp_per_user**2)))
     if chosen > 0:
-        axis.plot([chosen], [plan.sigma_cdp], "o", color=ORANGE, markersize=9, zorder=5)
+        axis.plot([chosen], [own], "o", color=ORANGE, markersize=9, zorder=5)
         above: dict[str, Any] = {"xytext": (8, 8), "textcoords": "offset points"}
-        point = (chosen, plan.sigma_cdp)
+        point = (chosen, own)
         axis.annotate("this plan", point, color=ORANGE, weight="bold", **above)
     # every sigma_cdp of use lies between those of central and local DP
     axis.set_ylim(central * 0.85, local * 1.25)

@@ -77,7 +77,8 @@ def model_card(
     epsilon, delta = rounded_up(guarantee.epsilon), rounded_up(guarantee.delta)
     # all rounded up: epsilon and delta are not understated, and a copied sigma is enough noise
     edges = np.atleast_1d(plan.sigma_cor)
-    sigma_cdp, sigma_cor = rounded_up(plan.sigma_cdp), rounded_up_range(min(edges), max(edges))
+    own = plan.sigma_cdp_per_user
+    sigma_cdp, sigma_cor = (rounded_up_range(min(each), max(each)) for each in (own, edges))
     return f"""# Model card: {task.get("name", "model")}
 
 ## Model

@@ -78,7 +78,7 @@ class Method(JsonRecord):
 
 @dataclass(frozen=True)
 class SigmaRange(JsonRecord):
-    """The smallest and the largest sigma_cor of a plan whose edges differ."""
+    """The smallest and the largest sigma of a plan whose edges or users differ."""
 
     low: float
     high: float
@@ -150,7 +150,7 @@ class Outcome(JsonRecord):
     seeds: tuple[int, ...]
     learning_rate: float | None = None
     clip: float | None = None
-    sigma_cdp: float | None = None
+    sigma_cdp: float | SigmaRange | None = None
     sigma_cor: float | SigmaRange | None = None
     steps: int | None = None
     planned_steps: int | None = None

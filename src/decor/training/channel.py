@@ -68,13 +68,19 @@ def uses_band(plan: NoisePlan, parameters: int) -> bool:
     """Whether the noise comes from a banded root: few rows, which pays off for large models."""
     edges = plan.topology.edges
     return parameters >= _LARGE_MODEL and root.is_banded(
-        plan.topology.users, edges, plan.sigma_cdp, edge_sigmas(plan)
+        plan.topology.users, edges, plan.sigma_cdp_per_user, edge_sigmas(plan)
     )
 
 
 def edge_sigmas(plan: NoisePlan) -> Array:
     """sigma_cor of every edge."""
     return np.broadcast_to(np.asarray(plan.sigma_cor, dtype=np.float64), plan.topology.edge_count)
+
+
+def beyond_least(plan: NoisePlan) -> Array:
+    """What each user's own noise has beyond the least: like an edge to nobody, its own alone."""
+    own = plan.sigma_cdp_per_user
+    return np.sqrt(np.maximum(own**2 - plan.least_sigma_cdp**2, 0.0))
 
 
 def uniform_sigma_cor(plan: NoisePlan) -> float:
@@ -90,7 +96,9 @@ def uniform_sigma_cor(plan: NoisePlan) -> float:
 def sharing_key(plan: NoisePlan, parameters: int) -> tuple[Any, ...]:
     """Plans with equal keys can share a tensor: same graph, same noise code, same gossip."""
     c = np.asarray(plan.sigma_cor)
-    # edges may differ by one factor between plans: eigenvectors do not depend on it
+    if isinstance(plan.sigma_cdp, tuple):
+        c = np.concatenate([edge_sigmas(plan), beyond_least(plan)])
+    # levels may differ by one factor between plans: eigenvectors do not depend on it
     pattern = () if c.ndim == 0 else tuple((c / max(c.max(initial=0.0), 1e-300)).tolist())
     return (plan.topology.digest, plan.adversary.average_only, pattern, uses_band(plan, parameters))
 
@@ -106,7 +114,10 @@ class NoiselessChannel(Channel):
 
 
 class DenseChannel(Channel):
-    """Eigenvectors of the Laplacian: Sigma^(1/2) = U diag(scale), where settings share U."""
+    """Eigenvectors of the Laplacian: Sigma^(1/2) = U diag(scale), where settings share U.
+
+    Own noise beyond the least of all users joins the Laplacian, as edges to nobody.
+    """
 
     def __init__(
         self, mixer: Mixer, plans: Sequence[NoisePlan], seeds: Sequence[int], dtype: torch.dtype
@@ -114,13 +125,16 @@ class DenseChannel(Channel):
         self.mixer, self.dtype = mixer, dtype
         self.seeds = np.array(seeds, dtype=np.uint64)
         topology = plans[0].topology
-        cors = np.stack([edge_sigmas(plan) for plan in plans])
-        tops = cors.max(axis=1, initial=0.0)
+        edges, users = topology.edges, topology.users
+        levels = np.stack([np.concatenate([edge_sigmas(p), beyond_least(p)]) for p in plans])
+        tops = levels.max(axis=1, initial=0.0)
         # without edge noise any eigenvectors would do; the graph's are those that other plans on it
         # have, so that a run is the same alone and beside them
-        pattern = cors[tops.argmax()] / tops.max() if tops.any() else np.ones(topology.edge_count)
-        values, vectors = root.eigenvectors(topology.users, topology.edges, pattern**2)
-        s = np.array([plan.sigma_cdp for plan in plans])
+        alike = np.concatenate([np.ones(len(edges)), np.zeros(users)])
+        pattern = levels[tops.argmax()] / tops.max() if tops.any() else alike
+        weights, ground = np.split(pattern**2, [len(edges)])
+        values, vectors = root.eigenvectors(users, edges, weights, ground)
+        s = np.array([plan.least_sigma_cdp for plan in plans])
         # Sigma = sigma_cdp^2 I + sigma_cor^2 L (docs/noise.md), in the basis of L
         scale = np.sqrt(s**2 + tops**2 * values[:, None])  # [users, settings]
         self.U = torch.from_numpy(vectors).to(dtype)
@@ -171,7 +185,8 @@ class SparseChannel(Channel):
         groups: dict[bytes, tuple[list[int], root.SparseRoot, list[Array]]] = {}
         for r, plan in enumerate(plans):
             topology = plan.topology
-            columns = make_root(topology.users, topology.edges, plan.sigma_cdp, edge_sigmas(plan))
+            sigmas = plan.sigma_cdp_per_user, edge_sigmas(plan)
+            columns = make_root(topology.users, topology.edges, *sigmas)
             key = columns.start.tobytes() + columns.rows.tobytes() + columns.places.tobytes()
             settings, _, values = groups.setdefault(key, ([], columns, []))
             settings.append(r)
@@ -215,10 +230,9 @@ class CompleteChannel(Channel):
         self.members = np.arange(users) if members is None else members
         # Sigma has two eigenvalues: sigma_cdp^2 + n sigma_cor^2 on differences between users, and
         # sigma_cdp^2 on their mean
-        self.scales = [
-            (math.hypot(p.sigma_cdp, math.sqrt(users) * uniform_sigma_cor(p)), p.sigma_cdp)
-            for p in plans
-        ]
+        own = [p.uniform_sigma_cdp("a complete graph of this size") for p in plans]
+        apart = [math.sqrt(users) * uniform_sigma_cor(p) for p in plans]
+        self.scales = [(math.hypot(s, c), s) for s, c in zip(own, apart, strict=True)]
 
     def noise(self, to: Blocks, alpha: Tensor, step: int, threads: int = 1) -> None:
         for k, block in enumerate(to):

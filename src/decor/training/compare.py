@@ -164,8 +164,9 @@ class Design:
             calibrate, topology, exposure, self.adversary, budget, any_delta=self.any_delta
         )
         plan = make(gossip_rounds=self.recipe.gossip_rounds, accelerate=self.recipe.accelerate)
-        # noise designed by edge has no single ratio to vary
-        ratio = (plan.sigma_cor / plan.sigma_cdp) ** 2 if isinstance(plan.sigma_cor, float) else 0.0
+        s, c = plan.sigma_cdp, plan.sigma_cor
+        # noise designed by edge or by user has no single ratio to vary
+        ratio = (c / s) ** 2 if isinstance(c, float) and isinstance(s, float) else 0.0
         for factor in self.couples if ratio else (1.0,):
             # the default plan is made already
             yield plan if factor == 1 else make(ratio=factor * ratio)

@@ -23,7 +23,7 @@ def grid_of(
     """
     topology, exposure, cor = plan.topology, plan.exposure, plan.sigma_cor
     grid = Grid.of(
-        plan.sigma_cdp,
+        plan.sigma_cdp if isinstance(plan.sigma_cdp, float) else plan.sigma_cdp_per_user,
         cor if isinstance(cor, tuple) else (cor,) * topology.edge_count,
         topology.edges,
         topology.users,

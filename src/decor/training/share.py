@@ -22,7 +22,7 @@ from decor.learning.gradients.clip import Blocks
 from decor.learning.task import Task
 from decor.noise import root
 from decor.noise.grid import Grid
-from decor.noise.private_noise import WORDS_PER_KEY, GridNoise, Secret, width_for
+from decor.noise.private_noise import WORDS_PER_KEY, GridNoise, Secret, own_noise, width_for
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
 from decor.results.stop_reason import StopReason
@@ -74,7 +74,8 @@ def choose_channel(
     if source == "edges":
         return channel.SparseChannel(mixer, plans, seeds, root.by_edges, users)
     # eigenvectors lose weak edges beside strong ones in rounding: uneven noise takes a sparse root
-    is_uneven = root.uneven(channel.edge_sigmas(plans[0]))
+    levels = channel.edge_sigmas(plans[0]), channel.beyond_least(plans[0])
+    is_uneven = root.uneven(np.concatenate(levels))
     if users > DENSE_LIMIT or channel.uses_band(plans[0], parameters) or is_uneven:
         return channel.SparseChannel(mixer, plans, seeds, root.sparse, users)
     return channel.DenseChannel(mixer, plans, seeds, dtype)
@@ -230,8 +231,9 @@ def private_channel(plan: NoisePlan, grid: Grid, secret: Secret, dtype: torch.dt
     """The channel of a private run whose users are all in this process."""
     topology = plan.topology
     width = width_for(topology.users, topology.edge_count)
+    own = own_noise(grid.own_multiples, np.arange(topology.users), secret)
     # all edges are inside this process: none needs a key shared with another
-    noise = GridNoise(grid, secret, topology.users, topology.edges, grid.multiples, width)
+    noise = GridNoise(grid, secret, topology.users, topology.edges, grid.multiples, width, own)
     return channel.GridChannel(choose_mixer(topology, False, dtype), noise)
 
 

@@ -161,8 +161,8 @@ class Simulation:
     def _divergence(self, k: int, what: str) -> StopReason:
         s = self.settings[k]
         text = (
-            f"diverged: {what} after step {self.taken} (sigma_cdp {s.plan.sigma_cdp:.4g}); lower "
-            f"the learning rate from {s.learning_rate:g} to {s.learning_rate / 10:g}, or take a "
+            f"diverged: {what} after step {self.taken} (sigma_cdp {s.plan.least_sigma_cdp:.4g}); "
+            f"lower the learning rate from {s.learning_rate:g} to {s.learning_rate / 10:g}, or take a "
             "smaller clip, which needs less noise"
         )
         return StopReason(text, "diverged")

@@ -161,7 +161,7 @@ def draw_secret(settings: Sequence[Setting], random: Callable[[int], bytes] = os
             "seed to simulate it"
         )
     # edge noise cancels in the sum over users: only sigma_cdp protects that sum
-    if not setting.plan.sigma_cdp > 0:
+    if not setting.plan.least_sigma_cdp > 0:
         raise InputError(
             "a plan without sigma_cdp promises nothing, so there is nothing to keep secret; give "
             "a seed to simulate it"

@@ -11,9 +11,10 @@ from typing import Any
 
 from decor.graph import laplacian, mixing
 from decor.privacy.adversary import Adversary
+from decor.privacy.plan import NoisePlan
 from decor.privacy.plan_answer import AdversaryRow, PlanAnswer, advice, note_on_parts
 from decor.results.report_data import GraphDrawing
-from decor.text import json_safe, rounded_up
+from decor.text import json_safe, rounded_up, rounded_up_range
 
 from .question import GraphInput, Question
 
@@ -61,7 +62,7 @@ def describe_plan(question: Question) -> dict[str, Any]:
     assert isinstance(plan.sigma_cor, float)  # a question cannot ask for noise by edge
     parts = [] if plan.topology.is_connected else [note_on_parts(plan.topology)]
     shown = {
-        "sigma_cdp": rounded_up(plan.sigma_cdp),
+        "sigma_cdp": _sigma_cdp(plan),
         "sigma_cor": rounded_up(plan.sigma_cor),
         "epsilon": AdversaryRow.of(guarantee).epsilon_text("≤"),
         "per_user": [rounded_up(epsilon) for epsilon in guarantee.per_user.tolist()],
@@ -89,6 +90,10 @@ def _plain(value: dict[str, Any]) -> dict[str, Any]:
     return safe
 
 
+def _sigma_cdp(plan: NoisePlan) -> str:
+    return rounded_up_range(plan.least_sigma_cdp, float(plan.sigma_cdp_per_user.max()))
+
+
 def _calibrate(question: Question) -> PlanAnswer:
     return PlanAnswer.calibrate(
         question.graph.topology,
@@ -109,7 +114,7 @@ def _errors(answer: PlanAnswer, question: Question) -> list[dict[str, Any]]:
             "kind": kind,
             "value": row.relative_error,
             "text": rounded_up(row.relative_error),
-            "sigma_cdp": rounded_up(row.plan.sigma_cdp),
+            "sigma_cdp": _sigma_cdp(row.plan),
         }
         for kind, row in zip(("central", "decor", "local"), rows, strict=True)
     ]

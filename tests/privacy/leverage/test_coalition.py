@@ -19,18 +19,19 @@ LADDER = decor.grid(2, 5)
 WHEEL = decor.from_networkx(nx.wheel_graph(8))
 
 
-def single(topology, ratio, weight=1.0):
-    return (Phase(ScaledCovariance(topology, ratio), weight),)
+def single(topology, ratio, weight=1.0, own=None):
+    return (Phase(ScaledCovariance(topology, ratio, own), weight),)
 
 
-def check(result, topology, ratio, colluders, tolerance=1e-9):
+def check(result, topology, ratio, colluders, tolerance=1e-9, own=None):
     """Against all subsets in mpmath: never below, and the named coalition attains its value."""
+    s = 1.0 if own is None else [mpmath.sqrt(mpmath.mpf(g)) for g in own]
     c = (
         mpmath.sqrt(mpmath.mpf(ratio))
         if np.ndim(ratio) == 0
         else [mpmath.sqrt(mpmath.mpf(x)) for x in ratio]
     )
-    truth = true_worst(topology, 1.0, c, colluders)
+    truth = true_worst(topology, s, c, colluders)
     assert all(
         mpmath.mpf(float(v)) >= t * (1 - mpmath.mpf(10) ** -30)
         for v, t in zip(result.per_user, truth, strict=True)
@@ -39,7 +40,7 @@ def check(result, topology, ratio, colluders, tolerance=1e-9):
         assert never_below(result.worst, max(truth), tolerance)
         if result.coalition:
             assert len(result.coalition) == colluders and result.user not in result.coalition
-            attained = true_leverages(topology, 1.0, c, result.coalition)[result.user]
+            attained = true_leverages(topology, s, c, result.coalition)[result.user]
             assert never_below(result.worst, attained, tolerance)
 
 
@@ -52,6 +53,47 @@ def test_the_worst_coalition_is_the_one_found_by_trying_all(topology, ratio, col
     result = worst_leverages(single(topology, ratio), colluders)
     assert result.exact
     check(result, topology, ratio, colluders)
+
+
+def own_noise(users, spread, seed=0):
+    """Own noise of each user, in units of the least; more than one user may have the least."""
+    drawn = 10.0 ** np.random.default_rng(seed).uniform(-spread, spread, users)
+    return tuple(np.maximum(drawn, 1.0).tolist())
+
+
+PENDANT = decor.from_edges(7, [*decor.complete(5).edges.tolist(), [4, 5], [5, 6]])
+
+
+@given(
+    graphs(least=2, most=7),
+    st.sampled_from([0.0, 1e-3, 1.0, 1e4, 1e10, 1e20]),
+    st.integers(0, 3),
+    st.integers(0, 99),
+    st.sampled_from([0.1, 1.0, 4.0]),
+)
+@settings(max_examples=60)
+def test_own_noise_of_each_user_is_accounted_for_against_every_coalition(
+    topology, ratio, colluders, seed, spread
+):
+    colluders, own = min(colluders, topology.users - 1), own_noise(topology.users, spread, seed)
+    result = worst_leverages(single(topology, ratio, own=own), colluders)
+    assert result.exact
+    check(result, topology, ratio, colluders, own=own)
+
+
+def test_local_dp_with_own_noise_names_the_user_with_the_least():
+    own = (4.0, 1.0, 2.0)
+    result = worst_leverages(single(decor.path(3), 7.0, own=own), None)
+    assert result.per_user.tolist() == pytest.approx([0.25, 1.0, 0.5], rel=1e-15)
+    assert result.user == 1
+
+
+def test_a_user_who_can_be_isolated_need_not_be_the_most_exposed():
+    """One neighbour isolates user 6, whose own noise is large; a user in the middle is worse off."""
+    own = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 50.0)
+    result = worst_leverages(single(PENDANT, 20.0, own=own), 1)
+    assert result.user != 6 and result.exact
+    check(result, PENDANT, 20.0, 1, own=own)
 
 
 @pytest.fixture
@@ -173,6 +215,16 @@ def test_several_colluders_by_branch_and_bound_are_never_below_the_truth(low_ran
             result = worst_leverages(single(topology, ratio), colluders)
             check(result, topology, ratio, colluders)
             assert result.exact
+
+
+@pytest.mark.parametrize("spread", [0.3, 3.0])
+@pytest.mark.parametrize("topology", [WHEEL, BARBELL, LOLLIPOP, PENDANT], ids=repr)
+def test_own_noise_of_each_user_by_deletion_and_by_branch_and_bound(low_rank, topology, spread):
+    for colluders in (1, 2, 3):
+        for ratio in (1e-2, 30.0, 1e6, 1e12):
+            own = own_noise(topology.users, spread, colluders)
+            result = worst_leverages(single(topology, ratio, own=own), colluders)
+            check(result, topology, ratio, colluders, own=own)
 
 
 def test_several_phases_by_branch_and_bound_are_bounded_and_say_so(low_rank):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from oracles import graphs, true_delta, true_leverages
+from oracles import graphs, true_delta, true_leverages, true_worst
 
 import decor
 from decor import Adversary, Exposure, NoisePlan, Phases
@@ -35,6 +35,78 @@ def test_the_reported_epsilon_suffices_and_nothing_smaller_does(topology, s, c, 
     assert true_delta(guarantee.epsilon, mu) <= 1e-5
     if guarantee.epsilon > 1e-6:
         assert true_delta(guarantee.epsilon * (1 - 1e-6), mu) > 1e-5
+
+
+IRREGULAR = decor.from_edges(
+    8, [(0, 1), (0, 2), (0, 3), (1, 2), (1, 4), (2, 5), (3, 4), (4, 5), (5, 6), (6, 3), (6, 7)]
+)
+OWN = (3.0, 9.0, 4.0, 3.0, 20.0, 5.0, 7.0, 60.0)
+COR = tuple(np.linspace(2.0, 40.0, IRREGULAR.edge_count).tolist())
+
+
+@pytest.mark.parametrize(
+    ("adversary", "colluders"),
+    [("eavesdropper", 0), ("curious", 1), ("colluding:2", 2), ("colluding:3", 3), ("everyone", 7)],
+)
+@pytest.mark.parametrize("cor", [25.0, COR], ids=["one sigma_cor", "by edge"])
+def test_own_noise_of_each_user_is_what_its_epsilon_says(adversary, colluders, cor):
+    """Every user, every coalition: mpmath's inverse and delta, not above and hardly below."""
+    made = plan(IRREGULAR, OWN, cor, Adversary.parse(adversary), clip=0.2)
+    guarantee = made.guarantee(1e-5)
+    truth = true_worst(IRREGULAR, OWN, cor, colluders)
+    for epsilon, leverage in zip(guarantee.per_user, truth, strict=True):
+        mu = mpmath.mpf("0.4") * mpmath.sqrt(100 * leverage)
+        assert true_delta(epsilon, mu) <= mpmath.mpf("1e-5") * (1 + mpmath.mpf(10) ** -9)
+        assert true_delta(epsilon * (1 - 1e-6), mu) > 1e-5
+    assert guarantee.worst_user == max(range(8), key=truth.__getitem__)
+
+
+def test_two_users_levels_swapped_are_another_guarantee():
+    swapped = (OWN[0], OWN[1], OWN[2], OWN[7], *OWN[4:7], OWN[3])
+    right, wrong = (plan(IRREGULAR, s, 25.0).guarantee(1e-5).per_user for s in (OWN, swapped))
+    assert not np.allclose(right, wrong, rtol=0.01)
+
+
+def test_one_level_for_all_may_be_written_once_or_for_each_user():
+    for adversary in ("eavesdropper", "curious", "colluding:2", "everyone"):
+        who = Adversary.parse(adversary)
+        once, each = (plan(IRREGULAR, s, 25.0, who).guarantee(1e-5) for s in (5.0, [5.0] * 8))
+        assert (once.per_user == each.per_user).all() and str(once) == str(each)
+
+
+def test_own_noise_at_example_level_is_that_of_the_effective_noise():
+    exposure = Exposure(1.0, 50, unit="example", batch_size=8, records=64)
+    guarantee = NoisePlan(IRREGULAR, exposure, Adversary.curious(), OWN, 25.0).guarantee(1e-5)
+    truth = true_worst(IRREGULAR, OWN, 25.0, 1)
+    for user, leverage in enumerate(truth):
+        # one user alone whose own noise is what its neighbours leave it
+        alone = NoisePlan(
+            decor.from_edges(1, []), exposure, EAVESDROPPER, float(1 / mpmath.sqrt(leverage)), 0.0
+        )
+        assert guarantee.per_user[user] == pytest.approx(alone.guarantee(1e-5).epsilon, rel=1e-6)
+
+
+def test_phases_with_own_noise_compose_for_each_user():
+    """A user with little noise in one phase may have much in the next."""
+    first, second = plan(IRREGULAR, OWN, 25.0), plan(IRREGULAR, OWN[::-1], 10.0, steps=300)
+    both = Phases([first, second]).guarantee(1e-5)
+    squares = zip(
+        true_leverages(IRREGULAR, OWN, 25.0),
+        true_leverages(IRREGULAR, OWN[::-1], 10.0),
+        strict=True,
+    )
+    expected = [
+        float(gaussian.epsilon(2 * math.sqrt(100 * float(a) + 300 * float(b)), 1e-5))
+        for a, b in squares
+    ]
+    assert np.allclose(both.per_user, expected, rtol=1e-9)
+
+
+def test_the_average_of_users_with_own_noise_has_the_mean_variance():
+    """Central DP with levels of its users: the average of all messages, and nothing else."""
+    made = plan(decor.ring(4), (1.0, 2.0, 3.0, 4.0), 0.0, Adversary(0, average_only=True))
+    mu = 2 * math.sqrt(100 / (1 + 4 + 9 + 16))
+    assert made.guarantee(1e-5).epsilon == pytest.approx(gaussian.epsilon(mu, 1e-5), rel=1e-9)
 
 
 def test_composition_over_steps_is_that_of_dp_accounting():
@@ -178,6 +250,9 @@ def test_a_nonsense_delta_is_refused(delta):
         (-1, 1, "sigma_cdp"),
         (float("nan"), 1, "sigma_cdp"),
         (1, float("inf"), "sigma_cor"),
+        ([1.0, 2.0], 1, "2 numbers for 5 users"),
+        ([1.0, 2.0, 3.0, 4.0, -1.0], 1, "sigma_cdp must be a finite number"),
+        ([1.0, 2.0, 3.0, 4.0, 0.0], 1, "sigma_cdp of user 4 is 0; give every user noise"),
         (1, [1.0, 2.0], "2 numbers for 5 edges"),
         (1, [1.0, 2.0, 3.0, 4.0, -1.0], "sigma_cor must be a finite number"),
     ],
@@ -194,12 +269,17 @@ def test_more_colluders_than_users_are_refused():
 
 @given(graphs(least=3, most=7), st.data())
 def test_crashes_and_new_secrets_never_raise_anybodys_epsilon(topology, data):
-    """Edges whose ends draw different noise, and silent users, raise no leverage."""
-    s2, c2 = 1.0, data.draw(st.sampled_from([0.5, 20.0, 1e4]))
+    """Edges whose ends draw different noise, and silent users, raise no leverage.
+
+    Whatever own noise each user has.
+    """
+    levels = st.sampled_from([0.3, 1.0, 6.0])
+    own = np.array(data.draw(st.lists(levels, min_size=topology.users, max_size=topology.users)))
+    c2 = data.draw(st.sampled_from([0.5, 20.0, 1e4]))
     edges = topology.edges.tolist()
     broken = data.draw(st.lists(st.sampled_from(edges), unique_by=tuple) if edges else st.just([]))
     silent = data.draw(st.sets(st.integers(0, topology.users - 1), max_size=topology.users - 1))
-    sigma = np.eye(topology.users) * s2
+    sigma = np.diag(own**2)
     for i, j in edges:
         sigma[i, i] += c2
         sigma[j, j] += c2
@@ -208,7 +288,7 @@ def test_crashes_and_new_secrets_never_raise_anybodys_epsilon(topology, data):
             sigma[j, i] -= c2
     heard = [u for u in range(topology.users) if u not in silent]
     after = np.linalg.inv(sigma[np.ix_(heard, heard)]).diagonal()
-    planned = np.array([float(v) for v in true_leverages(topology, 1.0, math.sqrt(c2))])[heard]
+    planned = np.array([float(v) for v in true_leverages(topology, own, math.sqrt(c2))])[heard]
     assert (after <= planned * (1 + 1e-9)).all()
 
 

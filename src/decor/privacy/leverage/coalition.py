@@ -79,9 +79,10 @@ def worst_leverages(phases: tuple[Phase, ...], colluders: int | None) -> WorstLe
     Guarantee: `per_user` is never below the truth.
     """
     n = phases[0].noise.topology.users
-    total = sum(p.weight for p in phases)
+    # what each user's own noise alone gives it: local DP
+    local = _sum_over_phases(phases, [p.noise.network().isolated for p in phases])
     if colluders is None or not any(p.noise.correlated for p in phases):
-        return WorstLeverages(np.full(n, total), 0, (), True)
+        return WorstLeverages(local, _first_largest(local), (), True)
     # a search takes thousands of small products; a small graph without a search takes a few
     with one_thread() if n > SMALL or colluders > 1 else nullcontext():
         if colluders == 0:
@@ -89,13 +90,20 @@ def worst_leverages(phases: tuple[Phase, ...], colluders: int | None) -> WorstLe
         alone = _union_degrees(phases) <= colluders
         if not alone.any():
             return _search(phases, colluders)
-        # if all neighbours of a user collude, only its own noise is left: nothing is worse
-        user = int(np.argmax(alone))
+        # if all neighbours of a user collude, only its own noise is left: nothing is worse for it
+        user = int(np.argmax(np.where(alone, local, 0.0)))
         neighbours = np.unique(np.concatenate([p.noise.topology.neighbours(user) for p in phases]))
-        per_user = np.full(n, total)
+        coalition, exact = pad(neighbours.tolist(), user, colluders, n), True
+        per_user = local
         if not alone.all():
-            per_user[~alone] = _search(phases, colluders).per_user[~alone]
-        return WorstLeverages(per_user, user, pad(neighbours.tolist(), user, colluders, n), True)
+            others = _search(phases, colluders)
+            per_user = np.where(alone, local, others.per_user)
+            # with own noise for each user, another user may be exposed more
+            if per_user.max() > local[user] * (1 + TOLERANCE):
+                found = per_user[others.user] >= per_user.max() * (1 - TOLERANCE)
+                user = others.user if found else int(np.argmax(per_user))
+                coalition, exact = (others.coalition, others.exact) if found else ((), False)
+        return WorstLeverages(per_user, user, coalition, exact)
 
 
 def _without_colluders(phases: Sequence[Phase]) -> WorstLeverages:
@@ -152,17 +160,17 @@ def _transitive_deletion(phase: Phase, n: int) -> WorstLeverages:
 def _enumerate(phases: Sequence[Phase], q: int, transitive: bool) -> WorstLeverages:
     """Every subset by its own elimination, in batches: exact at any ratio."""
     n = phases[0].noise.topology.users
-    matrices = [(p.weight, p.noise.network().dense()) for p in phases]
+    matrices = [(p.weight, p.noise.network().dense(), p.noise.ground) for p in phases]
     best, sets = np.zeros(n), np.zeros((n, q), dtype=np.int64)
     subsets = itertools.combinations(range(1 if transitive else 0, n), q)
     for chunk in _chunks(subsets, max(1, 2_000_000 // n**2)):
         batch = np.arange(chunk.shape[0])[:, None]
         values = np.zeros((chunk.shape[0], n))
-        for weight, K in matrices:
+        for weight, K, g in matrices:
             left = np.repeat(K[None], chunk.shape[0], axis=0)
             left[batch, chunk, :] = 0.0
             left[batch, :, chunk] = 0.0
-            values += weight * dense.batch_diagonal(left, np.ones((chunk.shape[0], n)))
+            values += weight * dense.batch_diagonal(left, np.repeat(g[None], len(chunk), axis=0))
         values[batch, chunk] = 0.0  # a colluder is not a target
         winner = values.argmax(axis=0)
         value = values[winner, np.arange(n)]

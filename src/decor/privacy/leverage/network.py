@@ -33,6 +33,12 @@ class Network:
     def nodes(self) -> int:
         return int(self.ground.size)
 
+    @property
+    def isolated(self) -> Floats:
+        """Each node's resistance if it has no edges: exact for unit ground, else rounded up."""
+        alone = 1.0 / self.ground
+        return np.where(self.ground == 1.0, alone, np.nextafter(alone, np.inf))
+
     def without(self, removed: Iterable[int]) -> tuple[Network, Ints]:
         """The network without some nodes and their edges, and the old numbers of the nodes kept."""
         keep = np.ones(self.nodes, dtype=bool)

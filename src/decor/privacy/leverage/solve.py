@@ -1,8 +1,8 @@
 """Leverages (Sigma^-1)_ii: all that privacy needs to know of the graph and the noise.
 
-The covariance is Sigma = s^2 (I + x L), so the leverages are those of the network with unit ground
-and conductances x, divided by s^2. They only grow when x shrinks (Rayleigh's monotonicity law), so
-x may be rounded down and never up.
+The covariance is Sigma = s^2 (diag(g) + x L), with s the least own noise of any user, so the
+leverages are those of the network with ground g and conductances x, divided by s^2. They only grow
+when g or x shrinks (Rayleigh's monotonicity law), so both may be rounded down and never up.
 """
 
 from __future__ import annotations
@@ -42,24 +42,34 @@ def round_down_ratio(ratio: float) -> float:
 
 @dataclass(frozen=True)
 class ScaledCovariance:
-    """The covariance I + x L of one phase's noise, in units of sigma_cdp^2.
+    """The covariance diag(g) + x L of one phase's noise, in units of the least sigma_cdp^2.
 
     Attributes:
         topology: The graph.
         ratio: x = sigma_cor^2 / sigma_cdp^2, one for all edges or one per edge; rounded down.
+        own: g, each user's sigma_cdp^2 in units of the least one, so from 1; rounded down. None
+            where all users have the same.
     """
 
     topology: Topology
     ratio: float | tuple[float, ...]
+    own: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         x = self.ratio
         rounded = round_down_ratio(x) if isinstance(x, float) else tuple(map(round_down_ratio, x))
         object.__setattr__(self, "ratio", rounded)
+        if self.own is not None:
+            object.__setattr__(self, "own", tuple(map(round_down_ratio, self.own)))
 
     @property
     def uniform(self) -> bool:
-        return isinstance(self.ratio, float)
+        return isinstance(self.ratio, float) and self.own is None
+
+    @property
+    def ground(self) -> Floats:
+        """Each user's own noise: g."""
+        return np.ones(self.topology.users) if self.own is None else np.array(self.own)
 
     @property
     def correlated(self) -> bool:
@@ -67,8 +77,8 @@ class ScaledCovariance:
         return self.topology.edge_count > 0 and largest > 0
 
     def network(self) -> Network:
-        """The network with unit ground; edges without noise are left out."""
-        edges, ground = self.topology.edges, np.ones(self.topology.users)
+        """The network of own noise to ground; edges without noise are left out."""
+        edges, ground = self.topology.edges, self.ground
         if isinstance(self.ratio, float) and self.ratio > 0:
             return Network(ground, edges, np.full(edges.shape[0], self.ratio))
         x = np.broadcast_to(np.asarray(self.ratio, dtype=np.float64), (edges.shape[0],))
@@ -76,13 +86,13 @@ class ScaledCovariance:
 
 
 def leverages(noise: ScaledCovariance) -> Floats:
-    """Upper bounds on ((I + x L)^-1)_ii of each user, above the truth by rounding alone.
+    """Upper bounds on ((diag(g) + x L)^-1)_ii of each user, above the truth by rounding alone.
 
     Guarantee: never below the truth, and above it by a relative 1e-6 at most, whatever the ratio.
     Raises CannotBound for a graph too large for direct elimination.
     """
     # rings, tori, complete graphs and hypercubes have a closed form, at any size
-    if isinstance(noise.ratio, float):
+    if isinstance(noise.ratio, float) and noise.own is None:
         spectrum = laplacian_spectrum(noise.topology)
         if spectrum is not None:
             return _transitive_leverages(spectrum, noise.ratio, noise.topology.users)
@@ -92,8 +102,8 @@ def leverages(noise: ScaledCovariance) -> Floats:
 def diagonal(network: Network) -> Floats:
     """Upper bounds on the diagonal of Sigma^-1, by the elimination that suits the size."""
     n = network.nodes
-    if network.edges.size == 0:  # exact for the unit ground of a ScaledCovariance
-        return np.asarray(1.0 / network.ground)
+    if network.edges.size == 0:
+        return network.isolated
     if n <= SMALL:
         values = dense.batch_diagonal(network.dense(), network.ground)
         return np.asarray(values * (1 + dense.relative_error(n)))

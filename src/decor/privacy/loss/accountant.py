@@ -42,18 +42,27 @@ class Segment:
 
     topology: Topology
     exposure: Exposure
-    sigma_cdp: float
+    sigma_cdp: float | tuple[float, ...]
     sigma_cor: float | tuple[float, ...]
 
     @property
+    def least_own(self) -> float:
+        """The smallest sigma_cdp of any user: leverages are in units of its inverse square."""
+        return min(self.sigma_cdp) if isinstance(self.sigma_cdp, tuple) else self.sigma_cdp
+
+    @property
     def noise(self) -> ScaledCovariance:
+        unit = self.least_own
+
         def ratio(c: float) -> float:
             # the square of a larger quotient could overflow
-            return (c / self.sigma_cdp) ** 2 if c / self.sigma_cdp < 1e100 else 1e200
+            return (c / unit) ** 2 if c / unit < 1e100 else 1e200
 
-        c = self.sigma_cor
+        s, c = self.sigma_cdp, self.sigma_cor
         ratios = tuple(map(ratio, c)) if isinstance(c, tuple) else ratio(c)
-        return ScaledCovariance(self.topology, ratios)
+        differs = isinstance(s, tuple) and max(s) > unit
+        own = tuple(map(ratio, s)) if isinstance(s, tuple) and differs else None
+        return ScaledCovariance(self.topology, ratios, own)
 
 
 def account(
@@ -148,11 +157,11 @@ def _account_gaussian(
 
 
 def _local_mu_squared(segment: Segment) -> float:
-    """mu^2 of a user with its own noise alone (local DP); infinite without any."""
-    if segment.sigma_cdp == 0:
+    """mu^2 of the user with the least own noise by that alone (local DP); infinite without any."""
+    if segment.least_own == 0:
         return math.inf
 
-    step = segment.exposure.shift / segment.sigma_cdp
+    step = segment.exposure.shift / segment.least_own
     return step * step * segment.exposure.steps
 
 
@@ -166,7 +175,9 @@ def _worst_leverages(
     scale = max(*weights, 1e-300)  # a mu so small that its epsilon is 0 at any delta
     if adversary.average_only:
         users = segments[0].topology.users
-        total = sum(weights) / scale / users
+        # the average of n messages has the variance of their sum, over n^2
+        alone = [users / float(np.sum(s.noise.ground)) for s in segments]
+        total = sum(w / scale / users * a for w, a in zip(weights, alone, strict=True))
         return WorstLeverages(np.full(users, total), 0, (), True), scale
     phases = tuple(Phase(s.noise, w / scale) for s, w in zip(segments, weights, strict=True))
     return worst_leverages(phases, adversary.colluders), scale
@@ -221,7 +232,7 @@ def _multiplier(segment: Segment, leverage: Floats) -> Floats:
     exposure = segment.exposure
     assert exposure.batch_size is not None
     result: Floats = (
-        exposure.batch_size * segment.sigma_cdp / (exposure.clip * np.sqrt(leverage) * _ROUNDING)
+        exposure.batch_size * segment.least_own / (exposure.clip * np.sqrt(leverage) * _ROUNDING)
     )
     return result
 

@@ -58,9 +58,10 @@ class GpuChannel(Channel):
         self.seeds = torch.tensor(np.array(seeds, dtype=np.uint64).view(np.int64), device=device)
         cors = np.stack([edge_sigmas(plan) for plan in plans])
         tops = cors.max(axis=1, initial=0.0)
-        self.own = torch.tensor([plan.sigma_cdp for plan in plans], dtype=dtype, device=device)
+        own = [plan.uniform_sigma_cdp("a GPU") for plan in plans]
+        self.own = torch.tensor(own, dtype=dtype, device=device)
         self.cor = torch.tensor(tops, dtype=dtype, device=device)
-        self.noisy = bool(tops.any()) or any(plan.sigma_cdp for plan in plans)
+        self.noisy = bool(tops.any()) or any(own)
         pattern = cors[tops.argmax()] / tops.max() if tops.any() else np.zeros(topology.edge_count)
         self.apart = None
         # on a large complete graph, a closed form instead of one Gaussian for every edge

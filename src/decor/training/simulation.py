@@ -162,8 +162,8 @@ class Simulation:
         s = self.settings[k]
         text = (
             f"diverged: {what} after step {self.taken} (sigma_cdp {s.plan.least_sigma_cdp:.4g}); "
-            f"lower the learning rate from {s.learning_rate:g} to {s.learning_rate / 10:g}, or take a "
-            "smaller clip, which needs less noise"
+            f"lower the learning rate from {s.learning_rate:g} to {s.learning_rate / 10:g}, or "
+            "take a smaller clip, which needs less noise"
         )
         return StopReason(text, "diverged")
 

@@ -1,6 +1,7 @@
 """`decor ledger`: what was spent, and what more runs cost."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -111,12 +112,60 @@ def test_mistakes_are_one_sentence(capsys, wrong):
     assert code == 2 and said.count("\n") == 1, said
 
 
-def test_show_says_what_an_infinite_total_means(capsys, tmp_path, ledger):
-    assert "no bound is proven" not in output(capsys, "ledger", "show", ledger[0])
-    held = {"name": "heart", "delta": 1e-5, "plan": json.loads(ledger[1].to_json())}
-    # noise tables so far from a Gaussian that they take all of delta
-    held |= {"number": 2, "distance": 1e-4}
-    with open_ledger(tmp_path / "ulm.ledger") as made:
-        made.record(made.begin(bytes(32), json.dumps(held)), 0, b"message")
-    said = output(capsys, "ledger", "show", tmp_path / "ulm.ledger")
-    assert "∞" in said and "∞: no bound is proven." in said
+def begin_run(path, plan, name="heart", distance=1e-30):
+    """A ledger that has a run of this plan, with one message."""
+    held = {"name": name, "delta": 1e-5, "plan": json.loads(plan.to_json())}
+    held |= {"number": 2, "distance": distance}
+    with open_ledger(path) as made:
+        run = made.begin(name.encode().ljust(32), json.dumps(held))
+        made.record(run, 0, b"message")
+    return path
+
+
+def why_infinite(capsys, path, *more):
+    """The sentences that say why a figure is infinite."""
+    said = output(capsys, "ledger", "show", path, *more)
+    rows = [line for line in said.splitlines() if line.endswith("∞")]
+    reasons = [line for line in said.splitlines() if line.startswith("∞: ")]
+    assert bool(rows) == bool(reasons), said
+    return reasons
+
+
+def test_noise_tables_that_take_all_of_delta_are_named(capsys, tmp_path, ledger):
+    assert why_infinite(capsys, ledger[0]) == []
+    path = begin_run(tmp_path / "ulm.ledger", ledger[1], distance=1e-4)
+    (reason,) = why_infinite(capsys, path)
+    assert "the noise tables take all of delta (heart). Ask with a larger --delta." in reason
+    # what it advises is a way out
+    assert why_infinite(capsys, path, "--delta", 0.01) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"batch_size": 64, "records": 3750}, "the noise alone would give epsilon .*e.06, and at"),
+        ({"batch_size": 64, "rate": 0.02}, "how many examples a user has is private there"),
+    ],
+)
+def test_a_run_that_protects_examples_does_not_bound_a_user_and_says_what_to_ask(
+    capsys, tmp_path, ledger, more, why
+):
+    exposure = decor.Exposure(1.0, 200, unit="example", **more)
+    plan = decor.calibrate(
+        decor.ring(5), exposure, decor.Adversary.curious(), decor.Budget(3, 1e-5)
+    )
+    path = begin_run(tmp_path / "ulm.ledger", plan)
+    # another run, which does protect users, is not to blame
+    begin_run(path, ledger[1], "lung")
+    (reason,) = why_infinite(capsys, path)
+    assert re.match(f"∞: heart protects one example, and all examples of a user .*{why}", reason)
+    assert "lung" not in reason
+    assert reason.endswith(
+        'Ask about one example; all data of a user are protected in federations with unit = "user".'
+    )
+    # the question that it advises has an answer
+    told = json.loads(output(capsys, "ledger", "show", path, "--json"))["totals"]
+    finite = [total["unit"] for total in told if total["epsilon"] != "inf"]
+    assert finite == ["example"] and len(told) == 2
+    said = output(capsys, "ledger", "afford", path, *"--epsilon 1 --runs 2".split())
+    assert reason in said

@@ -78,7 +78,7 @@ def _add_afford(kinds: Any) -> None:
 
 
 def run_show(options: argparse.Namespace) -> None:
-    from decor.federation.spending import figures, name_of, own_figure
+    from decor.federation.spending import figures, name_of, own_figure, why_unbounded
 
     runs = []
     entries = _entries(options.file)
@@ -118,11 +118,10 @@ def run_show(options: argparse.Namespace) -> None:
         "\nepsilon: with the whole plan of each run that has not ended. so far: if the number of "
         "messages was fixed in advance."
     )
-    if any(math.isinf(figure) for each in totals for figure in (each.promised, each.so_far)):
-        print(
-            "∞: no bound is proven. The runs' noise tables take all of delta at so large an "
-            "epsilon, which would protect nothing anyway."
-        )
+    unbounded = [total for total in totals if math.isinf(total.promised)]
+    reasons = [why_unbounded(entries, each.question, each.delta) for each in unbounded]
+    for reason in dict.fromkeys(reasons):
+        print(f"∞: {reason}.")
 
 
 def run_afford(options: argparse.Namespace) -> None:
@@ -140,11 +139,12 @@ def run_afford(options: argparse.Namespace) -> None:
     )
     more = PastRun(replace(plan, sigma_cor=0.0, budget=None))
     question = replace(Question.of(plan), colluders=adversary.colluders)
-    past = []
+    past, entries = [], []
     if options.file is not None:
-        from decor.federation.spending import past_run
+        from decor.federation.spending import past_run, why_unbounded
 
-        past = [past_run(entry) for entry in _entries(options.file)]
+        entries = _entries(options.file)
+        past = [past_run(entry) for entry in entries]
     before = compose(past, question, delta)
     together = compose([*past, *[more] * options.runs], question, delta)
     if options.json:
@@ -173,6 +173,8 @@ def run_afford(options: argparse.Namespace) -> None:
         f"{epsilon_text(together)} with {count} more {runs} {each} ({kind}, against "
         f"{question.adversary})."
     )
+    if math.isinf(before):
+        print(f"∞: {why_unbounded(entries, question, delta)}.")
 
 
 def _entries(file: str) -> list[Entry]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from decor.errors import DecorError, InputError, LedgerError, PrivacyStop
@@ -165,6 +165,38 @@ def figures(entries: Sequence[Entry], delta: float | None = None) -> list[Figure
     at = max(map(delta_of, entries)) if delta is None else delta
     questions = [Question(u, r, q) for u, r in kinds for q in colluders]  # type: ignore[arg-type]
     return [figure(entries, question, at) for question in questions]
+
+
+def why_unbounded(entries: Iterable[Entry], question: Question, delta: float) -> str:
+    """Why runs have no finite epsilon for a question, and what can be asked instead.
+
+    Args:
+        entries: Runs of a ledger whose figure for this question is infinite.
+        question: What is protected, and against whom.
+        delta: Failure probability of all of them together.
+    """
+    runs = {entry: past_run(entry) for entry in entries}
+    # several may have a bound each, and none together
+    alone = [entry for entry, run in runs.items() if compose([run], question, delta) == math.inf]
+    names = ", ".join(dict.fromkeys(map(name_of, alone or runs)))
+    noise_only = [replace(runs[entry], distance=0.0) for entry in alone or runs]
+    epsilon = compose(noise_only, question, delta)
+    tables = (
+        f"the noise alone would give epsilon {rounded_up(epsilon)}, and at so large an epsilon the "
+        "noise tables take all of delta"
+    )
+    kinds = {runs[entry].plan.exposure.unit for entry in alone}
+    if question.unit == "user" and kinds == {"example"}:
+        rated = any(runs[entry].plan.exposure.rate is not None for entry in alone)
+        private = "how many examples a user has is private there, so nothing bounds what they do"
+        return (
+            f"{names} protects one example, and all examples of a user together have no bound: "
+            f"{private if rated else tables}. Ask about one example; all data of a user are "
+            'protected in federations with unit = "user"'
+        )
+    if math.isinf(epsilon):
+        return f"{names} has no noise against {question.adversary}. Ask about another adversary"
+    return f"{tables} ({names}). Ask with a larger --delta"
 
 
 def ledger_limit(ledger: Ledger, terms: Terms) -> Limit | None:

@@ -100,3 +100,31 @@ def test_users_of_unequal_size_sample_at_a_common_rate_and_no_number_is_saved(he
     assert len(set(declared["per_user_epsilon"])) == 1
     account = here("account", "--plan", tmp_path / "plan.json")
     assert "added or removed" in account.stdout
+
+
+def test_the_steps_that_a_budget_pays_for_are_those_of_the_library(here, ask, tmp_path):
+    line = "plan --solve steps --sigma-cdp 30 --sigma-cor 90 --epsilon 3 --users 8"
+    answer = ask(line)
+    again = ask("plan --solve steps --sigma-cdp 30 --ratio 9 --epsilon 3 --users 8")
+    assert answer["steps"] == again["steps"] and 0.99 * 3 <= answer["epsilon"] <= 3
+    plan = decor.NoisePlan(
+        decor.ring(8), Exposure(1.0, answer["steps"] + 1), Adversary.curious(), 30.0, 90.0
+    )
+    assert plan.guarantee(BUDGET.accounted.delta).epsilon > 3
+    out = here(*line.split(), "--save", tmp_path / "plan.json").stdout
+    assert f"pays for {answer['steps']} steps" in out
+    assert decor.NoisePlan.load(tmp_path / "plan.json").exposure.steps == answer["steps"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("--solve epsilon", "solves for steps"),
+        ("--solve steps --steps 10 --sigma-cdp 3 --ratio 1", "drop --steps"),
+        ("--solve steps --sigma-cdp 3", "needs the noise"),
+        ("--solve steps --sigma-cdp 3 --sigma-cor 1 --ratio 1", "needs the noise"),
+        ("--solve steps --sigma-cdp 0.01 --sigma-cor 1", "one step with this noise costs"),
+    ],
+)
+def test_a_question_about_steps_that_makes_no_sense_is_refused(here, more, said):
+    assert said in here("plan", "--epsilon", 3, *more.split(), check=2).stderr

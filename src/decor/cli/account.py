@@ -11,7 +11,7 @@ from decor.errors import InputError
 from decor.privacy.plan_answer import PlanAnswer
 
 from . import options as opt
-from . import plan_output
+from . import plan_output, plan_users
 
 _EXAMPLE = """example:
   decor account --topology ring --users 16 --sigma-cdp 30 --sigma-cor 130 --delta 1e-5 \\
@@ -31,6 +31,7 @@ def add_to(commands: Any) -> None:
     opt.add_adversary(parser, planning=False)
     opt.add_graph(parser)
     opt.add_exposure(parser)
+    plan_users.add_to(parser)
     opt.add_output(parser)
 
 
@@ -41,7 +42,10 @@ def run(options: argparse.Namespace) -> None:
         options.delta = plan.budget.delta
     options.delta = opt.delta_of(options)
     guarantee = plan.guarantee(options.delta, method=options.method)
-    plan_output.show(PlanAnswer(plan, guarantee), options)
+    answer = PlanAnswer(plan, guarantee)
+    if options.table:
+        plan_users.write(answer, options.table)
+    plan_output.show(answer, options)
 
 
 def _plan(options: argparse.Namespace) -> decor.NoisePlan:

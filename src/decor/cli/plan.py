@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,13 @@ from decor.errors import InputError
 from decor.graph.gossip import Gossip
 from decor.graph.names import in_order
 from decor.learning.recipe import Recipe
+from decor.privacy.affordable import affordable_plan
 from decor.privacy.plan_answer import PlanAnswer
 from decor.text import rounded_up, table
 
 from . import options as opt
-from . import plan_output, values
+from . import plan_output, plan_units, plan_users, values
+from .json_output import write_json
 
 _EXAMPLE = """example:
   decor plan --topology ring --users 16 --epsilon 3 --delta 1e-5 --steps 1000 --clip 1 \\
@@ -51,16 +55,51 @@ def add_to(commands: Any) -> None:
     for name in ("gossip_rounds", "accelerate"):
         opt.add_field(gossip, opt.field_of(Recipe, name))
     opt.add_method(parser)
+    questions = parser.add_argument_group("questions")
+    solve = (
+        "steps: the largest number of steps that --epsilon pays for, with noise fixed by "
+        "--sigma-cdp and either --sigma-cor or --ratio"
+    )
+    questions.add_argument("--solve", metavar="WHAT", help=solve)
+    units = (
+        "with --unit example, compare with a plan that protects all data of a user, side by side"
+    )
+    questions.add_argument("--compare-units", action="store_true", help=units)
     parser.add_argument("--save", metavar="FILE", help="save the plan to this file, as JSON")
+    plan_users.add_to(parser)
     opt.add_output(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     options.delta = opt.delta_of(options)
-    gossip = _gossip(options)
-    answer = PlanAnswer.calibrate(
-        opt.topology_of(options),
-        opt.exposure_of(options),
+    gossip, topology = _gossip(options), opt.topology_of(options)
+    exposure = opt.exposure_of(options)
+    if options.compare_units:
+        _compare_units(options, topology, exposure, gossip)
+        return
+    if options.solve is None:
+        answer = _calibrate(options, topology, exposure, gossip)
+    else:
+        answer = _solve_steps(options, topology, exposure)
+        if not options.json:
+            print(f"The budget pays for {answer.plan.exposure.steps:,} steps with this noise.\n")
+    if options.save:
+        answer.plan.save(options.save)
+    if options.table:
+        plan_users.write(answer, options.table)
+    plan_output.show(answer, options, lambda: _noise_pairs(answer, gossip))
+    counts = _counts(options.records, answer.plan.topology)
+    if answer.plan.exposure.rate is not None and counts and not options.json:
+        names = [answer.plan.topology.name(user) for user in range(len(counts))]
+        print(f"\n{plan_output.local_step_line(answer.plan.exposure, counts, names)}")
+
+
+def _calibrate(
+    options: argparse.Namespace, topology: decor.Topology, exposure: decor.Exposure, gossip: Gossip
+) -> PlanAnswer:
+    return PlanAnswer.calibrate(
+        topology,
+        exposure,
         opt.adversary_of(options),
         decor.Budget(options.epsilon, options.delta),
         ratio=options.ratio,
@@ -72,13 +111,48 @@ def run(options: argparse.Namespace) -> None:
         accelerate=gossip.accelerate,
         any_delta=options.any_delta,
     )
-    if options.save:
-        answer.plan.save(options.save)
-    plan_output.show(answer, options, lambda: _noise_pairs(answer, gossip))
-    counts = _counts(options.records, answer.plan.topology)
-    if answer.plan.exposure.rate is not None and counts and not options.json:
-        names = [answer.plan.topology.name(user) for user in range(len(counts))]
-        print(f"\n{plan_output.local_step_line(answer.plan.exposure, counts, names)}")
+
+
+def _solve_steps(
+    options: argparse.Namespace, topology: decor.Topology, exposure: decor.Exposure
+) -> PlanAnswer:
+    """The plan with the most steps that the budget pays for."""
+    if options.solve != "steps":
+        raise InputError(f"--solve {options.solve!r} is unknown; it solves for steps")
+    if options.steps is not None:
+        raise InputError("--solve steps computes the number of steps; drop --steps")
+    pair = options.sigma_cor, options.ratio
+    if options.sigma_cdp is None or pair.count(None) != 1:
+        raise InputError(
+            "--solve steps needs the noise: --sigma-cdp, and either --sigma-cor (0 for none) or "
+            "--ratio"
+        )
+    cdp = options.sigma_cdp
+    cor = cdp * math.sqrt(max(0.0, options.ratio)) if options.sigma_cor is None else pair[0]
+    budget = decor.Budget(options.epsilon, options.delta)
+    if not options.any_delta:
+        budget.check_delta(exposure, topology)
+    noise = decor.NoisePlan(topology, exposure, opt.adversary_of(options), cdp, cor)
+    plan = affordable_plan(noise, budget, options.method)
+    return PlanAnswer(plan, plan.guarantee(method=options.method))
+
+
+def _compare_units(
+    options: argparse.Namespace, topology: decor.Topology, exposure: decor.Exposure, gossip: Gossip
+) -> None:
+    given = options.solve, options.save, options.table, options.plot
+    if any(given) or (options.ratio, options.sigma_cdp, options.sigma_cor).count(None) < 3:
+        raise InputError(
+            "--compare-units makes two plans with noise of their own; drop --solve, --save, "
+            "--table, --plot, --ratio, --sigma-cdp and --sigma-cor"
+        )
+    compared = plan_units.rows(
+        exposure, lambda each: _calibrate(options, topology, each, gossip), gossip
+    )
+    if options.json:
+        write_json({"delta": options.delta, "units": [asdict(row) for row in compared]})
+        return
+    print(plan_units.text(compared))
 
 
 def _counts(records: Any, topology: decor.Topology) -> list[int]:

@@ -1,0 +1,98 @@
+"""`decor plan --compare-units`: what it takes to protect a user, and what to protect an example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from decor.choices import Unit
+from decor.errors import InputError
+from decor.graph.gossip import Gossip
+from decor.privacy import baselines, theory
+from decor.privacy.budget import Exposure
+from decor.privacy.composition import PastRun, Question, compose
+from decor.privacy.plan_answer import PlanAnswer
+from decor.text import rounded_up, table
+
+
+@dataclass(frozen=True)
+class UnitRow:
+    """One plan for each unit, within the same budget.
+
+    Attributes:
+        unit: What the plan protects.
+        sigma_cdp: Independent noise of each user.
+        sigma_cor: Shared noise; of noise that differs by edge the largest.
+        error: Predicted error relative to central DP of the same unit.
+        user_epsilon: What the plan gives all data of a user, whatever it is made for.
+        example_epsilon: What it gives one example.
+    """
+
+    unit: Unit
+    sigma_cdp: float
+    sigma_cor: float
+    error: float
+    user_epsilon: float
+    example_epsilon: float
+
+
+def user_exposure(exposure: Exposure) -> Exposure:
+    """The exposure of whole users in the training that is planned at example level."""
+    if exposure.unit == "user":
+        raise InputError(
+            "--compare-units needs the batches of the example level: --unit example with "
+            "--batch-size and --records, or --rate"
+        )
+    return Exposure(exposure.clip, exposure.steps)
+
+
+def rows(
+    exposure: Exposure, calibrate: Callable[[Exposure], PlanAnswer], gossip: Gossip
+) -> list[UnitRow]:
+    """A row for each unit.
+
+    Args:
+        exposure: At example level.
+        calibrate: Makes the plan for an exposure.
+        gossip: Of each step, for the predicted errors.
+    """
+    return [_row(calibrate(each), exposure, gossip) for each in (user_exposure(exposure), exposure)]
+
+
+def _row(answer: PlanAnswer, of_examples: Exposure, gossip: Gossip) -> UnitRow:
+    plan, delta = answer.plan, answer.guarantee.delta
+    assert plan.budget is not None
+    own = plan.exposure.unit
+    central = baselines.central(plan.topology, plan.exposure, plan.budget, any_delta=True)
+    error = theory.predicted_error(plan, gossip) / theory.average_error(central)
+    epsilons = {own: answer.guarantee.epsilon}
+    question = Question.of(plan)
+    other: Unit = "example" if own == "user" else "user"
+    relation = of_examples.relation or "replace"
+    asked = replace(question, unit=other, relation=relation if other == "example" else "replace")
+    epsilons[other] = compose([PastRun(plan)], asked, delta)
+    sigma = plan.sigma_cor
+    largest = max(sigma, default=0.0) if isinstance(sigma, tuple) else sigma
+    return UnitRow(own, plan.sigma_cdp, largest, error, epsilons["user"], epsilons["example"])
+
+
+def text(compared: list[UnitRow]) -> str:
+    """The rows side by side."""
+    cells = [
+        [
+            "all data of a user" if row.unit == "user" else "one example",
+            *map(rounded_up, (row.sigma_cdp, row.sigma_cor, row.error)),
+            *map(_epsilon, (row.user_epsilon, row.example_epsilon)),
+        ]
+        for row in compared
+    ]
+    header = ["protects", "sigma_cdp", "sigma_cor", "predicted error"]
+    header += ["epsilon of a user", "epsilon of an example"]
+    return (
+        "What each unit takes, within the same budget (predicted error relative to central DP of "
+        f"the same unit):\n{table(header, cells)}"
+    )
+
+
+def _epsilon(value: float) -> str:
+    return "no bound" if value == float("inf") else rounded_up(value)

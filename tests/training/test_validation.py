@@ -198,3 +198,11 @@ def test_central_dp_is_never_trained_without_its_server():
         decor.train(task, plan, learning_rate=0.1, gossip_rounds=0)
     models = decor.train(task, plan, learning_rate=0.1).models["weight"]
     assert torch.allclose(models, models[:1].expand_as(models), atol=1e-6)
+
+
+def test_a_private_run_of_users_with_names_is_matched_once():
+    """Engines check the task again: it had then lost its names, and was refused."""
+    plan = planned(TOWNS, Exposure(1.0, 2))
+    engine = decor.Vectorised(seed=None)
+    run = decor.train(made(held()), plan, learning_rate=0.5, engine=engine)
+    assert run.steps_taken == 2 and not run.simulated

@@ -21,9 +21,10 @@ from decor.results.safe_files import replace_text
 from decor.text import table
 
 from . import options as opt
-from . import values
+from . import task_option, values
 from .json_output import write_json
 from .node import require_libraries
+from .task_option import TaskOption
 
 _EXAMPLE = """examples:
   decor audit --topology ring --users 8 --epsilon 3 --adversary curious
@@ -83,6 +84,11 @@ def add_to(commands: Any) -> None:
         parser, default=_EPSILON, syntax=", unless --sigma-cdp and --sigma-cor are given"
     )
     opt.add_fixed_noise(parser)
+    task = (
+        "a task whose users, and with --unit example their numbers of records, the plan is for, "
+        "instead of --users and --records; its data are not used: canaries are attacked"
+    )
+    parser.add_argument("--task", type=TaskOption, metavar="TASK", help=task)
     opt.add_adversary(parser)
     opt.add_graph(parser)
     opt.add_exposure(parser)
@@ -189,6 +195,8 @@ def _target(options: argparse.Namespace) -> tuple[decor.NoisePlan, _EngineSpec, 
     for name in ("epsilon", "sigma_cdp", "sigma_cor"):
         if getattr(options, name) is not None:
             raise InputError(f"{options.what} already sets the noise; drop {opt.flag_of(name)}")
+    if options.task is not None:
+        raise InputError(f"{options.what} already sets the users; drop --task")
     opt.refuse_beside_plan(options)
     path = Path(options.what)
     engine, folder = _EngineSpec(), None
@@ -238,7 +246,8 @@ def _engine_of_run(run: decor.Run, options: argparse.Namespace) -> _EngineSpec:
 
 
 def _plan_of_options(options: argparse.Namespace) -> decor.NoisePlan:
-    setting = opt.topology_of(options), opt.exposure_of(options), opt.adversary_of(options)
+    topology = _topology(options)
+    setting = topology, opt.exposure_of(options), opt.adversary_of(options)
     noise = options.sigma_cdp, options.sigma_cor
     if noise != (None, None):
         # half of a noise pair, or a pair and a budget, has no clear meaning
@@ -251,6 +260,18 @@ def _plan_of_options(options: argparse.Namespace) -> decor.NoisePlan:
         # the audit shows how little a fragile graph hides
         warnings.simplefilter("ignore", FragileGraphWarning)
         return decor.calibrate(*setting, budget, any_delta=options.any_delta)
+
+
+def _topology(options: argparse.Namespace) -> decor.Topology:
+    """The graph; also the numbers of records, where a task is named."""
+    if options.task is None:
+        return opt.topology_of(options)
+    if options.records is not None:
+        raise InputError("--records follows from the task's data; drop it")
+    topology = task_option.topology_of(options.task, options)
+    if options.unit == "example" and options.rate is None:
+        options.records = options.task.make(topology.labels or topology.users).records
+    return topology
 
 
 def _save(audit: AuditSummary, folder: Path) -> list[Any]:

@@ -14,7 +14,7 @@ from decor.errors import InputError
 from decor.results.safe_files import clear, replace_text
 
 from . import options as opt
-from . import report, training_options, values
+from . import report, task_option, training_options, values
 from .json_output import command_line
 
 if TYPE_CHECKING:
@@ -74,7 +74,11 @@ def _seeds(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> None:
-    graphs = opt.topologies_of(options)
+    task_option.fit_users(options.task, options)
+    graphs = tuple(
+        (name, task_option.name_users(options.task, graph))
+        for name, graph in opt.topologies_of(options)
+    )
     topology = graphs[0][1]
     task = training_options.task_of(options, topology)
     # after the task: without torch, `decor.tasks` says what to install

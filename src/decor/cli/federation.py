@@ -15,8 +15,9 @@ from decor.learning.file_model import Model
 from . import federation_probe, federation_renew, values
 from . import options as opt
 from .federation_check import report, start_facts
-from .federation_trial import MODELS, Trial
+from .federation_trial import MODELS, Trial, file_sections
 from .output_files import write_federation
+from .task_option import TaskOption
 from .user_options import user_table
 
 if TYPE_CHECKING:
@@ -89,12 +90,12 @@ def _add_new(parser: argparse.ArgumentParser) -> None:
     shape = "NAME,ADDRESS,KEY[,RECORDS]"
     parser.add_argument("--user", action="append", metavar=shape, help=user)
     trial = parser.add_argument_group("a trial on one machine, instead of --user")
-    *first, last = MODELS
     task = (
-        f"what to learn: {', '.join(first)} or {last}; also writes every user's key and data, and "
-        "has its own defaults for --ratio, training and model"
+        f"what to learn: {', '.join(MODELS)}, a task.toml written by decor task new, or "
+        "MODULE:FUNCTION; also writes every user's key and data, and has its own defaults for "
+        "--ratio, training and model; a task.toml beside --user gives columns and model only"
     )
-    trial.add_argument("--task", metavar="NAME", help=task)
+    trial.add_argument("--task", type=TaskOption, metavar="TASK", help=task)
     trial.add_argument(
         "--users", type=values.whole, metavar="N", help="number of users (default: 8)"
     )
@@ -117,12 +118,13 @@ def _add_new(parser: argparse.ArgumentParser) -> None:
 
 
 def run_new(options: argparse.Namespace) -> None:
-    if (options.task is None) == (options.user is None):
+    both = options.task is not None and options.user is not None
+    if (options.task is None and options.user is None) or (both and options.task.file is None):
         raise InputError(
             "give either --user NAME,ADDRESS,KEY for every user, or --task NAME for a trial on one "
-            "machine"
+            "machine; both only with a task.toml"
         )
-    if options.task is not None:
+    if options.user is None:
         trial = Trial(options)
         federation = _federation(options, trial.users, trial.defaults)
         written = trial.write(federation)
@@ -152,7 +154,9 @@ def _federation_of_users(options: argparse.Namespace) -> Federation:
     defaults: dict[str, dict[str, Any]] = {
         "training": {name: _DEFAULTS[name] for name in ("steps", "learning_rate")}
     }
-    if options.code is None:  # the model is either a built-in kind or the users' own code
+    if options.task is not None:
+        defaults |= file_sections(options.task.file)
+    elif options.code is None:  # the model is either a built-in kind or the users' own code
         defaults["model"] = {"kind": _DEFAULTS["kind"]}
     federation = _federation(options, [user_table(text) for text in options.user], defaults)
     if federation.privacy.ratio is not None:
@@ -184,6 +188,8 @@ def _federation(
         "training": {"clip": _DEFAULTS["clip"]},
     }
     tables: dict[str, Any] = {"format": FORMAT, "name": options.name, "users": users}
+    if "data" in defaults:
+        tables["data"] = defaults["data"]
     for section, kind in _SECTIONS.items():
         given = opt.field_values(options, kind)
         if kind is Network:

@@ -26,6 +26,7 @@ from . import (
     ledger,
     node,
     plan,
+    predict,
     relay,
     release,
     report,
@@ -39,7 +40,7 @@ from .progress_line import show_progress
 
 _COMMANDS = (
     *(plan, account, graph),
-    *(train, release, compare, report, reproduce),
+    *(train, predict, release, compare, report, reproduce),
     *(keygen, federation, ledger, node, relay, fetch, up, status),
     *(ui, audit),
 )

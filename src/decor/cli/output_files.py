@@ -63,8 +63,9 @@ def replaceable_trial(folder: Path, overwrite: bool) -> list[str]:
         )
     names = [member.name for member in _old_federation(folder / "federation.toml").members]
     _refuse_if_run(folder.rglob("*.ledger"))
-    users = [path for name in names for path in (f"keys/{name}.key", f"data/{name}.npz")]
-    return [*users, "test.npz", "federation.toml"]
+    kinds = ("keys/{}.key", "data/{}.npz", "data/{}.csv")
+    users = [kind.format(name) for name in names for kind in kinds]
+    return [*users, "test.npz", "test.csv", "federation.toml"]
 
 
 def _old_federation(file: Path) -> Federation:

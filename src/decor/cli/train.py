@@ -25,7 +25,7 @@ from decor.results.stop_reason import StopReason
 from decor.text import table
 
 from . import options as opt
-from . import training_options, values
+from . import task_option, training_options, values
 from .json_output import guarantee_json, write_json
 
 _EXAMPLE = """example:
@@ -239,7 +239,7 @@ def _task_plan_and_recipe(options: argparse.Namespace) -> tuple[Any, decor.Noise
         raise InputError(
             "give --epsilon (the largest to spend), or a plan saved by decor plan with --plan FILE"
         )
-    topology = opt.topology_of(options)
+    topology = task_option.topology_of(options.task, options)
     task = training_options.task_of(options, topology)
     exposure, batch_size = training_options.exposure_of(options, task)
     recipe = training_options.recipe_of(options, topology, batch_size)

@@ -14,6 +14,7 @@ from decor.learning.recipe import Recipe
 
 from . import options as opt
 from . import values
+from .task_option import HELP, TaskOption
 
 STEPS = 100
 """The default of `--steps` where models are trained; a plan alone costs nothing, and has 1000."""
@@ -24,13 +25,19 @@ RECORDS = " (not accepted here: the task's data decides)"
 def add_task(parser: argparse.ArgumentParser, default: str | None = None) -> None:
     """The options of `task_of`; `--task` is required without a default."""
     group = parser.add_argument_group("task")
-    names = "what to learn: least-squares, breast-cancer, digits, a9a or mnist"
-    names += f" (default: {default})" if default else ""
+    names = HELP + (f" (default: {default})" if default else "")
     required = default is None
-    group.add_argument("--task", default=default, required=required, metavar="NAME", help=names)
+    group.add_argument(
+        "--task",
+        default=default and TaskOption(default),
+        type=TaskOption,
+        required=required,
+        metavar="TASK",
+        help=names,
+    )
     shards = (
         "how the data is split among users: iid, dirichlet or by-label (default: depends on the "
-        "task)"
+        "task; not where it says whose each record is)"
     )
     group.add_argument("--shards", metavar="NAME", help=shards)
     alpha = "with --shards dirichlet, the smaller A is, the more users' data differ (default: 10)"
@@ -60,13 +67,12 @@ def recipe_of(options: argparse.Namespace, topology: Topology, batch_size: int |
 
 def task_of(options: argparse.Namespace, topology: Topology) -> Any:
     """The task for the users of this graph, by their names where they have names."""
-    more = {"shards": options.shards, "alpha": options.alpha}
-    return decor.tasks.make(
-        options.task,
+    return options.task.make(
         # by name where users have names, so that shards and users cannot be mixed up
-        users=topology.labels or topology.users,
-        seed=options.data_seed,
-        **{name: value for name, value in more.items() if value is not None},
+        topology.labels or topology.users,
+        options.data_seed,
+        options.shards,
+        options.alpha,
     )
 
 

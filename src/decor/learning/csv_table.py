@@ -65,18 +65,23 @@ def separator_of(line: str) -> str:
     return max(",;\t", key=_QUOTED.sub("", line).count)
 
 
-def write_columns(path: str | Path, columns: Columns) -> None:
+def write_columns(path: str | Path, columns: Columns, overwrite: bool = False) -> None:
     """Writes a CSV file that `read_columns` reads.
 
     Args:
         path: The file.
         columns: As `read_columns` gives them.
+        overwrite: Whether a file that is there may be replaced.
     """
     try:
-        with Path(path).open("w", encoding="utf-8", newline="") as file:
+        with Path(path).open("w" if overwrite else "x", encoding="utf-8", newline="") as file:
             rows = csv.writer(file, lineterminator="\n")
             rows.writerow(columns)
             rows.writerows(zip(*columns.values(), strict=True))
+    except FileExistsError:
+        raise InputError(
+            f"{str(path)!r} exists; replace it with --overwrite, or name another file"
+        ) from None
     except OSError as problem:
         raise InputError(f"{str(path)!r} cannot be written: {problem.strerror}") from None
 

@@ -12,7 +12,10 @@ from .file_rules import Rule, abbreviate, check_fields, choice, file_field, text
 
 _HASH = text("64 hexadecimal digits in lower case", re.compile(r"[0-9a-f]{64}"))
 LOSSES = ("logistic", "cross-entropy", "squared")
-_CODE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+CODE = text(
+    '"package.module:function"',
+    re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII),
+)
 
 
 def _sizes(value: Any) -> tuple[int, ...] | None:
@@ -39,7 +42,7 @@ class Model:
         metavar="NAME",
     )
     code: str | None = file_field(
-        text('"package.module:function"', _CODE),
+        CODE,
         None,
         help="instead of --model, a public function that returns (module, loss)",
         metavar="MODULE:FUNCTION",

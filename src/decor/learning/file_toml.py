@@ -36,16 +36,14 @@ def parse_section(kind: type[Section], table: Any, name: str) -> Section:
     return kind(**table)
 
 
-def refuse_unknown(
-    table: Mapping[str, Any], known: Any, prefix: str = "", of: str = "a federation's file"
-) -> None:
+def refuse_unknown(table: Mapping[str, Any], known: Any, prefix: str = "") -> None:
     """Raises for a field that is not among `known`, with the field that may have been meant."""
     for name in table:
         if name not in known:
             # 0.7: a typo or two
             near = difflib.get_close_matches(name, list(known), 1, 0.7)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            raise InputError(f"{prefix}{name} is not a field of {of}; {hint}")
+            raise InputError(f"{prefix}{name} is not a field of this file; {hint}")
 
 
 def toml_text(tables: Mapping[str, Any]) -> str:

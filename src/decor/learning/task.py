@@ -14,6 +14,7 @@ from torch.func import functional_call
 from decor.errors import InputError
 
 from . import losses
+from .definition import Definition
 
 Shard = tuple[Tensor, Tensor]
 """(X, y): the examples of one user and their targets, one row each."""
@@ -39,6 +40,8 @@ class Task:
         facts: Where the data is from, for the manifest of a simulation.
         test_public: Whether anyone may know the test examples. Only then does a private run keep
             what was measured on them.
+        definition: How the model is made from public facts, which run folders keep so that it can
+            be built again; None where only your program knows.
         names: The users' names, in the order of `shards`; None if `shards` was a list.
 
     Raises:
@@ -54,6 +57,7 @@ class Task:
     facts: dict[str, Any] = field(default_factory=dict)
     test_public: bool = False
     names: tuple[str, ...] | None = field(default=None, init=False)
+    definition: Definition | None = field(default=None, kw_only=True)
 
     if TYPE_CHECKING:  # a mapping is accepted, and a tuple is kept
 
@@ -67,6 +71,8 @@ class Task:
             optimum: Tensor | None = None,
             facts: dict[str, Any] | None = None,
             test_public: bool = False,
+            *,
+            definition: Definition | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:

@@ -13,19 +13,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from decor import checks
 from decor.array_types import Array, Ints
 from decor.errors import InputError
 
-from . import losses, models
 from . import shards as ways
 from .datasets import a9a as a9a_files
 from .datasets import mnist as mnist_files
 from .datasets import scikit_learn_files
 from .datasets.download import download
-from .task import Loss, Shard, Task
+from .definition import Definition
+from .file_model import Model
+from .task import Shard, Task
 
 __all__ = ["NAMES", "a9a", "breast_cancer", "digits", "download", "least_squares", "make", "mnist"]
 
@@ -70,13 +70,16 @@ def least_squares(users: Users = 16, dimension: int = 10, seed: int = 0) -> Task
         "split": "one record a user",
         "seed": int(seed),
     }
+    definition = Definition(Model(kind="linear", features=d))
+    module, loss = definition.build()
     return Task(
-        models.linear(d),
-        losses.squared,
+        module,
+        loss,
         _by_name(users, shards),
         name="least-squares",
         optimum=torch.tensor(best),
         facts=facts,
+        definition=definition,
     )
 
 
@@ -107,8 +110,8 @@ def breast_cancer(
         "standardise; the test records",
     }
     train, test = (X[kept], y[kept]), (X[out], y[out])
-    model = models.logistic(X.shape[1])
-    return splitter.task("breast-cancer", model, losses.logistic, train, test, facts)
+    model = Model(kind="logistic", features=X.shape[1])
+    return splitter.task("breast-cancer", model, train, test, facts)
 
 
 def digits(
@@ -138,7 +141,7 @@ def digits(
     }
     train, test = (X[kept], y[kept]), (X[out], y[out])
     model = _classifier(X.shape[1], hidden, 10, seed)
-    return splitter.task("digits", model, losses.cross_entropy, train, test, facts)
+    return splitter.task("digits", model, train, test, facts)
 
 
 def a9a(
@@ -160,8 +163,8 @@ def a9a(
         "source": "LIBSVM a9a, test a9a.t (UCI Adult)",
         "labels": "1 for an income above 50,000 dollars a year, 0 else",
     }
-    model = models.logistic(a9a_files.FEATURES)
-    return splitter.task("a9a", model, losses.logistic, train, test, facts)
+    model = Model(kind="logistic", features=a9a_files.FEATURES)
+    return splitter.task("a9a", model, train, test, facts)
 
 
 def mnist(
@@ -191,7 +194,7 @@ def mnist(
         "to normalise; the test records",
     }
     model = _classifier(train[0].shape[1], hidden, mnist_files.CLASSES, seed)
-    return splitter.task("mnist", model, losses.cross_entropy, train, test, facts)
+    return splitter.task("mnist", model, train, test, facts)
 
 
 def make(
@@ -225,10 +228,11 @@ def make(
     return build(users, seed, alpha=alpha) if shards is None else build(users, seed, shards, alpha)
 
 
-def _classifier(features: int, hidden: int | None, classes: int, seed: int) -> nn.Module:
+def _classifier(features: int, hidden: int | None, classes: int, seed: int) -> Model:
     if hidden is None:
-        return models.multinomial(features, classes)
-    return models.mlp(features, checks.count("hidden", hidden, 1), classes, seed=seed)
+        return Model(kind="multinomial", features=features, classes=classes)
+    units = (checks.count("hidden", hidden, 1),)
+    return Model(kind="mlp", features=features, classes=classes, hidden=units, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -249,8 +253,7 @@ class _Splitter:
     def task(
         self,
         name: str,
-        model: nn.Module,
-        loss: Loss,
+        model: Model,
         train: Arrays,
         test: Arrays,
         facts: dict[str, Any],
@@ -268,14 +271,17 @@ class _Splitter:
             "alpha": self.alpha,
             "seed": self.seed,
         }
+        definition = Definition(model)
+        module, loss = definition.build()
         return Task(
-            model,
+            module,
             loss,
             _by_name(self.users, shards),
             test=_tensors(*test),
             name=name,
             facts=facts | split,
             test_public=True,
+            definition=definition,
         )
 
 

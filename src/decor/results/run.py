@@ -18,6 +18,7 @@ import numpy as np
 
 from decor import checks
 from decor.errors import InputError, require
+from decor.learning.definition import Definition
 from decor.privacy.adversary import Adversary
 from decor.privacy.budget import ACCOUNTED
 from decor.privacy.guarantee import Guarantee
@@ -35,7 +36,9 @@ from .safe_files import (
 from .stop_reason import StopReason
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
+
+    from decor.learning.predictions import Predictions
 
 _FORMAT = "decor-run-1"
 _MANIFEST, _PLAN, _METRICS = "manifest.json", "plan.json", "metrics.jsonl"
@@ -178,6 +181,82 @@ class Run:
         return (
             budget.delta / ACCOUNTED if delta is None and budget is not None and is_old else delta
         )
+
+    @property
+    def definition(self) -> Definition:
+        """What was learnt: columns, label and model.
+
+        Raises:
+            InputError: If the run does not say it: it is of an older version, or its model was made
+                in Python.
+        """
+        saved = self.manifest.get("definition")
+        if not isinstance(saved, dict):
+            raise InputError(
+                "this run does not say how its model is made (it is of an older version, or the "
+                "model is a module of your own); load run.average_model into that module"
+            )
+        return Definition.of(saved.get("data"), saved.get("model"))
+
+    def model(self, user: int | None = None, *, trust_code: bool = False) -> nn.Module:
+        """The trained model.
+
+        Args:
+            user: Whose model; None: the mean of all users' models.
+            trust_code: Whether the model's code may be imported, where the run names code. It is
+                compared with its hash first.
+
+        Returns:
+            A module in evaluation mode.
+
+        Raises:
+            InputError: If the run does not say how its model is made, or its code is not trusted
+                or not the one that is installed.
+        """
+        return self._model_and_loss(user, trust_code)[0]
+
+    def predict(self, table: Any, *, trust_code: bool = False) -> Predictions:
+        """What the mean of all users' models says of new records.
+
+        Args:
+            table: A DataFrame, or columns by name; the label is not needed.
+            trust_code: As of `model`.
+
+        Returns:
+            Probabilities and names of classes, or predicted numbers.
+        """
+        # here, because a run is read without torch
+        from decor.learning.predictions import predict
+
+        module, loss = self._model_and_loss(None, trust_code)
+        return predict(self.definition, module, loss, table)
+
+    def _model_and_loss(self, user: int | None, trust_code: bool) -> tuple[nn.Module, Any]:
+        definition = self.definition
+        code = definition.model.code
+        if code is not None and not trust_code:
+            raise InputError(
+                f"the model is the code {code!r}, which can do anything on this machine; read it, "
+                "then say trust_code=True (decor predict --trust-code)"
+            )
+        state = self.average_model if user is None else self._model_of(user)
+        module, loss = definition.build()
+        module = module.to(next(iter(state.values())).dtype)
+        try:
+            result = module.load_state_dict(state, strict=False)
+        except RuntimeError as problem:
+            raise InputError(f"the run's parameters do not fit its model: {problem}") from None
+        # tied parameters may be saved under one of their names
+        absent = {name for name, _ in module.named_parameters()} & {*result.missing_keys}
+        if absent or result.unexpected_keys:
+            names = ", ".join(sorted({*absent, *result.unexpected_keys})[:4])
+            raise InputError(f"the run's parameters do not fit its model: {names}")
+        return module.eval(), loss
+
+    def _model_of(self, user: int) -> dict[str, Tensor]:
+        count = len(next(iter(self.models.values())))
+        checks.count("user", user, 0, count - 1)
+        return {name: value[user] for name, value in self.models.items()} | self.fixed
 
     def release(self, path: str | Path) -> None:
         """Writes what may be published of a private run to a new folder.

@@ -105,6 +105,7 @@ def simulation_manifest(
         recipe=recipe.to_json(),
         engine={**engine_summary(engine, name), **gpu, "noise": _noise_name(engine.noise)},
         versions=versions(),
+        definition=_definition(task),
         machine=f"{platform.system()} {platform.machine()}",
         seconds=round(seconds, 3),
     )
@@ -131,6 +132,7 @@ def private_manifest(
         engine=engine,
         noise={"kind": "grid", "distance": distance},
         versions=versions(),
+        definition=_definition(task),
         run=run,
     )
 
@@ -138,6 +140,10 @@ def private_manifest(
 def task_summary(task: Task) -> dict[str, Any]:
     """What a private run records of its task."""
     return {"name": task.name, "users": task.users, "parameters": task.parameters}
+
+
+def _definition(task: Task) -> dict[str, Any] | None:
+    return None if task.definition is None else task.definition.to_json()
 
 
 def engine_summary(engine: SimulatorOptions, name: str) -> dict[str, Any]:

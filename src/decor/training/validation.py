@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from decor.errors import InputError
 from decor.graph.names import in_order, list_refusal
@@ -98,6 +99,8 @@ def _match_shards(task: Task, topology: Topology) -> Task:
         if topology.labels is not None:
             raise InputError(list_refusal(topology, "shards", "(X, y)"))
         return task
-    return replace(
-        task, shards=in_order(dict(zip(task.names, task.shards, strict=True)), topology, "shards")
-    )
+    shards = in_order(dict(zip(task.names, task.shards, strict=True)), topology, "shards")
+    names = [topology.name(user) for user in range(topology.users)]
+    # with their names: engines check the task again
+    named: Any = dict(zip(names, shards, strict=True))
+    return replace(task, shards=named)

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         Preparation,
     )
     from decor.learning.recipe import Recipe
+    from decor.learning.splitting import split
     from decor.learning.task import Task
     from decor.results.run import Run
     from decor.training.simulate import simulate
@@ -93,6 +94,7 @@ _TRAINING = {
     "schedule": "learning",
     "shards": "learning",
     "simulate": "training.simulate",
+    "split": "learning.splitting",
     "sweep": "training.sweep",
     "tasks": "learning",
     "train": "training.train",
@@ -180,6 +182,7 @@ __all__ = [
     "schedule",
     "shards",
     "simulate",
+    "split",
     "star",
     "sweep",
     "tasks",

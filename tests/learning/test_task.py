@@ -188,11 +188,11 @@ BAD = {
     "three parts": (lambda: made(shards=[(X, Y), (X, Y, Y)]), "shard of user 1 must be a pair"),
     "words": (
         lambda: made(shards=[(np.array(["a", "b"]), np.array([0, 1]))]),
-        "shard of user 0 must be a pair",
+        "examples of user 0 are ndarray that holds other things than numbers",
     ),
     "ragged": (
         lambda: made(shards=[([[1.0, 2.0], [3.0]], [0, 1])]),
-        "shard of user 0 must be a pair",
+        "examples of user 0 are list of 2 that holds .* numbers of one shape",
     ),
     "numbers without a first axis": (
         lambda: made(shards=[(np.float32(1), np.float32(1))]),
@@ -203,8 +203,11 @@ BAD = {
         lambda: made(shards=[(torch.eye(4).to_sparse(), torch.zeros(4))]),
         "user 0.*(sparse|dense)",
     ),
-    "model a class": (lambda: made(nn.Linear), "model must be a torch.nn.Module, not <class"),
-    "model a function": (lambda: made(lambda x: x), "model must be a torch.nn.Module"),
+    "model a class": (
+        lambda: made(nn.Linear),
+        "Linear that builds the model needs too many arguments",
+    ),
+    "model a function": (lambda: made(lambda x: x), "must return a torch.nn.Module, not 4"),
     "loss a name": (
         lambda: made(loss="cross_entropy"),
         "loss must be a function of .*not 'cross_entropy'",
@@ -306,6 +309,30 @@ def test_batch_norm_is_refused_with_the_way_out(loss, training):
         trained(made(model, loss))
 
 
+class Mixing(nn.Module):
+    """Subtracts the mean of the batch: an example's output depends on the others."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.layer(x - x.mean(0))
+
+
+def test_a_model_that_mixes_examples_is_refused_with_the_cause():
+    with pytest.raises(InputError, match="output for an example depends on the other examples"):
+        trained(made(Mixing(), functional.cross_entropy))
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_a_loss_that_broadcasts_is_refused_with_the_cause():
+    task = made(nn.Linear(4, 1), functional.mse_loss, [(X, Y.astype("float32"))] * 3)
+    said = r"outputs have shape \(4, 1\) and targets \(4,\); give targets .* y\[:, None\]"
+    with pytest.raises(InputError, match=said):
+        trained(task)
+
+
 class Counting(nn.Module):
     """Keeps a statistic of what passes through."""
 
@@ -323,7 +350,8 @@ def test_a_task_leaves_the_model_as_it_was():
     """Trying the model must not update its buffers with private data, nor draw random numbers."""
     model = Counting()
     random = torch.get_rng_state()
-    made(model, losses.cross_entropy)
+    with pytest.raises(InputError, match="changes its buffer 'seen' when it is called"):
+        made(model, losses.cross_entropy)
     assert not model.seen.any()
     made(nn.Sequential(nn.Dropout(), models.mlp(4, 2)), losses.cross_entropy)
     assert torch.equal(random, torch.get_rng_state())

@@ -329,6 +329,46 @@ def test_metrics_on_test_data_are_kept_only_if_the_task_declares_it_public(publi
     assert set(peers.history) == set(run.history) and peers.private_metrics == {}
 
 
+def positives(outputs, targets):
+    return float(((outputs.flatten() > 0) & (targets > 0)).double().mean())
+
+
+@pytest.mark.parametrize("engine", [PRIVATE, decor.Peers()], ids=["vectorised", "peers"])
+@pytest.mark.parametrize("public", [True, False])
+def test_own_metrics_leave_only_if_the_test_data_are_public(public, engine, tmp_path):
+    run = trained(engine, replace(data(public=public), metrics={"positives": positives}))
+    assert ("positives" in run.history) == public
+    assert run.manifest["task"].get("metrics") == (["positives"] if public else None)
+    run.save(tmp_path / "run")
+    run.release(tmp_path / "out")
+    for folder in ("run", "out"):
+        texts = [
+            path.read_text()
+            for path in (tmp_path / folder).iterdir()
+            if path.suffix != ".safetensors"
+        ]
+        assert any("positives" in text for text in texts) == public
+    if public:
+        card = (tmp_path / "out" / "MODEL_CARD.md").read_text()
+        assert f"- positives: {run.metrics['positives']:.4g}" in card
+
+
+def test_own_metrics_on_private_test_data_are_for_the_owner_alone(tmp_path):
+    task = replace(data(public=False), metrics={"positives": positives})
+    run = trained(Vectorised(seed=None, private_metrics=True), task)
+    assert "positives" in run.private_metrics and "positives" not in run.history
+    run.release(tmp_path / "out")
+    assert "positives" not in decor.Run.load(tmp_path / "out").history
+
+
+def test_a_manifest_cannot_name_the_loss_as_an_own_metric(tmp_path):
+    run = trained()
+    manifest = run.manifest | {"task": run.manifest["task"] | {"metrics": ["loss", "distance"]}}
+    history = run.history | {"loss": [0.1] * len(run.history["step"])}
+    replace(run, manifest=manifest, history=history).release(tmp_path / "out")
+    assert "loss" not in decor.Run.load(tmp_path / "out").history
+
+
 def test_private_metrics_are_kept_apart_and_never_released(tmp_path):
     run = trained(Vectorised(seed=None, private_metrics=True), data(public=False))
     assert set(run.history) == {"step", "consensus"}

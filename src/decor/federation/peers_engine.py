@@ -26,7 +26,7 @@ from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
 from decor.training.engine import IN_MEMORY, Callback, Capabilities, Setting
 from decor.training.manifest import private_manifest
-from decor.training.measurement import TEST_METRICS
+from decor.training.measurement import measure_own, public_test_metrics
 from decor.training.validation import check
 
 from .federation import Member
@@ -228,7 +228,9 @@ def combine(
     measured = gradients.evaluate(mean, loss=private_metrics)
     metrics = {name: float(value) for name, value in measured.items()}
     # metrics on data that are not public stay out of the history, which is published
-    public = TEST_METRICS if task.test_public else ()
+    own_metrics = measure_own(task, gradients, mean)
+    metrics |= {name: float(value) for name, value in own_metrics.items()}
+    public = public_test_metrics(task)
     published = {name: metrics[name] for name in public if name in metrics}
     deviations = [
         float((block - centre).square().sum()) for block, centre in zip(blocks, mean, strict=True)

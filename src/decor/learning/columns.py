@@ -130,7 +130,7 @@ class CategoryColumn:
             raise InputError(
                 f'values of column {name!r} must not have "other", which is always added; drop it'
             )
-        default = _text(missing)
+        default = category_text(missing)
         if default not in (*texts, OTHER):
             raise InputError(
                 f'missing of column {name!r} must be one of its values or "other", not {missing!r}'
@@ -563,7 +563,7 @@ def _texts(what: str, values: Iterable[object], least: int) -> tuple[str, ...]:
     """Categories as texts: at least some, all different."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise InputError(f"{what} must be a list of texts or whole numbers, not {values!r}")
-    texts = tuple(map(_text, values))
+    texts = tuple(map(category_text, values))
     if len(texts) < least or "" in texts:
         raise InputError(f"{what} must be at least {least}, none of them empty, not {texts!r}")
     refuse_twice(what, texts, "value")
@@ -603,12 +603,16 @@ def _codes(values: Array, known: Sequence[str]) -> Array:
     places = {value: k for k, value in enumerate(known)}
     places[""] = _EMPTY
     cells = values.tolist()
-    codes = (places.get(_text(cell), _UNKNOWN) for cell in cells)
+    codes = (places.get(category_text(cell), _UNKNOWN) for cell in cells)
     return np.fromiter(codes, dtype=np.int64, count=len(cells))
 
 
-def _text(cell: object) -> str:
-    """A category as text: stripped, whole numbers without a point, and "" where it is missing."""
+def category_text(cell: object) -> str:
+    """A category as text: stripped, whole numbers without a point, and "" where it is missing.
+
+    Args:
+        cell: A value of a column.
+    """
     if isinstance(cell, str):
         text = cell.strip()
     elif cell is None or type(cell).__name__ in _MISSING_TYPES:

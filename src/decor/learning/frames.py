@@ -83,6 +83,19 @@ def names_text(names: Sequence[str]) -> str:
     return shown if len(names) <= 8 else f"{shown} and {len(names) - 8:,} more"
 
 
+def without(table: Any, column: str) -> Any:
+    """A table without one of its columns.
+
+    Args:
+        table: A DataFrame or a mapping.
+        column: The name of the column, blanks at its ends aside.
+    """
+    if isinstance(table, Mapping):
+        return {name: part for name, part in table.items() if str(name).strip() != column}
+    frame = _narwhal(table, "the table")
+    return frame.drop([name for name in frame.columns if name.strip() == column]).to_native()
+
+
 def _of_mapping(value: Mapping[Any, Any], where: str) -> Table:
     refuse_twice(where, [str(name).strip() for name in value])
     columns = {str(name).strip(): _flat(part, str(name), where) for name, part in value.items()}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,12 +17,22 @@ from torch.func import functional_call
 from decor.errors import InputError
 
 from . import losses
+from .columns import AnyLabel, Column, Counts, Preparation
 from .definition import Definition
+from .frames import names_text
+from .keyword_inputs import Layout, unpacking
+from .task_data import Examples, check_shards, one_class_refusal, preparation_of, read_examples
 
 Shard = tuple[Tensor, Tensor]
 """(X, y): the examples of one user and their targets, one row each."""
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(model output, target) -> the mean over examples."""
+TestMetric = Callable[[Tensor, Tensor], float]
+"""(model output, target) of all test examples -> a number; larger is better."""
+Builder = Callable[..., nn.Module]
+"""A function that builds a model; if it takes an argument, it is the number of inputs."""
+MEASURED = ("step", "loss", "test_loss", "accuracy", "consensus", "distance")
+"""What runs measure by themselves: own metrics have other names."""
 
 # what torch and modules raise for tensors that do not fit
 _MISFITS = (RuntimeError, IndexError, TypeError, ValueError)
@@ -29,12 +42,17 @@ _MISFITS = (RuntimeError, IndexError, TypeError, ValueError)
 class Task:
     """What is learnt, and from which users' data. All users start from the model's own weights.
 
+    A shard is a DataFrame (with `label`), a pair (X, y) of tensors or arrays with examples first,
+    a torch Dataset, or a dict of tensors, which the model takes by keyword (the targets are its
+    entry `label`, or it is the X of a pair). A Dataset is read once. Everything is kept as (X, y).
+
     Attributes:
-        model: Any torch module, except one that keeps statistics of its inputs.
+        model: Any torch module, except one that keeps statistics of its inputs; or a function that
+            builds one, given the number of inputs if it takes an argument.
         loss: `loss(model(X), y)` is the mean over examples.
-        shards: (X, y) of each user, as tensors or arrays, examples first: a mapping from user
-            names, such as {"bonn": (X, y)}, or a list for users 0 to n-1. Kept as a tuple.
-        test: (X, y) on which the average model is measured, or None.
+        shards: The data of each user: a mapping from user names, such as {"bonn": frame}, or a
+            list for users 0 to n-1. Kept as a tuple of pairs (X, y).
+        test: The data on which the average model is measured, in any form of a shard, or None.
         name: What manifests and reports call the task.
         optimum: The best flat parameter vector, if it is known.
         facts: Where the data is from, for the manifest of a simulation.
@@ -42,6 +60,13 @@ class Task:
             what was measured on them.
         definition: How the model is made from public facts, which run folders keep so that it can
             be built again; None where only your program knows.
+        label: The column to predict: `Label`, or a name for numbers that are taken as they are.
+        columns: The columns of tables that the model takes, in the order of its inputs: described
+            (`NumberColumn`, `CategoryColumn`) or a name for numbers that are taken as they are; or
+            a whole `Preparation`. By default all but the label, as in the first table.
+        metrics: Own metrics by name: f(outputs, targets) -> float on the test data, larger is
+            better. A private run keeps them only with `test_public`.
+        table_counts: What preparation changed in each table, by its owner: never to be published.
         names: The users' names, in the order of `shards`; None if `shards` was a list.
 
     Raises:
@@ -56,45 +81,51 @@ class Task:
     optimum: Tensor | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     test_public: bool = False
+    label: str | AnyLabel | None = field(default=None, kw_only=True)
+    columns: Preparation | None = field(default=None, kw_only=True)
+    metrics: Mapping[str, TestMetric] = field(default_factory=dict, kw_only=True)
+    table_counts: dict[str, Counts] = field(default_factory=dict, init=False)
     names: tuple[str, ...] | None = field(default=None, init=False)
     definition: Definition | None = field(default=None, kw_only=True)
 
-    if TYPE_CHECKING:  # a mapping is accepted, and a tuple is kept
+    if TYPE_CHECKING:  # more is accepted than is kept
 
         def __init__(
             self,
-            model: nn.Module,
+            model: nn.Module | Builder,
             loss: Loss,
-            shards: Sequence[Shard] | Mapping[str, Shard],
-            test: Shard | None = None,
+            shards: Sequence[Any] | Mapping[str, Any],
+            test: Any = None,
             name: str = "own task",
             optimum: Tensor | None = None,
             facts: dict[str, Any] | None = None,
             test_public: bool = False,
             *,
             definition: Definition | None = None,
+            label: str | AnyLabel | None = None,
+            columns: Preparation | Sequence[str | Column] | None = None,
+            metrics: Mapping[str, TestMetric] | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        if not isinstance(self.model, nn.Module):
-            raise InputError(f"model must be a torch.nn.Module, not {self.model!r}")
+        if not isinstance(self.model, nn.Module) and not callable(self.model):
+            raise InputError(
+                "model must be a torch.nn.Module, or a function that builds one, not "
+                f"{self.model!r}"
+            )
         if not callable(self.loss):
             raise InputError(f"loss must be a function of (output, target), not {self.loss!r}")
-        if not isinstance(self.shards, list | tuple | Mapping) or not self.shards:
-            raise InputError(
-                "shards must be a list of (X, y), one for every user, or a mapping such as "
-                '{"bonn": (X, y)}, and not empty'
-            )
+        check_shards(self.shards)
         if isinstance(self.shards, Mapping):
             names = tuple(map(str, self.shards))
             if len(set(names)) < len(names):
                 raise InputError(f"shards names a user twice: {', '.join(map(repr, self.shards))}")
             self._set(names=names, shards=tuple(self.shards.values()))
-        self._set(shards=tuple(_shard(self._owner(i), s) for i, s in enumerate(self.shards)))
-        if self.test is not None:
-            self._set(test=_shard("the test data", self.test))
+        self._read_data()
         self._check_same_form()
+        self._build_model(int(self.shards[0][0][0].numel()))
         self._check_labels(self._try_model())
+        self._check_metrics()
         if self.optimum is not None and self.optimum.numel() != self.parameters:
             raise InputError(
                 f"optimum has {self.optimum.numel()} values, but the model has "
@@ -133,6 +164,120 @@ class Task:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
+    def _read_data(self) -> None:
+        """Makes every source of data a pair (X, y)."""
+        sources: list[tuple[str, Any]] = list(self._all_data())
+        preparation = preparation_of(self.columns, self.label, sources)
+        label = self.label if isinstance(self.label, str) else None
+        read = {owner: read_examples(owner, data, preparation, label) for owner, data in sources}
+        counts = {owner: each.counts for owner, each in read.items() if each.counts is not None}
+        refusal = preparation and one_class_refusal(preparation, list(counts.values()))
+        if refusal and len(counts) == len(sources):
+            raise InputError(refusal)
+        self._set(columns=preparation, table_counts=counts)
+        self._pack_inputs(read)
+        pairs = [_shard(owner, each.inputs, each.targets) for owner, each in read.items()]
+        if counts:  # a column of numbers may happen to be whole at one user only
+            pairs = _alike(pairs)
+        self._set(shards=tuple(pairs[: self.users]), test=(*pairs[self.users :], None)[0])
+
+    def _pack_inputs(self, read: dict[str, Examples]) -> None:
+        """Several inputs become one tensor, and the model one that unpacks it."""
+        several = [each.inputs for each in read.values() if isinstance(each.inputs, dict)]
+        if not several:
+            return
+        if len(several) < len(read):
+            raise InputError(
+                "some users have examples as a dict and others as one tensor; give all the same"
+            )
+        layout = Layout.of(several[0])
+        for owner, each in read.items():
+            assert isinstance(each.inputs, dict)
+            read[owner] = Examples(layout.pack(owner, each.inputs), each.targets)
+        self._build_model(None)
+        self._set(model=unpacking(self.model, layout))
+
+    def _build_model(self, inputs: int | None) -> None:
+        """Calls the function that builds the model, if one was given.
+
+        Args:
+            inputs: How many values an example has; None: it has several inputs.
+        """
+        if isinstance(self.model, nn.Module):
+            return
+        build: Builder = self.model
+        if _required_arguments(build) > (inputs is not None):
+            raise InputError(
+                f"the function {_name(build)} that builds the model needs too many arguments; give "
+                "lambda inputs: ..., or lambda: ... for a model of several inputs"
+            )
+        built = build(inputs) if _required_arguments(build) else build()
+        if not isinstance(built, nn.Module):
+            raise InputError(
+                f"the function {_name(build)} must return a torch.nn.Module, not {built!r}"
+            )
+        self._set(model=built)
+
+    def _check_metrics(self) -> None:
+        """Own metrics have names of their own, and give a number on the test data."""
+        self._set(metrics=dict(self.metrics or {}))
+        for name, metric in self.metrics.items():
+            if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][\w -]{0,39}", name):
+                raise InputError(
+                    f"a metric must have a short name of letters, digits, blanks and dashes, not "
+                    f"{name!r}"
+                )
+            if name in MEASURED:
+                raise InputError(f"the metric {name!r} is measured already; give it another name")
+            if not callable(metric):
+                raise InputError(
+                    f"the metric {name!r} must be a function of (outputs, targets), not {metric!r}"
+                )
+        if not self.metrics:
+            return
+        if self.test is None:
+            raise InputError(
+                f"metrics ({names_text(list(self.metrics))}) are measured on test data; give "
+                "test=... as well"
+            )
+        # tried now, because afterwards a budget may be spent
+        X, y = self.test
+        output = self.output(self.model.state_dict(), X)
+        for name, metric in self.metrics.items():
+            try:
+                float(metric(output, y))
+            except Exception as problem:  # the user's own function may raise anything
+                raise InputError(
+                    f"the metric {name!r} cannot be computed from outputs of shape "
+                    f"{tuple(output.shape)} and targets of shape {tuple(y.shape)} "
+                    f"({type(problem).__name__}: {problem}); it must return one number"
+                ) from None
+
+    def own_metrics(self, output: Tensor) -> dict[str, float]:
+        """The own metrics, given the model's outputs for all test examples.
+
+        NaN where one fails: a function may not take what a diverged model gives.
+        """
+        assert self.test is not None  # checked with the metrics
+        values = {}
+        for name, metric in self.metrics.items():
+            try:
+                values[name] = float(metric(output, self.test[1]))
+            except Exception:  # it was tried when the task was made
+                values[name] = math.nan
+        return values
+
+    @property
+    def base_rate(self) -> float | None:
+        """The accuracy of always guessing the most frequent class of the test data.
+
+        None without test data, or if the targets are not classes.
+        """
+        if self.test is None or self.test[1].is_floating_point() or self.test[1].dim() != 1:
+            return None
+        _, counts = torch.unique(self.test[1], return_counts=True)
+        return float(counts.max()) / len(self.test[1])
+
     def _owner(self, i: int) -> str:
         """What messages call user i."""
         return f"user {i if self.names is None else self.names[i]}"
@@ -163,11 +308,10 @@ class Task:
         X, y = (part[:1] for part in self.shards[0])
         # data in another floating point type is converted as an engine will do
         dtype = next(self.model.parameters()).dtype
-        # copies: a module that updates a buffer in its forward must not see private data
-        copies = {name: p.detach().clone() for name, p in self.model.state_dict().items()}
         try:
-            with torch.no_grad(), evaluating(self.model):
-                output = functional_call(self.model, copies, (_cast(X, dtype),), tie_weights=False)
+            output = self._try_output(_cast(X, dtype))
+        except InputError:
+            raise
         except _MISFITS as problem:
             if not X.is_floating_point():  # not an embedding, so integers are ordinary features
                 self._set(shards=tuple((X.to(dtype), y) for X, y in self.shards))
@@ -177,7 +321,15 @@ class Task:
                 f"the model cannot take examples of shape {tuple(X.shape[1:])}: {problem}"
             ) from None
         if not isinstance(output, Tensor):
-            raise InputError(f"the model must give a tensor, not {type(output).__name__}")
+            raise InputError(
+                f"the model must give a tensor, not {type(output).__name__}; wrap it in a module "
+                "that returns one of its parts, such as its logits"
+            )
+        if self.table_counts and output.shape == (1, 1) and self.loss is not losses.logistic:
+            # one number per record is compared with one number, not broadcast
+            self._set(shards=tuple((X, _as_column(y)) for X, y in self.shards))
+            self._set(test=self.test and (self.test[0], _as_column(self.test[1])))
+            y = self.shards[0][1][:1]
         try:
             cost = self.loss(output, _cast(y, dtype))
         # a loss of decor.losses explains itself better
@@ -192,6 +344,34 @@ class Task:
             raise InputError(
                 'the loss must give one number, the mean over examples; use reduction="mean"'
             )
+        return output
+
+    def output(self, state: Mapping[str, Tensor], X: Tensor) -> Tensor:
+        """The model's output in evaluation mode.
+
+        Args:
+            state: All its parameters and buffers by name, as `Run.average_model` has them.
+            X: Examples, in the form that the task keeps.
+        """
+        dtype = next(part.dtype for part in state.values() if part.is_floating_point())
+        with torch.no_grad(), evaluating(self.model):
+            output: Tensor = functional_call(
+                self.model, dict(state), (_cast(X, dtype),), tie_weights=False
+            )
+        return output
+
+    def _try_output(self, X: Tensor) -> Tensor:
+        """The model's output, from its own weights, in evaluation mode."""
+        # copies: a module that updates a buffer in its forward must not see private data
+        copies = {name: p.detach().clone() for name, p in self.model.state_dict().items()}
+        with torch.no_grad(), evaluating(self.model):
+            output: Tensor = functional_call(self.model, copies, (X,), tie_weights=False)
+        for name, buffer in self.model.named_buffers():
+            if name in copies and not torch.equal(copies[name], buffer):
+                raise InputError(
+                    f"the model changes its buffer {name!r} when it is called, and no noise covers "
+                    "buffers; leave out what counts or averages examples"
+                )
         return output
 
     def _check_labels(self, output: Tensor) -> None:
@@ -258,14 +438,33 @@ def _cast(part: Tensor, dtype: torch.dtype) -> Tensor:
     return part.to(dtype) if part.is_floating_point() else part
 
 
-def _shard(owner: str, shard: Any) -> Shard:
-    """The shard as two tensors: finite, one target per example, detached from the caller's."""
+def _required_arguments(build: Builder) -> int:
+    """How many arguments a function needs."""
     try:
-        X, y = (torch.as_tensor(part) for part in shard)
-    except (TypeError, ValueError, RuntimeError) as problem:
-        raise InputError(
-            f"the shard of {owner} must be a pair (X, y) of tensors or arrays: {problem}"
-        ) from None
+        parameters = inspect.signature(build).parameters.values()
+    except (TypeError, ValueError):  # a builtin without a signature
+        return 0
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in positional and p.default is inspect.Parameter.empty for p in parameters)
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def _as_column(y: Tensor) -> Tensor:
+    return y.float()[:, None] if y.dim() == 1 else y
+
+
+def _alike(pairs: list[Shard]) -> list[Shard]:
+    """Targets of one type: if any user's are real numbers, all are."""
+    if len({y.is_floating_point() for _, y in pairs}) < 2:
+        return pairs
+    return [(X, y if y.is_floating_point() else y.float()[:, None]) for X, y in pairs]
+
+
+def _shard(owner: str, X: Any, y: Tensor) -> Shard:
+    """The shard as two tensors: finite, one target per example, detached from the caller's."""
     for part, what in ((X, "examples"), (y, "targets")):
         if part.layout != torch.strided or part.is_complex():
             raise InputError(

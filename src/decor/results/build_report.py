@@ -152,7 +152,12 @@ def make_report(
 ) -> Report:
     """The report of these outcomes; its metrics are those that every outcome has."""
     # peers measure less than the simulator, and may stand beside it
-    common = tuple(m for m in METRICS if all(m.name in outcome.final for outcome in outcomes))
+    known = {metric.name for metric in METRICS}
+    # a task's own metrics
+    own = [Metric(m, m, "higher") for m in outcomes[0].final if m not in known] if outcomes else []
+    common = tuple(
+        m for m in (*METRICS, *own) if all(m.name in outcome.final for outcome in outcomes)
+    )
     return Report(
         title=title,
         subtitle=subtitle,
@@ -288,9 +293,10 @@ def _sigma(sigma: float | tuple[float, ...]) -> float | SigmaRange:
 
 def _final_value(run: Run, metric: str) -> float | None:
     """The last value; None for a run that diverged, whatever its other metrics say."""
-    diverged = not all(math.isfinite(value) for value in run.metrics.values())
+    known = [run.metrics[m.name] for m in METRICS if m.name in run.metrics]
+    value = run.metrics[metric]
     # accuracy of a diverged model is finite, but means nothing
-    return None if diverged else run.metrics[metric]
+    return value if all(map(math.isfinite, [value, *known])) else None
 
 
 def _pad(values: Sequence[float], length: int) -> tuple[float | None, ...]:

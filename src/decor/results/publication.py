@@ -16,7 +16,7 @@ MANIFEST = (
     *("run", "federation", "definition"),
 )
 """Keys of a manifest that do not depend on private data."""
-TASK = ("name", "users", "parameters")
+TASK = ("name", "users", "parameters", "metrics")
 ENGINE = ("name", "dtype", "path", "user", "number", "timeout", "quorum")
 METRICS = ("step", "consensus", "test_loss", "accuracy")
 """Metrics of the models alone, or on test data that the task has declared public.
@@ -36,12 +36,20 @@ def public_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
     return public
 
 
+def own_metrics(manifest: dict[str, Any]) -> tuple[str, ...]:
+    """The task's own metrics; a private run names them only where its test data are public."""
+    task = manifest.get("task")
+    names = task.get("metrics", ()) if isinstance(task, dict) else ()
+    # names of what runs measure by themselves would let through what is private
+    return tuple(name for name in names if name not in ("loss", "distance"))
+
+
 def public_metrics(
     manifest: dict[str, Any], history: dict[str, list[float]]
 ) -> dict[str, list[float]]:
     """The metrics that may be published."""
     # peers before 0.2 kept metrics on any test data, declared public or not
-    allowed = METRICS if "noise" in manifest else METRICS[:2]
+    allowed = (*METRICS, *own_metrics(manifest)) if "noise" in manifest else METRICS[:2]
     return {name: values for name, values in history.items() if name in allowed}
 
 
@@ -68,7 +76,7 @@ def model_card(
     metrics = [
         f"- {name.replace('_', ' ')}: {value:.4g}"
         for name, value in last.items()
-        if name in METRICS[2:]
+        if name in METRICS[2:] or name in own_metrics(manifest)
     ]
     stopped = ""
     if guarantee.stopped:

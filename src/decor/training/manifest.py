@@ -139,7 +139,10 @@ def private_manifest(
 
 def task_summary(task: Task) -> dict[str, Any]:
     """What a private run records of its task."""
-    return {"name": task.name, "users": task.users, "parameters": task.parameters}
+    summary = {"name": task.name, "users": task.users, "parameters": task.parameters}
+    # the names by which a release knows which of the run's metrics are the task's own
+    own = {"metrics": list(task.metrics)} if task.metrics and task.test_public else {}
+    return {**summary, **own}
 
 
 def _definition(task: Task) -> dict[str, Any] | None:
@@ -159,6 +162,8 @@ def resume_tag(key: bytes, fingerprint: str) -> str:
 def fingerprint(task: Task) -> str:
     """A hash of all data, the loss, the model and its start: equal tasks have equal ones."""
     digest = hashlib.blake2b(f"{task.model!r} {_loss(task.loss)}".encode(), digest_size=32)
+    for metric_name, metric in task.metrics.items():
+        digest.update(f"{metric_name} {_loss(metric)}".encode())
     for X, y in (*task.shards, *([task.test] if task.test is not None else [])):
         # shapes first: without them other splits of the same bytes would have the same hash
         digest.update(repr((tuple(X.shape), tuple(y.shape))).encode())

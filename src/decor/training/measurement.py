@@ -6,12 +6,40 @@ import torch
 from torch import Tensor
 
 from decor.learning.gradients.clip import Blocks
+from decor.learning.gradients.interface import Gradients
 from decor.learning.task import Task
 
 from .descent import Descent
 
 TEST_METRICS = ("test_loss", "accuracy")
-"""Metrics on test data, which a task may declare public."""
+"""Metrics on test data, which a task may declare public; so are a task's own metrics."""
+
+
+def public_test_metrics(task: Task) -> tuple[str, ...]:
+    """The metrics on test data that a private run keeps: none, unless the task says that these data
+    are public.
+    """
+    return (*TEST_METRICS, *task.metrics) if task.test_public else ()
+
+
+def measure_own(task: Task, gradients: Gradients, mean: Blocks) -> dict[str, Tensor]:
+    """A task's own metrics of models on the test data.
+
+    Args:
+        task: The task of all users.
+        gradients: Knows the parameters by name.
+        mean: The models, [count, ...].
+    """
+    if task.test is None or not task.metrics:
+        return {}
+    state = gradients.state(mean)
+    rows = []
+    for k in range(len(mean[0])):
+        trained = {name: part[k] for name, part in state.items()}
+        trained |= {name: trained[own] for name, own in gradients.tied.items()}
+        output = task.output({**gradients.fixed, **trained}, task.test[0].to(mean[0].device))
+        rows.append(task.own_metrics(output.cpu()))
+    return {name: torch.tensor([row[name] for row in rows]).double() for name in task.metrics}
 
 
 def measure(descent: Descent, in_progress: bool, public: bool = False) -> dict[str, list[float]]:
@@ -26,11 +54,14 @@ def measure(descent: Descent, in_progress: bool, public: bool = False) -> dict[s
     # losses and accuracy are those of the average model
     mean = [share.mean_over_users(block) for block in descent.models]
     metrics: dict[str, Tensor] = {}
+    flat = [m.flatten(0, 1) for m in mean]
     if not public:
-        metrics = share.combine_metrics(gradients.evaluate([m.flatten(0, 1) for m in mean]))
+        metrics = share.combine_metrics(gradients.evaluate(flat))
     elif share.full_task.test_public:
-        every = gradients.evaluate([m.flatten(0, 1) for m in mean], loss=False)
+        every = gradients.evaluate(flat, loss=False)
         metrics = {name: every[name] for name in TEST_METRICS if name in every}
+    if not public or share.full_task.test_public:
+        metrics |= measure_own(share.full_task, gradients, flat)
     # distances are of the models that users would hold if the run ended here
     models = descent.models
     if in_progress and descent.recipe.final_gossip.rounds:

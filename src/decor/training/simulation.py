@@ -27,7 +27,7 @@ from .manifest import (
     resume_tag,
     simulation_manifest,
 )
-from .measurement import TEST_METRICS, measure
+from .measurement import measure, public_test_metrics
 from .resume_state import ResumeState
 from .share import Share
 
@@ -126,7 +126,9 @@ class Simulation:
             _append(self.history[k], row)
             # plus one: the first loss may be zero
             is_hopeless = row["loss"] > _DIVERGED * (1 + abs(self.history[k]["loss"][0]))
-            if is_hopeless or not all(math.isfinite(value) for value in row.values()):
+            # an own metric may be undefined for a sound model
+            ours = [value for name, value in row.items() if name not in self.share.task.metrics]
+            if is_hopeless or not all(map(math.isfinite, ours)):
                 loss = f"the loss is {row['loss']:.3g}"
                 self._stop(k, self._divergence(k, loss))
                 continue
@@ -140,8 +142,7 @@ class Simulation:
         every: dict[str, float] = {"step": self.taken}
         every |= {name: values[0] for name, values in table.items()}
         # consensus is a distance between models, which are messages already
-        test = TEST_METRICS if self.share.full_task.test_public else ()
-        public = ("step", "consensus", *test)
+        public = ("step", "consensus", *public_test_metrics(self.share.full_task))
         row = PublicMetrics({name: value for name, value in every.items() if name in public})
         _append(self.history[0], row)
         if own:

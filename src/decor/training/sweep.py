@@ -22,7 +22,8 @@ from .engine import Engine, Setting
 from .validation import check
 from .vectorised import Vectorised
 
-HIGHER_IS_BETTER = ("accuracy",)
+LOWER_IS_BETTER = ("loss", "test_loss", "consensus", "distance")
+"""Of accuracy and of a task's own metrics the largest is best."""
 NOT_FREE = (
     "The best of these settings was chosen by looking at private data, which no epsilon here "
     "counts: tune on public data. Settings of one seed also share their noise, so that they "
@@ -64,7 +65,7 @@ class Sweep:
         """The candidate with the best mean of a metric at the end.
 
         Args:
-            criterion: The metric; largest is best for "accuracy", smallest for all others.
+            criterion: The metric; smallest is best for losses and distances, largest for others.
             plans: The plans to choose from, as given to `sweep`; None takes all.
 
         Returns:
@@ -77,7 +78,7 @@ class Sweep:
         if not candidates:
             raise InputError("none of these plans was in the sweep")
         values = [_mean(runs, criterion) for _, _, runs in candidates]
-        sign = -1 if criterion in HIGHER_IS_BETTER else 1
+        sign = 1 if criterion in LOWER_IS_BETTER else -1
         # argmin would return the place of a NaN, so what diverged counts as infinitely bad
         k = int(np.argmin([math.inf if math.isnan(v) else sign * v for v in values]))
         plan, rate, runs = candidates[k]

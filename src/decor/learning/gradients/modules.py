@@ -270,18 +270,35 @@ class Modules:
         return part.to(self.device, self.dtype if part.is_floating_point() else part.dtype)
 
     def _check_mean(self) -> None:
-        """Refuses a loss that is no mean over examples, which weights of examples rely on."""
+        """Refuses a model that mixes examples, and a loss that is no mean over examples: weights of
+        examples rely on both.
+        """
         few = self._different_examples()
         if len(few) < 2:
             return
         X, y = self.X[few], self.y[few]
         with torch.no_grad(), evaluating(self.model):
             flat = self.initial()[0]
+            output = self._output(flat, X)
+            alone = torch.cat([self._output(flat, x.unsqueeze(0)) for x in X])
+            # far above rounding
+            limit = 1e-3 * (output.abs().max() + alone.abs().max())
+            if output.shape == alone.shape and bool(((output - alone).abs() > limit).any()):
+                raise InputError(
+                    "the model's output for an example depends on the other examples of the batch; "
+                    "take layers that treat each alone, such as nn.LayerNorm or nn.GroupNorm"
+                )
             joint = float(self._cost(flat, X, y))
             each = [float(self._example_cost(flat, X[k], y[k])) for k in range(len(few))]
         mean = sum(each) / len(each)
         # far above rounding, far below the effect of a sum or of weights
         if abs(joint - mean) > 1e-3 * (abs(joint) + max(map(abs, each))):
+            if y.is_floating_point() and output.shape != y.shape:
+                raise InputError(
+                    "the loss compares every output with every target, because outputs have shape "
+                    f"{tuple(output.shape)} and targets {tuple(y.shape)}; give targets in the "
+                    "shape of the outputs, such as y[:, None]"
+                )
             raise InputError(
                 f"the loss of {len(each)} examples is not the mean of their losses; give a loss "
                 'that averages over examples (reduction="mean"), without weights of classes'

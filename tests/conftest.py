@@ -101,6 +101,7 @@ LONGEST = (
         "test_chaos.py",
         "test_process_group.py",
         "test_processes.py",
+        "test_containers.py",
     ),
     *("test_audit.py", "test_figure_one.py", "test_local_federation.py"),
 )

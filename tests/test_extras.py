@@ -6,6 +6,7 @@ import tomllib
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -95,6 +96,27 @@ except decor.MissingExtra as problem:
     assert done.stdout == (
         "private runs need cryptography: pip install '.[train]' in a clone of DECOR\n"
     )
+
+
+TRAIN = "train --task least-squares --users 4 --epsilon 3 --steps 2 --learning-rate 1 --output run"
+
+
+@pytest.mark.parametrize(
+    "line", [TRAIN, "compare --epsilon 3", "report run", "reproduce gossip", "graph --plot a.png"]
+)
+def test_without_matplotlib_what_draws_says_so_before_it_begins(line, tmp_path):
+    """As in the container image; planning needs none."""
+    code = f"""
+from decor.cli.main import main
+assert main(["plan", "--epsilon", "3"]) == 0
+import os
+os.chdir({str(tmp_path)!r})
+sys.exit(main({line.split()!r}))
+"""
+    done = python({"matplotlib"}, code)
+    assert done.returncode == 2 and not [*tmp_path.iterdir()]
+    (sentence,) = done.stderr.splitlines()
+    assert sentence.endswith("need matplotlib: pip install . in a clone of DECOR")
 
 
 def test_peers_without_cryptography_say_what_to_install():

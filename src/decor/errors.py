@@ -31,11 +31,12 @@ class MissingExtra(DecorError, ImportError):
     """Something that is installed on request only, such as torch; the message says how."""
 
     @classmethod
-    def of(cls, what: str, extra: str, library: str | None) -> MissingExtra:
-        """`what` says what needs the library, which an extra of this package brings; it is
-        installed from a clone.
+    def of(cls, what: str, extra: str | None, library: str | None) -> MissingExtra:
+        """`what` says what needs the library, which an extra of this package brings (None: the
+        package itself); it is installed from a clone.
         """
-        return cls(f"{what}: pip install '.[{extra}]' in a clone of DECOR", name=library)
+        place = "." if extra is None else f"'.[{extra}]'"
+        return cls(f"{what}: pip install {place} in a clone of DECOR", name=library)
 
 
 class AuditFailed(DecorError):
@@ -93,12 +94,13 @@ class TransientError(DecorError):
     """
 
 
-def require(library: str, extra: str, what: str) -> None:
+def require(library: str, extra: str | None, what: str) -> None:
     """Raises MissingExtra if a library that an extra provides is not installed; imports nothing.
 
     Args:
         library: The library's import name.
-        extra: The extra of this package that brings it.
+        extra: The extra of this package that brings it. None: every complete installation has it,
+            but not deploy/requirements.txt, for nodes alone.
         what: What needs it, in the plural: "nodes", "runs".
     """
     try:

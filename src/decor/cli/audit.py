@@ -15,7 +15,7 @@ from decor import progress
 from decor.cpu_cores import cores
 from decor.distributed import launch
 from decor.distributed.world import World
-from decor.errors import AuditFailed, FragileGraphWarning, InputError
+from decor.errors import AuditFailed, FragileGraphWarning, InputError, require
 from decor.results.audit_summary import HEADER, AuditSummary
 from decor.results.safe_files import replace_text
 from decor.text import table
@@ -102,6 +102,8 @@ def run(options: argparse.Namespace) -> None:
     if options.engine == "peers" or str(options.what).endswith(".toml"):
         require_libraries()
     plan, engine, folder = _target(options)
+    if folder is not None:
+        require("matplotlib", None, "reports")
     if options.seed is not None:
         engine = replace(engine, private=options.seed == "secret")
     several = engine.name == "process-group"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import decor
-from decor.errors import InputError
+from decor.errors import InputError, require
 from decor.results.safe_files import clear, replace_text
 
 from . import options as opt
@@ -74,6 +74,7 @@ def _seeds(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> None:
+    require("matplotlib", None, "reports")
     task_option.fit_users(options.task, options)
     graphs = tuple(
         (name, task_option.name_users(options.task, graph))

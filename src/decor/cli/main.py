@@ -95,11 +95,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         in one sentence on standard error; 3: a node stopped for privacy; 4: a node finished with
         fewer steps or with noise left; 130: interrupted.
     """
-    options = parser().parse_args(arguments)
-    # for commands that run themselves again in several processes
-    options.arguments = list(sys.argv[1:] if arguments is None else arguments)
     before, warnings.showwarning = warnings.showwarning, _show_warning
     try:
+        options = parser().parse_args(arguments)
+        # for commands that run themselves again in several processes
+        options.arguments = list(sys.argv[1:] if arguments is None else arguments)
         with show_progress():
             code: int = options.run(options) or 0
         sys.stdout.flush()  # here, where a closed pipe is caught

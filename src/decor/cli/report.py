@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import decor
 from decor import progress
+from decor.errors import require
 from decor.text import table
 
 from . import options as opt
@@ -32,6 +33,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    require("matplotlib", None, "reports")
     from decor.results import report
 
     # a comparison has its report's data in its folder; a run has none

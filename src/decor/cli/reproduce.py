@@ -9,7 +9,7 @@ from typing import Any
 
 import decor
 from decor import progress
-from decor.errors import InputError
+from decor.errors import InputError, require
 from decor.text import table
 
 from . import options as opt
@@ -43,6 +43,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    require("matplotlib", None, "reports")
     from decor.reproductions import catalogue, running, writing
 
     if options.jobs is not None and options.jobs < 1:

@@ -17,7 +17,7 @@ from decor import progress
 from decor.cpu_cores import cores
 from decor.distributed import launch
 from decor.distributed.world import World
-from decor.errors import InputError
+from decor.errors import InputError, require
 from decor.federation.exit_codes import INTERRUPTED
 from decor.learning.recipe import Recipe
 from decor.results.live_status import LiveStatus
@@ -100,6 +100,8 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    # the report comes last: better to know before the hours of training
+    require("matplotlib", None, "reports")
     folder, started = Path(options.output), World.from_environment() is not None
     launch.prepare_worker()
     if options.engine == "vectorised" and started:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from decor import checks
-from decor.errors import InputError
+from decor.errors import InputError, require
 
 _RECORDS_SUFFIXES = (".csv", ".tsv", ".txt", ".json")
 
@@ -126,6 +126,7 @@ def _by_name(pairs: Sequence[tuple[str, Any]], where: str) -> dict[str, int]:
 
 def plot_file(text: str) -> str:
     """The name of an image file, checked before anything is computed for the image."""
+    require("matplotlib", None, "figures")
     from matplotlib.backend_bases import FigureCanvasBase
 
     # .pgf needs LaTeX

@@ -7,9 +7,11 @@ from decor.errors import InputError
 from decor.learning.schedule import (
     Constant,
     Cosine,
+    Function,
     InverseTime,
     PolyakLojasiewicz,
     non_convex_rate,
+    schedule_of,
 )
 
 
@@ -144,3 +146,50 @@ def test_numbers_that_make_no_schedule_are_named(name, build, value):
 def test_a_cosine_ends_at_a_share_of_the_learning_rate(final):
     with pytest.raises(InputError, match="final must be a share"):
         Cosine(final)
+
+
+def halves(step):
+    return 0.5**step
+
+
+def test_any_function_of_the_step_is_a_schedule():
+    assert Function(halves).rates(0.8, 4).tolist() == [0.8, 0.4, 0.2, 0.1]
+    table = [3.0, 2.0, 1.0]
+    assert Function(table.__getitem__).rates(0.5, 3).tolist() == [1.5, 1.0, 0.5]
+    assert Function(lambda step: np.float32(step)).rates(1.0, 3).dtype == np.float64
+
+
+@pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, None, "fast", [1, 2]])
+def test_a_function_that_gives_no_share_is_refused_at_its_step(bad):
+    with pytest.raises(InputError, match="at step 2; a share of the learning rate is a number"):
+        Function(lambda step: bad if step == 2 else 1.0).rates(0.1, 5)
+
+
+def test_a_functions_facts_are_its_values_and_not_its_place_in_memory():
+    facts = Function(halves).facts
+    assert facts["function"] == "halves" and Function(lambda t: 0.5**t).facts == facts | {
+        "function": "test_a_functions_facts_are_its_values_and_not_its_place_in_memory.<locals>.<lambda>"
+    }
+    assert Function(lambda t: 0.5 ** (t + 1)).facts["values_sha256"] != facts["values_sha256"]
+    assert repr(Function(halves)) == f"Function(halves, {facts['values_sha256'][:16]})"
+    # a table may be as short as the run
+    assert Function([1.0, 0.5].__getitem__).facts != Function([1.0, 0.5, 0.1].__getitem__).facts
+
+
+@pytest.mark.parametrize(
+    ("text", "schedule"),
+    [
+        ("constant", Constant()),
+        ("cosine", Cosine()),
+        (" Cosine:0.1", Cosine(0.1)),
+        ("inverse_time:50", InverseTime(50)),
+    ],
+)
+def test_names_with_their_numbers_are_schedules(text, schedule):
+    assert schedule_of(text) == schedule and schedule_of(schedule) is schedule
+
+
+@pytest.mark.parametrize("wrong", ["fast", "cosine:a", "inverse-time", 0.1, None, Cosine, ""])
+def test_what_is_no_schedule_is_refused(wrong):
+    with pytest.raises(InputError, match="or a function of the step, not"):
+        schedule_of(wrong)

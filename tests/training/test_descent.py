@@ -326,6 +326,8 @@ SCHEDULES = {
         schedule.Cosine(0.1),
         lambda t: 0.3 * (0.1 + 0.9 * (1 + math.cos(math.pi * t / (STEPS - 1))) / 2),
     ),
+    "name": ("cosine:0.1", lambda t: SCHEDULES["cosine"][1](t)),
+    "function": (lambda t: 0.9**t, lambda t: 0.3 * 0.9**t),
     "corrected PL": (
         schedule.PolyakLojasiewicz(5.0, 10.0, 0.9, 2.0),
         lambda t: min(0.3, 16 / (5 * (t + 16 * 2 * 10 / (5 * 0.9)))),

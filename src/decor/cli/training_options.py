@@ -101,15 +101,12 @@ def exposure_of(options: argparse.Namespace, task: Any) -> tuple[decor.Exposure,
 def _schedule(text: str, topology: Topology) -> Any:
     from decor.learning import schedule
 
-    name, *numbers = text.strip().lower().replace("_", "-").split(":")
+    found = schedule.named(text)
+    if found is not None:
+        return found
+    name, *numbers = text.strip().lower().split(":")
     try:
         match name, [float(number) for number in numbers]:
-            case "constant", []:
-                return schedule.Constant()
-            case "cosine", [] | [_] as parameters:
-                return schedule.Cosine(*parameters)
-            case "inverse-time", [horizon]:
-                return schedule.InverseTime(horizon)
             case "pl", [mu, smoothness, *more] if len(more) < 2:
                 # a property of the graph, so that the caller need not know it
                 rate = mixing.consensus_rate(topology)

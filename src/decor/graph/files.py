@@ -79,6 +79,11 @@ def write(topology: Topology, file: str | Path) -> None:
     Raises:
         GraphError: If the file cannot be written, or an edge list cannot hold a user's name.
     """
+    if topology.own_weights is not None:
+        raise GraphError(
+            "graph files have no gossip weights, and this graph has its own; save a plan, which "
+            "has them, or write the graph before with_mixing"
+        )
     path = Path(file)
     kind = _NETWORKX.get(path.suffix.lower())
     try:

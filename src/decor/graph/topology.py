@@ -15,6 +15,8 @@ from decor import checks
 from decor.array_types import Floats, Ints
 from decor.errors import GraphError
 
+from .own_weights import mixing_matrix, self_weights, weights_of
+
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
@@ -52,6 +54,8 @@ class Topology:
             with the lower user first.
         labels: One unique name per user; None calls each user by its number.
         family: Set for graphs built by a function such as `ring`; None for all others.
+        own_weights: Gossip weights of one's own, of each edge, set by `with_mixing`; None:
+            Metropolis weights.
 
     Raises:
         GraphError: If an edge is a self-loop, is given twice, or names an unknown user; or if
@@ -63,6 +67,8 @@ class Topology:
     labels: tuple[str, ...] | None = None
     # not an argument: closed forms trust the family, so no caller may claim one
     family: Family | None = field(default=None, init=False)
+    # not an argument: weights are checked by `with_mixing`
+    own_weights: Floats | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         users = checks.count("the number of users", self.users, 1, MAX_USERS, error=GraphError)
@@ -84,6 +90,25 @@ class Topology:
         edges.flags.writeable = False
         object.__setattr__(self, "edges", edges)
 
+    def with_mixing(self, W: Any) -> Topology:
+        """The same graph, with gossip weights of one's own in place of Metropolis weights.
+
+        Noise, leverages and epsilon do not depend on the weights: averaging acts on messages.
+
+        Args:
+            W: A matrix, dense or sparse: W[i, j] is the share of j's model in i's average.
+
+        Raises:
+            GraphError: If W is not symmetric and doubly stochastic with weights on edges alone, or
+                cuts the graph by weights of zero.
+        """
+        weights = weights_of(W, self.users, self.edges, self.name)
+        weights.flags.writeable = False
+        # without the family: its closed forms are those of Metropolis weights
+        changed = Topology(self.users, self.edges, self.labels)
+        object.__setattr__(changed, "own_weights", weights)
+        return changed
+
     def name(self, user: int) -> str:
         """The label of `user`, or its number as text if the graph has no labels."""
         return self.labels[user] if self.labels is not None else str(user)
@@ -99,7 +124,12 @@ class Topology:
     @cached_property
     def adjacency(self) -> csr_array:
         """Sparse 0/1 matrix with sorted indices."""
-        matrix = self._symmetric(np.ones(self.edge_count))
+        from scipy.sparse import coo_array
+
+        i, j = self.edges.T
+        places = (np.r_[i, j], np.r_[j, i])
+        ones = np.ones(2 * self.edge_count)
+        matrix = coo_array((ones, places), shape=(self.users, self.users)).tocsr()
         matrix.sort_indices()
         return matrix
 
@@ -112,11 +142,15 @@ class Topology:
 
     @property
     def edge_weights(self) -> Floats:
-        """Metropolis weight 1 / (1 + max(deg i, deg j)) of each edge, in the order of `edges`.
+        """Gossip weight of each edge, in the order of `edges`.
+
+        Unless `with_mixing` has set others, Metropolis weights 1 / (1 + max(deg i, deg j)).
 
         The paper's 1 / (deg(i) + 1) is symmetric and doubly stochastic on regular graphs only.
         On regular graphs the two are equal.
         """
+        if self.own_weights is not None:
+            return self.own_weights
         i, j = self.edges.T
         larger = np.maximum(self.degrees[i], self.degrees[j])
         return np.asarray(1.0 / (1.0 + larger), dtype=np.float64)
@@ -124,24 +158,12 @@ class Topology:
     @property
     def self_weights(self) -> Floats:
         """The weight W_ii that each user gives its own model."""
-        (i, j), w = self.edges.T, self.edge_weights
-        given_away = np.bincount(i, w, self.users) + np.bincount(j, w, self.users)
-        return np.asarray(1.0 - given_away, dtype=np.float64)
+        return self_weights(self.users, self.edges, self.edge_weights)
 
     @property
     def mixing(self) -> csr_array:
-        """Metropolis weights W: symmetric and doubly stochastic on every graph."""
-        return self._symmetric(self.edge_weights, self.self_weights)
-
-    def _symmetric(self, values: Floats, diagonal: Floats | None = None) -> csr_array:
-        """The sparse symmetric matrix with one value per edge, and a diagonal if given."""
-        from scipy.sparse import coo_array
-
-        i, j = self.edges.T
-        k = np.arange(self.users if diagonal is not None else 0)
-        entries = np.r_[values, values, diagonal if diagonal is not None else ()]
-        places = (np.r_[i, j, k], np.r_[j, i, k])
-        return coo_array((entries, places), shape=(self.users, self.users)).tocsr()
+        """The gossip weights W: symmetric and doubly stochastic on every graph."""
+        return mixing_matrix(self.users, self.edges, self.edge_weights)
 
     def neighbours(self, user: int) -> Ints:
         """The users that share an edge with `user`, in ascending order."""
@@ -175,13 +197,16 @@ class Topology:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over users, edges and labels: the same on every machine for equal graphs."""
+        """SHA-256 over users, edges, labels and own weights: the same on every machine."""
         # saved results hold this digest, so its bytes must never change
         h = hashlib.sha256(f"decor-topology-1 {self.users} {self.edge_count}\n".encode())
         # fixed byte order, and a length before each label so that ("ab", "c") is not ("a", "bc")
         h.update(self.edges.astype("<i8").tobytes())
         for label in self.labels or ():
             h.update(len(label.encode()).to_bytes(4, "little") + label.encode())
+        if self.own_weights is not None:
+            # no label is this long
+            h.update(b"\xff\xff\xff\xff own weights" + self.own_weights.astype("<f8").tobytes())
         return h.hexdigest()
 
     def __eq__(self, other: object) -> bool:
@@ -201,7 +226,8 @@ class Topology:
         if self.family is not None:
             return f"{self.users:,} users on {self!r}"
         parts = "connected" if self.is_connected else f"in {self.component_count:,} parts"
-        return f"{self.users:,} users, {self.edge_count:,} edges, {parts}"
+        weights = "" if self.own_weights is None else ", own weights"
+        return f"{self.users:,} users, {self.edge_count:,} edges, {parts}{weights}"
 
     def to_networkx(self) -> Any:
         """A networkx.Graph whose nodes are the labels, or the user numbers if there are none."""

@@ -15,7 +15,7 @@ from decor.choices import Acceleration
 from decor.errors import InputError
 from decor.graph.gossip import Gossip
 
-from .schedule import Constant, Schedule
+from .schedule import Constant, Function, Schedule, schedule_of
 
 
 def _option(default: Any, help: str, metavar: str) -> Any:
@@ -28,7 +28,8 @@ class Recipe:
     """How to train. Everything here is public and acts on noised messages, so it costs no privacy.
 
     Args:
-        schedule: How the learning rate changes over the steps; one of `decor.schedule`.
+        schedule: How the learning rate changes over the steps; one of `decor.schedule`, the name of
+            one, or a function that gives a share of the learning rate for each step from 0.
         momentum: Heavy-ball momentum of the noised gradients, from 0 to less than 1.
         weight_decay: Shrinks parameters by this share of the learning rate in every step.
         gossip_rounds: Rounds of averaging with neighbours in every step; 0 trains each user alone.
@@ -76,10 +77,7 @@ class Recipe:
     )
 
     def __post_init__(self) -> None:
-        if not hasattr(self.schedule, "rates"):
-            raise InputError(
-                f"schedule must be one of decor.schedule, such as Cosine(), not {self.schedule!r}"
-            )
+        object.__setattr__(self, "schedule", schedule_of(self.schedule))
         # no checks.not_negative here: 1e-200 and 1e200 are accepted
         for name, limit, wanted in (
             ("momentum", 1, "a number from 0 to less than 1"),
@@ -121,7 +119,7 @@ class Recipe:
         """The recipe as plain values, for the manifest of a run."""
         # the keys of version 0.1, so that its runs can be resumed
         return {
-            "schedule": {"name": type(self.schedule).__name__, **vars(self.schedule)},
+            "schedule": {"name": type(self.schedule).__name__, **self._schedule_facts},
             "momentum": self.momentum,
             "weight_decay": self.weight_decay,
             "gossip": asdict(self.gossip),
@@ -130,6 +128,11 @@ class Recipe:
             "batch_size": self.batch_size,
             "evaluate_every": self.evaluate_every,
         }
+
+    @property
+    def _schedule_facts(self) -> dict[str, Any]:
+        schedule = self.schedule
+        return schedule.facts if isinstance(schedule, Function) else vars(schedule)
 
     def evaluation_steps(self, steps: int) -> frozenset[int]:
         """After which steps to measure: always at the start and at the end.

@@ -1,12 +1,15 @@
 """How the step size changes over a run.
 
-A schedule is a function of the step alone, so it costs no privacy. The constant c of the paper's
-Theorem `summary` is an argument where it appears.
+A schedule is a function of the step alone, so it costs no privacy. It is one of the classes below,
+the name of one, or any function. The constant c of the paper's Theorem `summary` is an argument
+where it appears.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +18,9 @@ import numpy as np
 from decor import checks
 from decor.array_types import Floats
 from decor.errors import InputError
+
+_HASHED_STEPS = 1000
+"""Values of a function that tell it from others: enough, and quickly computed."""
 
 
 class Schedule(Protocol):
@@ -108,6 +114,107 @@ class PolyakLojasiewicz:
         # the offset at which the first step size is p / (c L)
         late = 16 * self.constant * self.smoothness / (self.mu * self.consensus_rate)
         return np.minimum(learning_rate, 16 / (self.mu * (np.arange(steps) + late)))
+
+
+@dataclass(frozen=True, repr=False)
+class Function:
+    """learning_rate * function(t), for any function of the step.
+
+    Attributes:
+        function: Gives a share of the learning rate, at least 0, for each step from 0. It must
+            not look at private data: step sizes are public.
+    """
+
+    function: Callable[[int], float]
+
+    def __repr__(self) -> str:
+        return f"Function({self.facts['function']}, {self.facts['values_sha256'][:16]})"
+
+    def rates(self, learning_rate: float, steps: int) -> Floats:
+        """`learning_rate` times the function of each of `steps` steps.
+
+        Raises:
+            InputError: If the function gives something else than a number of at least 0.
+        """
+        return learning_rate * np.array([self._share(step) for step in range(steps)], dtype=float)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What a run records: the function's name, and a hash of its first values.
+
+        A run is resumed with the same values only, whatever the function is called by then.
+        """
+        name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
+        digest = hashlib.sha256()
+        for step in range(_HASHED_STEPS):
+            try:
+                digest.update(np.float64(self._share(step)).tobytes())
+            # a table may end after the run's last step
+            except (InputError, ArithmeticError, LookupError):
+                break
+        return {"function": name, "values_sha256": digest.hexdigest()}
+
+    def _share(self, step: int) -> float:
+        value = self.function(step)
+        try:
+            share = float(value)
+        except (TypeError, ValueError):
+            share = math.nan
+        if not 0 <= share < math.inf:
+            raise InputError(
+                f"the schedule gives {value!r} at step {step}; a share of the learning rate is a "
+                "number of at least 0"
+            )
+        return share
+
+
+def schedule_of(value: object) -> Schedule:
+    """The schedule that a recipe's field describes.
+
+    Args:
+        value: A schedule; "constant", "cosine", "cosine:FINAL" or "inverse-time:HORIZON"; or a
+            function of the step that gives a share of the learning rate.
+
+    Raises:
+        InputError: If it is none of these.
+    """
+    if isinstance(value, str):
+        found = named(value)
+        if found is not None:
+            return found
+    elif not isinstance(value, type):
+        if hasattr(value, "rates"):
+            return value
+        if callable(value):
+            return Function(value)
+    raise InputError(
+        "schedule must be one of decor.schedule, such as Cosine(), a name such as "
+        f'"inverse-time:5000", or a function of the step, not {value!r}'
+    )
+
+
+def named(text: str) -> Schedule | None:
+    """The schedule of a name with its numbers, such as "inverse-time:5000"; None if unknown.
+
+    Args:
+        text: As typed in a command.
+
+    Raises:
+        InputError: If a number is out of its range.
+    """
+    name, *numbers = text.strip().lower().replace("_", "-").split(":")
+    try:
+        values = [float(number) for number in numbers]
+    except ValueError:
+        return None
+    match name, values:
+        case "constant", []:
+            return Constant()
+        case "cosine", [] | [_]:
+            return Cosine(*values)
+        case "inverse-time", [horizon]:
+            return InverseTime(horizon)
+    return None
 
 
 def non_convex_rate(

@@ -16,6 +16,7 @@ from decor.array_types import Floats
 from decor.choices import Method
 from decor.errors import BudgetError, InputError
 from decor.graph import families
+from decor.graph.own_weights import mixing_matrix
 from decor.graph.topology import Topology
 
 from .adversary import Adversary
@@ -368,7 +369,10 @@ def _topology_to_json(topology: Topology) -> dict[str, Any]:
     if topology.family is not None:
         return {"family": topology.family.name, "sizes": list(topology.family.sizes)}
     labels = list(topology.labels) if topology.labels is not None else None
-    return {"users": topology.users, "edges": topology.edges.tolist(), "labels": labels}
+    value = {"users": topology.users, "edges": topology.edges.tolist(), "labels": labels}
+    # plans without own weights keep their text
+    weights = topology.own_weights
+    return value if weights is None else value | {"weights": weights.tolist()}
 
 
 def _topology_from_json(value: dict[str, Any]) -> Topology:
@@ -378,4 +382,8 @@ def _topology_from_json(value: dict[str, Any]) -> Topology:
         topology = getattr(families, value["family"])(*value["sizes"])
         assert isinstance(topology, Topology)
         return topology
-    return families.from_edges(value["users"], value["edges"], value["labels"])
+    topology = families.from_edges(value["users"], value["edges"], value["labels"])
+    if "weights" not in value:
+        return topology
+    # the edges of a saved plan are in the topology's own order
+    return topology.with_mixing(mixing_matrix(topology.users, topology.edges, value["weights"]))

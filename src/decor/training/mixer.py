@@ -38,6 +38,9 @@ def choose_mixer(topology: Topology, central: bool, dtype: torch.dtype) -> Mixer
 
 
 def is_complete(topology: Topology) -> bool:
+    """Whether one round is the average: all users are neighbours, with Metropolis weights."""
+    if topology.own_weights is not None:
+        return False
     return topology.edge_count == topology.users * (topology.users - 1) // 2 and topology.users > 1
 
 

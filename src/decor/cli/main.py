@@ -32,6 +32,7 @@ from . import (
     report,
     reproduce,
     status,
+    task,
     train,
     ui,
     up,
@@ -40,7 +41,7 @@ from .progress_line import show_progress
 
 _COMMANDS = (
     *(plan, account, graph),
-    *(train, predict, release, compare, report, reproduce),
+    *(task, train, predict, release, compare, report, reproduce),
     *(keygen, federation, ledger, node, relay, fetch, up, status),
     *(ui, audit),
 )

@@ -25,6 +25,9 @@ Method = Literal["exact", "paper"]
 EdgeNoise = Literal["uniform", "optimal"]
 """One sigma_cor for all edges, or one designed for each."""
 
+OwnNoise = Literal["uniform", "per-user"]
+"""One sigma_cdp for all users, or one designed for each, with that of every edge."""
+
 Acceleration = bool | Literal["chebyshev", "designed"]
 """Weights of several gossip rounds: plain (False), Chebyshev's (True), or designed for the
 graph.

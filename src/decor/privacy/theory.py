@@ -187,5 +187,18 @@ def predicted_error(plan: NoisePlan, gossip: Gossip = ONE_ROUND) -> float:
         correlated = gossip.residual(plan.topology, np.square(plan.sigma_cor), steps) / n
     if isinstance(plan.sigma_cdp, float):
         return (weights.average + weights.constant) * plan.sigma_cdp**2 + correlated
-    own = gossip.own_residuals(plan.topology, steps) @ plan.sigma_cdp_per_user**2 / n
-    return average_error(plan) + float(own) + correlated
+    own, _ = error_prices(plan.topology, steps, gossip)
+    return float(own @ plan.sigma_cdp_per_user**2) + correlated
+
+
+def error_prices(topology: Topology, steps: int, gossip: Gossip) -> tuple[Floats, Floats]:
+    """How much the predicted error grows with each user's sigma_cdp^2 and each edge's sigma_cor^2.
+
+    Args:
+        topology: The graph, of up to DENSE_LIMIT users.
+        steps: Number of steps.
+        gossip: The gossip of each step.
+    """
+    n = topology.users
+    own = steps / n**2 + gossip.own_residuals(topology, steps) / n
+    return own, gossip.edge_residuals(topology, steps) / n

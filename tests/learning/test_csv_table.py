@@ -60,7 +60,7 @@ def test_a_header_alone_is_a_table_without_records(write):
         ("77123,2\n3,4\n", "holds numbers, not the names of columns; add a header"),
         ("a,a,b\n77123,2,3\n", "has column 'a' more than once"),
         ("a,,b\n77123,2,3\n", "column 2 of .* has no name"),
-        ("a,b\n77123,2\n77123\n", "line 3 of .* has 1 cells, and the header has 2"),
+        ("a,b\n77123,2\n77123\n", "record 2 of .* has 1 cells, and the header has 2"),
         ('a,b\n77123,"2\n', "line 2 of .* is not CSV"),
         (b"a,b\n\xff\xfe,2\n", "is not a text file in UTF-8"),
     ],

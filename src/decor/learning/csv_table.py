@@ -109,16 +109,21 @@ def _parse(file: TextIO, name: str, header_only: bool) -> tuple[list[str], list[
     try:
         header = [cell.strip() for cell in next(_not_blank(lines), [])]
         if not header_only:
-            for row in _not_blank(lines):
-                if len(row) != len(header):
-                    raise InputError(
-                        f"line {lines.line_num} of {name} has {len(row)} cells, and the header "
-                        f"has {len(header)}; correct the line"
-                    )
-                rows.append(row)
+            rows = list(_not_blank(lines))
     except csv.Error as problem:
         raise InputError(f"line {lines.line_num} of {name} is not CSV: {problem}") from None
+    _check_lengths(header, rows, name)
     return header, [_with_points(row) for row in rows] if separator == ";" else rows
+
+
+def _check_lengths(header: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> None:
+    if {*map(len, rows)} <= {len(header)}:
+        return
+    number, row = next((k, r) for k, r in enumerate(rows, start=1) if len(r) != len(header))
+    raise InputError(
+        f"record {number} of {name} has {len(row)} cells, and the header has {len(header)}; "
+        "correct the record"
+    )
 
 
 def _not_blank(rows: Iterable[list[str]]) -> Iterator[list[str]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from decor.choices import Unit
 from decor.errors import InputError
 from decor.graph.gossip import Gossip
@@ -21,8 +23,8 @@ class UnitRow:
 
     Attributes:
         unit: What the plan protects.
-        sigma_cdp: Independent noise of each user.
-        sigma_cor: Shared noise; of noise that differs by edge the largest.
+        sigma_cdp: Independent noise of each user; the largest where users differ.
+        sigma_cor: Shared noise; the largest where edges differ.
         error: Predicted error relative to central DP of the same unit.
         user_epsilon: What the plan gives all data of a user, whatever it is made for.
         example_epsilon: What it gives one example.
@@ -71,9 +73,8 @@ def _row(answer: PlanAnswer, of_examples: Exposure, gossip: Gossip) -> UnitRow:
     relation = of_examples.relation or "replace"
     asked = replace(question, unit=other, relation=relation if other == "example" else "replace")
     epsilons[other] = compose([PastRun(plan)], asked, delta)
-    sigma = plan.sigma_cor
-    largest = max(sigma, default=0.0) if isinstance(sigma, tuple) else sigma
-    return UnitRow(own, plan.sigma_cdp, largest, error, epsilons["user"], epsilons["example"])
+    largest = [float(np.max(each, initial=0.0)) for each in (plan.sigma_cdp, plan.sigma_cor)]
+    return UnitRow(own, *largest, error, epsilons["user"], epsilons["example"])
 
 
 def text(compared: list[UnitRow]) -> str:

@@ -116,8 +116,10 @@ def _grouped_modes(topology: Topology) -> tuple[Floats, Floats, Floats]:
         return w, users, edges
     group = np.minimum(((1 - w) / 2 * _BINS).astype(int), _BINS - 1)
     kept, place = np.unique(group, return_inverse=True)
-    sums = [np.bincount(place, values) for values in (users * w, users, edges)]
-    return sums[0] / sums[1], sums[1], sums[2]
+    total, users, edges = (
+        np.bincount(place, values).astype(np.float64) for values in (users * w, users, edges)
+    )
+    return total / users, users, edges
 
 
 def _order(roots: Floats, topology: Topology) -> Floats:

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from decor.errors import AgreementError
 from decor.noise.agreement import KEY_ID_BYTES, EdgeSecret, key_id
 
 NO_KEY = bytes(KEY_ID_BYTES)
@@ -127,8 +128,16 @@ class EdgeKeys:
             draw: Draws a fresh key, where the neighbour's is not known.
             taken: This user's keys of the step on other edges. Only neighbours that lie together
                 can offer one of them again.
+
+        Raises:
+            AgreementError: The step's key was taken before, or the neighbour may be using either
+                of two secrets now.
         """
-        assert step >= self.next_step and not self.is_confirming
+        # not an assertion, which python -O leaves out: two messages under one key
+        if step < self.next_step or self.is_confirming:
+            raise AgreementError(
+                f"the key of step {step} cannot be taken now; the next step is {self.next_step}"
+            )
         key = None
         if self.wanted is not None and self.wanted[0] == step:
             key = self._found

@@ -292,6 +292,110 @@ def test_crashes_and_new_secrets_never_raise_anybodys_epsilon(topology, data):
     assert (after <= planned * (1 + 1e-9)).all()
 
 
+def observations(edges, users, c, target, colluders, order, fresh, left_out=False):
+    """What an attacker sees, one after the other: (coefficient of the target's gradient,
+    coefficients of independent noises), for own noise 1 and edge noise c.
+
+    `order` has the users that send; `fresh` whether the lower and the higher end of each edge draws
+    a new key, if the other end was first. `left_out`: it adds no noise instead.
+    """
+    used = set()
+    for user in order:
+        row = np.zeros(users + 3 * len(edges))
+        row[user] = 1.0
+        known = []
+        for k, (i, j) in enumerate(edges):
+            if user not in (i, j):
+                continue
+            is_apart = fresh[k][user == j] and k in used
+            at = users + 3 * k + (1 + (user == j) if is_apart else 0)
+            if not (is_apart and left_out):
+                row[at] = c if user == i else -c
+            used.add(k)
+            # a colluder is given the key of its edge, which it had or asks for later
+            if {i, j} & colluders:
+                known.append(np.eye(len(row))[at])
+        yield float(user == target), row
+        yield from ((0.0, key) for key in known)
+
+
+def information(*case, **more):
+    """The sum of a_k squared: each observation against its mean given those before it."""
+    total, seen = 0.0, []
+    for signal, row in observations(*case, **more):
+        # less what is known of it: an orthogonal basis of the rows before
+        for a, b in seen:
+            part = row @ b
+            signal, row = signal - part * a, row - part * b
+        length = math.sqrt(row @ row)
+        if length > 1e-6:  # else it follows from what was seen
+            total += (signal / length) ** 2
+            seen.append((signal / length, row / length))
+    return total
+
+
+@given(graphs(least=2, most=5), st.data())
+def test_who_cuts_edges_and_delays_users_after_it_has_looked_learns_no_more(topology, data):
+    """Claim 2 (d) of docs/guarantees.md, one observation after the other.
+
+    Before each the attacker may choose, by all it has seen, who is next and whose end of an edge
+    draws a fresh key. Whatever its rule, it meets one of the sequences that are drawn here.
+    """
+    c, users, edges = data.draw(st.sampled_from([0.7, 5.0, 100.0])), topology.users, topology.edges
+    everyone = list(range(users))
+    colluders = data.draw(st.sets(st.sampled_from(everyone), max_size=users - 1))
+    honest = [user for user in everyone if user not in colluders]
+    target = data.draw(st.sampled_from(honest))
+    # those that are not in it stay silent
+    order = data.draw(st.permutations(honest))[: data.draw(st.integers(0, len(honest)))]
+    ends = st.tuples(st.booleans(), st.booleans())
+    fresh = data.draw(st.lists(ends, min_size=len(edges), max_size=len(edges)))
+    # a colluder's edges are known: they leave the graph with it
+    sigma = np.eye(users)
+    for i, j in edges.tolist():
+        if not {i, j} & colluders:
+            sigma[[i, j], [i, j]] += c**2
+            sigma[[i, j], [j, i]] -= c**2
+    planned = np.linalg.inv(sigma)[target, target]
+    case = edges.tolist(), users, c, target, colluders, order, fresh
+    assert information(*case) <= planned * (1 + 1e-9)
+
+
+def test_all_messages_tell_what_is_planned_and_a_cut_edge_without_noise_would_tell_more():
+    edges, c = decor.ring(3).edges.tolist(), 5.0
+    planned = float(true_leverages(decor.ring(3), 1.0, c)[1])
+    together = edges, 3, c, 1, set(), [0, 2, 1], [(False, False)] * 3
+    assert information(*together) == pytest.approx(planned)
+    apart = *together[:-1], [(True, True)] * 3
+    assert information(*apart) < planned / 2
+    assert information(*apart, left_out=True) > planned * 1.5
+
+
+def test_a_choice_made_by_what_was_seen_stays_within_the_planned_delta():
+    """Two users. The attacker lets ulm draw the same noise where bonn's message is doubtful, and cuts
+    the edge where it is not: a rule that stops at the best moment.
+    """
+    random, c, shift, draws = np.random.default_rng(1), 3.0, 1.0, 400_000
+    own, shared = random.standard_normal((2, draws)), random.standard_normal(draws)
+    bonn, variance = shift + own[0] + c * shared, 1 + c**2
+    # the log-likelihood ratio of bonn's message, for a gradient of `shift` against none
+    first = shift * (bonn - shift / 2) / variance
+    ulm, weight = own[1] - c * shared, -(c**2) / variance
+    signal, left = -weight * shift, variance - c**4 / variance
+    # that of ulm's, given bonn's: none if its noise is drawn afresh
+    second = signal * (ulm - weight * bonn - signal / 2) / left
+    planned_mu = shift * math.sqrt(float(true_leverages(decor.path(2), 1.0, c)[0]))
+    for threshold in (-0.2, 0.0, 0.3, math.inf):
+        loss = first + np.where(first > threshold, 0.0, second)
+        for epsilon in (0.2, 0.5, 1.0):
+            excess = np.maximum(0.0, 1.0 - np.exp(epsilon - loss))
+            error = 5 * excess.std() / math.sqrt(draws)
+            planned = gaussian.delta(epsilon, planned_mu)
+            assert excess.mean() <= planned + error
+            if threshold == math.inf:  # it looks at everything: nothing less would do
+                assert excess.mean() >= planned - error
+
+
 def test_phases_must_mean_the_same_people():
     """Found by review: the same graph read from two files may number its users differently."""
     first = decor.from_edges(4, [(0, 1), (1, 2), (0, 2)], labels=["a", "b", "c", "x"])

@@ -39,6 +39,7 @@ NAVIGATION = {
     },
     "Run it": {
         "own-data": "Your own data",
+        "own-files": "With files and commands",
         "training": "Training",
         "own-loop": "Your own loop",
         "deploy": "Deploying",

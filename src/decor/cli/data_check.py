@@ -88,13 +88,14 @@ def _show(facts: dict[str, Any]) -> None:
     print(f"{facts['data']} for {facts['federation']}: {facts['records']:,} records")
     if facts["dropped"]:
         print(f"{facts['dropped']:,} of them have no known label, and are not used.")
-    if facts["columns"]:
+    names = ("missing", "clamped", "other")
+    rows = [
+        [column, *(f"{counts[name]:,}" for name in names)]
+        for column, counts in facts["columns"].items()
+        if any(counts.values())
+    ]
+    if rows:
         print("\nValues that are missing, beyond the range (clamped) or not listed (other):")
-        names = ("missing", "clamped", "other")
-        rows = [
-            [column, *(f"{counts[name]:,}" for name in names)]
-            for column, counts in facts["columns"].items()
-        ]
         print(table(["column", *names], rows))
     if facts["base_rate"] is not None:
         most = max(facts["classes"], key=facts["classes"].__getitem__)

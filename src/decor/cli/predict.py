@@ -60,5 +60,7 @@ def run(options: argparse.Namespace) -> None:
             }
         )
         return
-    shown = "" if classes is None else ": " + ", ".join(f"{n:,} {c}" for c, n in classes.items())
-    print(f"{records:,} records{shown}\nwrote {options.output}")
+    print(f"{records:,} records")
+    for name, count in sorted((classes or {}).items()):
+        print(f"  predicted {name}: {count:,}")
+    print(f"wrote {options.output}")

@@ -60,6 +60,24 @@ def test_noise_by_edge_comes_with_its_edges(ask, tmp_path):
     assert len(answer["sigma_cor"]) == len(answer["edges"]) == 20 and answer["epsilon"] <= 3.0
 
 
+def test_own_noise_per_user_says_who_pays(here, ask, tmp_path):
+    path = tmp_path / "bank.txt"
+    pairs = [*nx.circulant_graph(9, [1, 2]).edges, (2, 9), (6, 9)]
+    path.write_text("".join(f"branch{a} branch{b}\n" for a, b in pairs))
+    line = f"plan --epsilon 3 --adversary colluding:2 --own per-user --graph {path}"
+    plan, rows = tmp_path / "plan.json", tmp_path / "users.csv"
+    out = here(*line.split(), "--save", plan, "--table", rows).stdout
+    assert "Who pays: branch9 " in out and "times the usual own noise" in out
+    assert "Warning" not in out and "sigma_cdp  epsilon" in out
+    answer = ask(line)
+    by_user = {each["user"]: each["sigma_cdp"] for each in answer["per_user"]}
+    assert max(by_user, key=by_user.get) == "branch9" and answer["epsilon"] <= 3.0
+    assert list(by_user.values()) == pytest.approx(answer["sigma_cdp"])
+    assert "sigma_cdp" in rows.read_text().splitlines()[0]
+    # the saved plan is accounted with the levels of its users
+    assert ask("account", plan)["epsilon"] == pytest.approx(answer["epsilon"], rel=1e-9)
+
+
 def test_a_fragile_graph_gets_a_warning(here, ask):
     out = here(*"plan --epsilon 3 --adversary colluding:2".split()).stdout
     assert "Warning: ring(16)" in out and "can isolate user 0" in out

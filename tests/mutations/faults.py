@@ -12,6 +12,9 @@ AUDITS = {
     "wide": "--users 8 --canaries 20000 --audit-steps 6",
     "complete": "--topology complete --users 80 --canaries 3000 --audit-steps 4",
     "uneven edges": "tests/mutations/uneven.json --canaries 9000 --audit-steps 6",
+    "uneven users": "tests/mutations/uneven-users.json --canaries 9000 --audit-steps 6",
+    "peers, uneven users": "tests/mutations/uneven-users.json --engine peers --canaries 9000 "
+    "--audit-steps 5",
     "pendant user": f"--graph {SEVERAL} --sigma-cdp 1 --sigma-cor 1 --canaries 9000 --audit-steps "
     "4",
     "two steps": "--users 4 --adversary curious --canaries 9000 --audit-steps 2",
@@ -221,8 +224,8 @@ FAULTS = (
         (
             Edit(
                 "noise/root.py",
-                "alone = np.arange(users) if s > 0",
-                "alone = np.arange(1, users) if s > 0",
+                "alone = np.flatnonzero(own > 0)",
+                "alone = np.flatnonzero(own > 0)[1:]",
             ),
         ),
         (ROOT + "every_root_times_its_transpose_is_sigma",),
@@ -246,10 +249,83 @@ FAULTS = (
     Fault(
         "band: own deviation used as a variance",
         "with sigma_cdp above one everybody has less noise of its own",
-        (Edit("noise/root.py", "lower[0] = s**2 + np.bincount", "lower[0] = s + np.bincount"),),
+        (
+            Edit(
+                "noise/root.py",
+                "lower[0] = np.broadcast_to(s, users)[order] ** 2",
+                "lower[0] = np.broadcast_to(s, users)[order]",
+            ),
+        ),
         (ROOT + "every_root_times_its_transpose_is_sigma",),
         "wide",
         issue="variance used as deviation",
+    ),
+    # own noise of each user
+    Fault(
+        "own noise: every user has the mean level",
+        "who needs the most noise of its own has less than was accounted",
+        (Edit("noise/root.py", ".ravel(), own[alone]]", ".ravel(), 0 * alone + own.mean()]"),),
+        (ROOT + "every_root_is_sigmas_with_own_noise_of_each_user",),
+        "uneven users",
+    ),
+    Fault(
+        "own noise: what is beyond the least is dropped in the basis of eigenvectors",
+        "every user has the least level of all",
+        (
+            Edit(
+                "noise/root.py",
+                "own = np.zeros(users) if ground is None else ground",
+                "own = np.zeros(users)",
+            ),
+        ),
+        (ROOT + "every_root_is_sigmas_with_own_noise_of_each_user",),
+        "uneven users",
+    ),
+    Fault(
+        "own noise: real users draw nothing beside the least",
+        "every user has the least level of all, whatever was planned",
+        (Edit("noise/grid.py", "SHARED) if own_multiple else None", "SHARED) if False else None"),),
+        (GRID + "a_message_has_what_its_user_draws_beside_from_a_stream_of_its_own",),
+        "peers, uneven users",
+    ),
+    Fault(
+        "own noise: a rank gives its users the levels of other users",
+        "a user in the second process has the level of one in the first",
+        (
+            Edit(
+                "noise/private_noise.py",
+                "(row, int(multiples[user]))",
+                "(row, int(multiples[row]))",
+            ),
+        ),
+        (SECRET + "users_draw_their_own_levels_in_one_process_and_in_two",),
+        dash="an audit of a private run has one process",
+    ),
+    Fault(
+        "accountant: own noise in units of the largest level",
+        "epsilon is reported too small for every user but one",
+        (
+            Edit(
+                "privacy/loss/accountant.py",
+                "return min(self.sigma_cdp) if isinstance",
+                "return max(self.sigma_cdp) if isinstance",
+            ),
+        ),
+        (ACCOUNTANT + "own_noise_of_each_user_is_what_its_epsilon_says",),
+        dash="an audit attacks the noise, which is as planned",
+    ),
+    Fault(
+        "accountant: a user whose neighbours collude has the most own noise of all",
+        "epsilon of users who can be isolated is reported too small",
+        (
+            Edit(
+                "privacy/leverage/coalition.py",
+                "per_user = np.where(alone, local, others.per_user)",
+                "per_user = np.where(alone, local.min(), others.per_user)",
+            ),
+        ),
+        (ACCOUNTANT + "own_noise_of_each_user_is_what_its_epsilon_says",),
+        dash="an audit attacks the noise, which is as planned",
     ),
     # noise: secrets and the grid of real users
     Fault(

@@ -49,6 +49,11 @@ def add_to(commands: Any) -> None:
         "shared noise: uniform, or optimal for a level designed for each edge (default: uniform)"
     )
     pair.add_argument("--edges", default="uniform", metavar="NAME", help=edges)
+    own = (
+        "own noise: uniform, or per-user for a level designed for each user, with one for each "
+        "edge (default: uniform)"
+    )
+    pair.add_argument("--own", default="uniform", metavar="NAME", help=own)
     gossip = parser.add_argument_group(
         "gossip (affects the default noise and the predicted errors, but not epsilon)"
     )
@@ -106,6 +111,7 @@ def _calibrate(
         sigma_cdp=options.sigma_cdp,
         sigma_cor=options.sigma_cor,
         edges=options.edges,
+        own=options.own,
         method=options.method,
         gossip_rounds=gossip.rounds,
         accelerate=gossip.accelerate,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from decor.privacy.budget import Exposure
 from decor.privacy.plan import NoisePlan
-from decor.privacy.plan_answer import AdversaryRow, PlanAnswer, note_on_parts
+from decor.privacy.plan_answer import AdversaryRow, PlanAnswer, note_on_parts, who_pays
 from decor.text import rounded_up, rounded_up_range, table
 
 from .json_output import write_json
@@ -104,6 +104,7 @@ def _heading(answer: PlanAnswer) -> str:
         *noise,
         "",
         str(guarantee),
+        *([pays] if (pays := who_pays(plan)) is not None else []),
         f"delta x {about}{units:,} {what} = {guarantee.delta * units:.2g}: the expected number of "
         f"{what} for which the guarantee may fail.",
         *(f"Warning: {note}" for note in answer.warnings),
@@ -119,12 +120,14 @@ def _users(answer: PlanAnswer) -> str:
     records = exposure.records_of(topology) if exposure.counts_are_public else ()
     if topology.users > MANY_USERS or (topology.labels is None and len(set(records)) < 2):
         return ""
-    cells = []
+    cells, by_user = [], isinstance(answer.plan.sigma_cdp, tuple)
     # stable: users with equal epsilon stay in the order of the graph
     for row in sorted(answer.user_rows(), key=lambda row: -row.epsilon)[:_LISTED]:
         count = [] if row.records is None else [f"{row.records:,}"]
-        cells.append([row.name, *count, rounded_up(row.epsilon)])
-    header = ["user", *(["records"] if records else []), "epsilon"]
+        own = [rounded_up(row.sigma_cdp)] if by_user else []
+        cells.append([row.name, *count, *own, rounded_up(row.epsilon)])
+    header = ["user", *(["records"] if records else []), *(["sigma_cdp"] if by_user else [])]
+    header.append("epsilon")
     left = topology.users - len(cells)
     more = f"\n  and {left} less exposed (--json lists all users)" if left else ""
     against = answer.guarantee.adversary

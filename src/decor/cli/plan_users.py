@@ -44,7 +44,9 @@ def _rows(answer: PlanAnswer) -> list[dict[str, Any]]:
     rows = []
     for degree, user in zip(degrees, answer.user_rows(), strict=True):
         records = {} if user.records is None else {"records": user.records}
-        rows.append({"user": user.name, "neighbours": degree, **records, "epsilon": user.epsilon})
+        own = {"sigma_cdp": user.sigma_cdp} if isinstance(answer.plan.sigma_cdp, tuple) else {}
+        row = {"user": user.name, "neighbours": degree, **records, **own, "epsilon": user.epsilon}
+        rows.append(row)
     return rows
 
 

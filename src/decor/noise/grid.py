@@ -266,15 +266,18 @@ def _unit(s: Decimal, shift: Decimal, parameters: int) -> float:
 def _multiple(c: Decimal, s: Decimal) -> int:
     """The least M with M EDGE_SIGMA / OWN_SIGMA >= c / s, in whole numbers."""
     # exact: a float could round an edge below the plan
-    square = math.ceil(Fraction(c) ** 2 * _OWN_SQUARE / (Fraction(s) ** 2 * _EDGE_SQUARE))
+    return _root_up(math.ceil(Fraction(c) ** 2 * _OWN_SQUARE / (Fraction(s) ** 2 * _EDGE_SQUARE)))
+
+
+def _root_up(square: int) -> int:
+    """The square root, rounded up."""
     return math.isqrt(square - 1) + 1 if square else 0
 
 
 def _multiple_beside(own: Decimal, s: Decimal) -> int:
     """The least M with S_o^2 + M^2 S_e^2 >= (own / s)^2 S_o^2: a user's own noise beyond s."""
     beyond = max(Fraction(own) ** 2 / Fraction(s) ** 2 - 1, Fraction(0))
-    square = math.ceil(beyond * _OWN_SQUARE / _EDGE_SQUARE)
-    return math.isqrt(square - 1) + 1 if square else 0
+    return _root_up(math.ceil(beyond * _OWN_SQUARE / _EDGE_SQUARE))
 
 
 def _departure(

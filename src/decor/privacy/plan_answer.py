@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from decor.errors import FragileGraphWarning
 from decor.graph.gossip import ONE_ROUND, Gossip
 from decor.graph.topology import Topology
-from decor.text import rounded_up
+from decor.text import rounded_up, rounded_up_range
 
 from . import baselines, theory
 from .adversary import Adversary
@@ -18,6 +20,10 @@ from .budget import Budget, Exposure
 from .calibrate import calibrate
 from .guarantee import Guarantee
 from .plan import NoisePlan
+
+_PAYS = 1.5
+"""Own noise over the median from which a user is named."""
+_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -59,11 +65,12 @@ class AdversaryRow:
 
 @dataclass(frozen=True)
 class UserRow:
-    """One user's name, number of examples (None at user level) and epsilon."""
+    """One user's name, number of examples (None at user level), epsilon and own noise."""
 
     name: str
     records: int | None
     epsilon: float
+    sigma_cdp: float
 
 
 @dataclass(frozen=True)
@@ -138,7 +145,8 @@ class PlanAnswer:
         counts = exposure.records_of(topology) if known else (None,) * topology.users
         epsilons = self.guarantee.per_user.tolist()
         names = map(topology.name, range(topology.users))
-        return [UserRow(*row) for row in zip(names, counts, epsilons, strict=True)]
+        own = self.plan.sigma_cdp_per_user.tolist()
+        return [UserRow(*row) for row in zip(names, counts, epsilons, own, strict=True)]
 
     def noise_pair_rows(
         self, gossip: Gossip = ONE_ROUND, ratios: Sequence[float] = ()
@@ -175,7 +183,8 @@ class PlanAnswer:
         users = []
         for row in self.user_rows():
             records = {} if row.records is None else {"records": row.records}
-            users.append({"user": row.name, **records, "epsilon": row.epsilon})
+            own = {"sigma_cdp": row.sigma_cdp} if isinstance(plan.sigma_cdp, tuple) else {}
+            users.append({"user": row.name, **records, "epsilon": row.epsilon, **own})
         per_edge = isinstance(plan.sigma_cor, tuple)
         return {
             "sigma_cdp": plan.sigma_cdp,
@@ -198,6 +207,32 @@ class PlanAnswer:
             "statement": str(guarantee),
             "warnings": list(self.warnings),
         }
+
+
+def who_pays(plan: NoisePlan) -> str | None:
+    """Which users add more of their own noise than others, and how much; None if none does.
+
+    Args:
+        plan: The plan; in one with a single sigma_cdp nobody pays for another.
+    """
+    own = plan.sigma_cdp_per_user
+    if not isinstance(plan.sigma_cdp, tuple):
+        return None
+    usual = float(np.median(own))
+    payers = [int(user) for user in np.argsort(-own, kind="stable") if own[user] > _PAYS * usual]
+    share = float(np.sum(own[payers] ** 2) / np.sum(own**2))
+    others = np.delete(own, payers)
+    levels = rounded_up_range(float(others.min()), float(others.max()))
+    if not payers:
+        return f"Own noise differs by user, from {levels}; nobody adds much more than the others."
+    shown = [
+        f"{plan.topology.name(user)} {own[user] / usual:.1f} times" for user in payers[:_NAMED]
+    ]
+    more = f" and {len(payers) - _NAMED} more users" if len(payers) > _NAMED else ""
+    return (
+        f"Who pays: {', '.join(shown)}{more} the usual own noise, {share:.0%} of the own variance "
+        f"of all users; the others add {levels}."
+    )
 
 
 def note_on_parts(topology: Topology) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
+from decor.privacy.plan_answer import who_pays
 from decor.text import rounded_up, rounded_up_range
 
 CARD = "MODEL_CARD.md"
@@ -87,6 +88,7 @@ def model_card(
     edges = np.atleast_1d(plan.sigma_cor)
     own = plan.sigma_cdp_per_user
     sigma_cdp, sigma_cor = (rounded_up_range(min(each), max(each)) for each in (own, edges))
+    pays = "" if who_pays(plan) is None else f"\n- {who_pays(plan)}"
     return f"""# Model card: {task.get("name", "model")}
 
 ## Model
@@ -103,7 +105,7 @@ and their mean with `.average_model`.
 - protected: {unit}
 - epsilon {epsilon}, delta {delta} (the failure probability, noise tables included)
 - adversary: {guarantee.adversary.sentence}
-- noise: sigma_cdp {sigma_cdp} of each user, sigma_cor {sigma_cor} on each edge
+- noise: sigma_cdp {sigma_cdp} of each user, sigma_cor {sigma_cor} on each edge{pays}
 - gradients clipped to {exposure.clip:g}
 
 This folder holds the models, the plan and public metrics. Nothing else in it depends on the

@@ -73,8 +73,8 @@ def _row(answer: PlanAnswer, of_examples: Exposure, gossip: Gossip) -> UnitRow:
     relation = of_examples.relation or "replace"
     asked = replace(question, unit=other, relation=relation if other == "example" else "replace")
     epsilons[other] = compose([PastRun(plan)], asked, delta)
-    largest = [float(np.max(each, initial=0.0)) for each in (plan.sigma_cdp, plan.sigma_cor)]
-    return UnitRow(own, *largest, error, epsilons["user"], epsilons["example"])
+    cdp, cor = (float(np.max(each, initial=0.0)) for each in (plan.sigma_cdp, plan.sigma_cor))
+    return UnitRow(own, cdp, cor, error, epsilons["user"], epsilons["example"])
 
 
 def text(compared: list[UnitRow]) -> str:

@@ -235,7 +235,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "results.safe_files": "results/test_run.py: broken files, full disks, saves that are killed",
     "results.live_status": "ui/test_watch.py: what the planner reads of a run that trains",
     "results.publication": "training/test_private.py: what a released folder holds",
-    "training.compare": "cli/test_compare.py: `decor compare`",
     "training.cuda.channel": "training/test_cuda.py: results of a CPU",
     "training.cuda.kernels": "training/test_cuda.py: results of a CPU",
     "training.cuda.steps": "training/test_cuda.py: results of a CPU",

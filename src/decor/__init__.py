@@ -66,7 +66,9 @@ if TYPE_CHECKING:
     from decor.learning.recipe import Recipe
     from decor.learning.splitting import split
     from decor.learning.task import Task
+    from decor.results.comparison import ComparisonResult
     from decor.results.run import Run
+    from decor.training.compare import compare
     from decor.training.simulate import simulate
     from decor.training.sweep import Sweep, Tuned, sweep, tune
     from decor.training.train import train
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
 _TRAINING = {
     "Audit": "auditing.findings",
     "CategoryColumn": "learning.columns",
+    "ComparisonResult": "results.comparison",
     "Label": "learning.columns",
     "NumberColumn": "learning.columns",
     "Peers": "federation.peers_engine",
@@ -88,6 +91,7 @@ _TRAINING = {
     "Tuned": "training.sweep",
     "Vectorised": "training.vectorised",
     "audit": "auditing.audit",
+    "compare": "training.compare",
     "join": "federation.member",
     "losses": "learning",
     "models": "learning",
@@ -137,6 +141,7 @@ __all__ = [
     "BudgetError",
     "CannotBound",
     "CategoryColumn",
+    "ComparisonResult",
     "Couples",
     "DecorError",
     "DivergenceWarning",
@@ -165,6 +170,7 @@ __all__ = [
     "audit",
     "baselines",
     "calibrate",
+    "compare",
     "complete",
     "couples",
     "erdos_renyi",

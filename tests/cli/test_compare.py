@@ -19,7 +19,7 @@ def test_compare_writes_and_prints_all_methods(tmp_path):
     folder = tmp_path / "c"
     out = run(*COMPARE, "--output", folder).stdout
     methods = {"no privacy", "central DP", "DECOR ring", "local DP ring"}
-    for words in (*methods, "test accuracy", "SecLDP", "no epsilon here counts"):
+    for words in (*methods, "test accuracy", "SecLDP", "no epsilon here counts", "always the same"):
         assert words in out
     for name in ("report.html", "figures/privacy-utility.png", "figures/curves.svg"):
         assert (folder / name).stat().st_size > 0

@@ -7,18 +7,15 @@ import json
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import decor
 from decor.errors import InputError, require
-from decor.results.safe_files import clear, replace_text
+from decor.results.safe_files import clear
 
 from . import options as opt
 from . import report, task_option, training_options, values
 from .json_output import command_line
-
-if TYPE_CHECKING:
-    from decor.results.report_data import Report
 
 _EXAMPLE = """example:
   decor compare --task breast-cancer --users 16 --epsilon 1,3,10,30 --topology ring,torus \\
@@ -83,6 +80,7 @@ def run(options: argparse.Namespace) -> None:
     topology = graphs[0][1]
     task = training_options.task_of(options, topology)
     # after the task: without torch, `decor.tasks` says what to install
+    from decor.results.comparison import write_comparison
     from decor.training.compare import FORMAT, RATES, Comparison, Design
 
     # the exposure has one clip; the design tries all of them
@@ -111,41 +109,11 @@ def run(options: argparse.Namespace) -> None:
         data = comparison.run(decor.Vectorised(threads=options.threads))
     except KeyboardInterrupt:
         with suppress(InputError):  # nothing is finished yet
-            page = _write(comparison.data(), folder)["report"]
+            page = write_comparison(comparison.data(), folder)["report"]
             print(f"decor: interrupted; the finished methods are in {page}", file=sys.stderr)
         print(f"decor: resume with {command_line()} --resume", file=sys.stderr)
         raise
-    report.show(data, _write(data, folder), options.json)
-
-
-def _write(data: Report, folder: Path) -> dict[str, Any]:
-    """Writes the page, the figures and the data of a comparison; returns their paths."""
-    from decor.results import figures
-    from decor.results import report as page
-
-    page.write(data, folder / "report.html")
-    try:
-        (folder / "figures").mkdir(parents=True, exist_ok=True)
-        text = json.dumps(data.to_json(), allow_nan=False)
-        replace_text(folder / "report.json", text + "\n")
-    except OSError as problem:
-        raise InputError(f"the report cannot be written to {str(folder)!r}: {problem}") from None
-    metric = data.metrics[0].name
-    # the epsilon of each user is drawn for the first graph
-    private = next((each.name for each in data.methods if each.kind == "decor"), None)
-    names, drawn = ("privacy-utility", "curves", "users"), []
-    for suffix in ("png", "svg"):
-        utility, curves, users = (folder / "figures" / f"{name}.{suffix}" for name in names)
-        figures.comparison_figure(data, metric, utility)
-        figures.curves_figure(data, metric, curves)
-        if private is not None:
-            figures.users_figure(data, private, users)
-        drawn += [str(path) for path in (utility, curves, users) if path.exists()]
-    return {
-        "report": str(folder / "report.html"),
-        "figures": drawn,
-        "data": str(folder / "report.json"),
-    }
+    report.show(data, write_comparison(data, folder), options.json)
 
 
 def _remove(folder: Path, wanted: str) -> None:

@@ -75,14 +75,16 @@ def show(report: Report, written: dict[str, Any], as_json: bool) -> None:
         written: Files that were written: "report", and for a comparison "figures" and "data".
         as_json: Whether to print one JSON object instead of tables.
     """
-    from decor.results.tables import summary_header, summary_rows
+    from decor.results.tables import base_rate_row, summary_header, summary_rows
 
     progress.report("")
     if as_json:
         write_json({**report.to_json(), "written": written})
         return
     print(report.title + (f" ({report.subtitle})" if report.subtitle else ""))
-    print(table(summary_header(report), summary_rows(report)))
+    base = base_rate_row(report)
+    rows = [*summary_rows(report), *([base] if base else [])]
+    print(table(summary_header(report), rows))
     if (first := report.first_guarantee) is not None:
         print(f"\n{first.method}: {first.guarantee}")
     for note in report.notes:

@@ -149,6 +149,7 @@ def make_report(
     tuning: Tuning | None = None,
     repeat: Repeat | None = None,
     notes: Sequence[str] = (),
+    base_rate: float | None = None,
 ) -> Report:
     """The report of these outcomes; its metrics are those that every outcome has."""
     # peers measure less than the simulator, and may stand beside it
@@ -169,6 +170,7 @@ def make_report(
         tuning=tuning,
         repeat=repeat,
         notes=(*notes, *_limits(common, outcomes)),
+        base_rate=base_rate,
     )
 
 

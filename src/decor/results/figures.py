@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -30,7 +32,7 @@ from .axes import (
 from .inline_svg import inline_svg
 from .palette import Mark, Style, styles
 from .report_data import MAX_DRAWN_USERS, Metric, Outcome, Report
-from .tables import SPREAD, Spread, curve_spreads, spreads
+from .tables import BASE_RATE, SPREAD, Spread, curve_spreads, spreads
 
 MARKERS: dict[Mark, str] = {"circle": "o", "square": "s", "diamond": "D", "triangle": "^"}
 SUFFIXES = (".png", ".svg")
@@ -54,11 +56,35 @@ def comparison_figure(report: Report, metric: str, path: str | Path) -> None:
         metric: The name of a metric.
         path: A file that ends in .png or .svg.
     """
+    _save_file(comparison_plot(report, metric), path)
+
+
+def comparison_plot(report: Report, metric: str) -> Figure:
+    """`comparison_figure` as a figure of matplotlib.
+
+    Args:
+        report: The report data.
+        metric: The name of a metric.
+    """
     chosen = report.metric(metric)
     figure, axis = _make_file_figure()
     _draw_comparison(axis, report, chosen)
     _finish_file(figure, axis, report, chosen, report.title, _BUDGET_LABEL)
-    _save_file(figure, path)
+    return figure
+
+
+def comparison_image(report: Report, metric: str) -> str:
+    """`comparison_figure` as an `<img>` element.
+
+    Args:
+        report: The report data.
+        metric: The name of a metric.
+    """
+    drawn = BytesIO()
+    comparison_plot(report, metric).savefig(drawn, format="png", dpi=110)
+    data = b64encode(drawn.getvalue()).decode("ascii")
+    label = f"{report.metric(metric).label} against epsilon"
+    return f'<img alt="{label}" src="data:image/png;base64,{data}">'
 
 
 def curves_figure(
@@ -167,7 +193,12 @@ def _draw_comparison(axis: Any, report: Report, metric: Metric) -> None:
         # methods stand a few points apart, so that error bars do not hide each other
         aside = 3.0 * (k - (len(report.methods) - 1) / 2)
         _draw_points(axis, finite, style, method.name, metric, aside)
-    _set_value_axis(axis, metric, [spread for spread in finals if spread is not None])
+    shown = [spread for spread in finals if spread is not None]
+    if metric.name == "accuracy" and report.base_rate is not None:
+        base = metric.scale * report.base_rate
+        axis.axhline(base, color=QUIET, ls=":", lw=1.4, label=BASE_RATE)
+        shown.append(Spread(base, None, base, base, 1, 1))
+    _set_value_axis(axis, metric, shown)
 
 
 def _draw_level(axis: Any, spread: Spread, style: Style, name: str) -> None:
@@ -305,7 +336,7 @@ def _names(report: Report) -> str:
 
 def _legend(axis: Any, report: Report) -> tuple[list[Any], list[str]]:
     """Lines and names in the order of the methods."""
-    order = [literal(method.name) for method in report.methods]
+    order = [*(literal(method.name) for method in report.methods), BASE_RATE]
     handles, names = axis.get_legend_handles_labels()
     entries = sorted(
         zip(handles, names, strict=True),
@@ -333,7 +364,9 @@ def _finish_file(
     axis.annotate(SPREAD, (0, 1), xytext=(0, 8), color=QUIET, fontsize=9, **place)
     handles, names = _legend(axis, report)
     if len(names) > 1:
-        look: dict[str, Any] = {"ncols": min(len(names), 5), "frameon": False, "fontsize": 9}
+        # a row of the figure's width has about 70 letters
+        columns = min(len(names), 5 if sum(map(len, names)) <= 70 else 3)
+        look: dict[str, Any] = {"ncols": columns, "frameon": False, "fontsize": 9}
         figure.legend(handles, names, loc="outside lower center", **look)
 
 

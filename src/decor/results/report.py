@@ -24,7 +24,7 @@ from .json_dataclass import Settings
 from .palette import styles
 from .report_data import Outcome, Report, SigmaRange
 from .report_panels import Choice, Panels, row_name
-from .tables import SPREAD, sigma_text, spreads, summary_header, summary_rows
+from .tables import SPREAD, base_rate_row, sigma_text, spreads, summary_header, summary_rows
 
 _NO_PRIVACY, _INFINITE = 1e308, 1e307
 """Sort keys of rows without privacy and with an infinite epsilon: after every finite epsilon."""
@@ -128,7 +128,20 @@ def _results_table(report: Report, shown: Choice) -> str:
     head = '<th scope="col">method</th>'
     head += "".join(f'<th scope="col" class="number">{escape(name)}</th>' for name in names[1:])
     body = "".join(rows)
-    return f'<table id="results"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return (
+        f'<table id="results"><thead><tr>{head}</tr></thead><tbody>{body}</tbody>'
+        f"{_base_rate_foot(report, len(names))}</table>"
+    )
+
+
+def _base_rate_foot(report: Report, columns: int) -> str:
+    """The row below the results that says what guessing reaches."""
+    row = base_rate_row(report)
+    if row is None:
+        return ""
+    cells = "".join(f'<td class="number">{escape(text)}</td>' for text in row[1:])
+    cells += "<td></td>" * (columns - len(row))
+    return f'<tfoot><tr><th scope="row">{escape(row[0])}</th>{cells}</tr></tfoot>'
 
 
 def _rows_of_choice(shown: Choice) -> tuple[str, str]:

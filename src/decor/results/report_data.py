@@ -233,6 +233,7 @@ class Report(JsonRecord):
     """All data of a report. `metrics` starts with the main one; `made` is an ISO time.
 
     `audits` are the saved audits of the runs by name; None where the report is not about runs.
+    `base_rate` is the accuracy of always guessing the most frequent class of the test data.
     """
 
     title: str
@@ -246,8 +247,9 @@ class Report(JsonRecord):
     repeat: Repeat | None = None
     notes: tuple[str, ...] = ()
     audits: tuple[tuple[str, AuditSummary], ...] | None = None
+    base_rate: float | None = None
 
-    optional_keys: ClassVar = frozenset({"audits"})
+    optional_keys: ClassVar = frozenset({"audits", "base_rate"})
 
     def to_json(self) -> dict[str, Any]:
         return {"format": FORMAT, **super().to_json()}

@@ -14,6 +14,8 @@ from decor.text import epsilon_text, mean_and_error_texts, rounded_up, rounded_u
 
 from .report_data import Curve, Metric, Report, SigmaRange
 
+BASE_RATE = "always the same guess"
+"""The name of the base rate: the accuracy of always guessing the most frequent class."""
 SPREAD = "mean ± standard error over seeds"
 
 
@@ -93,6 +95,17 @@ def sigma_text(sigma: float | SigmaRange | None) -> str:
 def summary_header(report: Report) -> list[str]:
     """The names of the columns of `summary_rows`."""
     return ["method", "epsilon", *(metric.heading for metric in report.metrics)]
+
+
+def base_rate_row(report: Report) -> list[str] | None:
+    """The accuracy of always guessing the most frequent class, as a row; None where unknown."""
+    if report.base_rate is None or not any(metric.name == "accuracy" for metric in report.metrics):
+        return None
+    values = [
+        f"{100 * report.base_rate:.1f}" if metric.name == "accuracy" else "–"
+        for metric in report.metrics
+    ]
+    return [BASE_RATE, "–", *values]
 
 
 def summary_rows(report: Report) -> list[list[str]]:

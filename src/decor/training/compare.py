@@ -9,18 +9,22 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
+from weakref import finalize
 
 from decor import progress
 from decor.errors import InputError
+from decor.graph import named
 from decor.graph.topology import Topology
-from decor.learning.recipe import Recipe
+from decor.learning.recipe import Recipe, recipe_with
 from decor.learning.task import Task
 from decor.privacy import baselines
 from decor.privacy.adversary import Adversary
@@ -28,6 +32,7 @@ from decor.privacy.budget import Budget, Exposure
 from decor.privacy.calibrate import calibrate
 from decor.privacy.plan import NoisePlan
 from decor.results.build_report import describe_method, make_report, summarise_runs
+from decor.results.comparison import ComparisonResult
 from decor.results.report_data import GridEnd, Method, Outcome, Repeat, Report, Tuning
 from decor.results.run import Run
 from decor.results.safe_files import replace_text
@@ -172,6 +177,127 @@ class Design:
             yield plan if factor == 1 else make(ratio=factor * ratio)
 
 
+def compare(
+    task: Task,
+    budgets: Sequence[float] = (1.0, 3.0, 10.0, 30.0),
+    topologies: Sequence[Topology | str] | Mapping[str, Topology] | None = None,
+    *,
+    exposure: Exposure | None = None,
+    adversary: Adversary | None = None,
+    delta: float = 1e-5,
+    clips: Sequence[float] | None = None,
+    learning_rates: Sequence[float] = RATES,
+    seeds: Sequence[int] = (0, 1, 2, 3),
+    criterion: str = "loss",
+    recipe: Recipe | None = None,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    engine: Engine | None = None,
+    any_delta: bool = False,
+    **recipe_fields: Any,
+) -> ComparisonResult:
+    """Measures what privacy costs: DECOR on several graphs, central DP, local DP and no privacy.
+
+    Each takes the best of the learning rates and clips. These are simulations that look at the
+    data, for their owner only: nothing of them is for publication.
+
+    Args:
+        task: Model, loss and each user's data.
+        budgets: The epsilons to compare at.
+        topologies: The graphs, or names such as "ring"; a mapping gives them names of its own. The
+            users of graphs without names take the task's, in its order. By default a ring, and
+            a random graph with four neighbours for each user.
+        exposure: Steps, clip, unit and batches; `Exposure(clip=1.0, steps=100)` by default.
+        adversary: The adversary that DECOR protects against; curious users by default.
+        delta: The failure probability of every budget.
+        clips: Clips to choose from; by default the exposure's.
+        learning_rates: Learning rates to choose from; by default twelve, and further ones beyond
+            an end at which the best was found.
+        seeds: Seeds of the runs that are shown. Settings are chosen with others.
+        criterion: The metric that chooses.
+        recipe: How to train, the same for all methods.
+        folder: Keeps everything in this folder as it is made; by default it is kept by `save`.
+        resume: Goes on with an interrupted comparison in `folder`.
+        engine: What runs it; None takes `Vectorised()`.
+        any_delta: Allows a delta that is too large to be meaningful for the data.
+        recipe_fields: Fields of the recipe, such as `gossip_rounds=4`.
+
+    Returns:
+        A result with `plot()`, `save(folder)` and a table.
+
+    Raises:
+        InputError: If task, graphs and exposure do not fit each other.
+    """
+    if not isinstance(task, Task):
+        raise InputError(f"task must be a Task, not {task!r}")
+    exposure = Exposure(clip=1.0, steps=100) if exposure is None else exposure
+    design = Design(
+        graphs=_named_graphs(task, topologies),
+        epsilons=tuple(budgets),
+        exposure=exposure,
+        delta=delta,
+        adversary=Adversary.curious() if adversary is None else adversary,
+        clips=(exposure.clip,) if clips is None else tuple(clips),
+        learning_rates=tuple(learning_rates),
+        seeds=tuple(seeds),
+        criterion=criterion,
+        recipe=recipe_with(recipe, recipe_fields),
+        any_delta=any_delta,
+    )
+    if folder is not None:
+        result = ComparisonResult(
+            Comparison(task, design, folder, resume=resume).run(engine), Path(folder)
+        )
+        result.save(folder)
+        return result
+    scratch = Path(mkdtemp(prefix="decor-comparison-"))
+    try:
+        result = ComparisonResult(Comparison(task, design, scratch).run(engine), scratch)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    # the runs are kept as long as the result is
+    finalize(result, shutil.rmtree, scratch, ignore_errors=True)
+    return result
+
+
+def _named_graphs(
+    task: Task, topologies: Sequence[Topology | str] | Mapping[str, Topology] | None
+) -> tuple[tuple[str, Topology], ...]:
+    """The graphs with names that tell them apart, and the task's users."""
+    if topologies is None:
+        topologies = ["ring", "random-regular"] if task.users > 5 else ["complete"]
+    if isinstance(topologies, Topology | str):
+        topologies = [topologies]
+    graphs: list[tuple[str, Topology]] = []
+    if isinstance(topologies, Mapping):
+        graphs = [(str(name), topology) for name, topology in topologies.items()]
+    else:
+        for each in topologies:
+            if isinstance(each, str):
+                graphs.append((named.canonical_name(each), named.from_name(each, task.users)))
+            else:
+                graphs.append((repr(each), each))
+    names = [name for name, _ in graphs]
+    if not names or len(set(names)) < len(names):
+        raise InputError(
+            f"topologies has no graph, or one twice ({', '.join(names) or 'none'}); give a mapping "
+            "from names to graphs"
+        )
+    for name, topology in graphs:
+        if not isinstance(topology, Topology):
+            raise InputError(f"the topology {name!r} must be a Topology, not {topology!r}")
+    return tuple((name, _with_users_of(task, topology)) for name, topology in graphs)
+
+
+def _with_users_of(task: Task, topology: Topology) -> Topology:
+    """The graph with the task's names for its users, where it has none of its own."""
+    numbers = {str(user) for user in range(task.users)}
+    if task.names is None or topology.labels is not None or set(task.names) == numbers:
+        return topology
+    return replace(topology, labels=task.names)
+
+
 class Comparison:
     """A comparison in its folder."""
 
@@ -233,6 +359,7 @@ class Comparison:
                 files={"task": self.identity["task"]},
             ),
             notes=self._notes(methods, outcomes),
+            base_rate=self.task.base_rate,
         )
 
     @property

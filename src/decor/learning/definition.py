@@ -81,6 +81,11 @@ class Definition:
         return None if known is None else tuple(map(str, range(known)))
 
     @property
+    def parameters(self) -> int:
+        """How many parameters are trained; loads torch only for a model given as code."""
+        return build_model.parameters(self.model, "float32")
+
+    @property
     def label_range(self) -> tuple[float, float] | None:
         """The public range of a label that is a number, which is scaled to -1 to 1."""
         label = None if self.preparation is None else self.preparation.label

@@ -240,6 +240,7 @@ class Run:
                 "then say trust_code=True (decor predict --trust-code)"
             )
         state = self.average_model if user is None else self._model_of(user)
+        self._check_size(definition)
         module, loss = definition.build()
         module = module.to(next(iter(state.values())).dtype)
         try:
@@ -252,6 +253,17 @@ class Run:
             names = ", ".join(sorted({*absent, *result.unexpected_keys})[:4])
             raise InputError(f"the run's parameters do not fit its model: {names}")
         return module.eval(), loss
+
+    def _check_size(self, definition: Definition) -> None:
+        """Before a module is made: a folder from elsewhere may name a model of any size."""
+        if definition.model.code is None:
+            own = sum(int(value[0].numel()) for value in self.models.values())
+            named = definition.parameters
+            if own != named:
+                raise InputError(
+                    f"the run's model has {own:,} parameters, and the one it names {named:,}; its "
+                    "manifest.json is not that of these models"
+                )
 
     def _model_of(self, user: int) -> dict[str, Tensor]:
         count = len(next(iter(self.models.values())))

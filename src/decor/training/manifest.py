@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from decor.learning.known_models import definition_of
 from decor.learning.recipe import Recipe
 from decor.learning.task import Task
 from decor.version import __version__
@@ -146,7 +147,8 @@ def task_summary(task: Task) -> dict[str, Any]:
 
 
 def _definition(task: Task) -> dict[str, Any] | None:
-    return None if task.definition is None else task.definition.to_json()
+    definition = definition_of(task)
+    return None if definition is None else definition.to_json()
 
 
 def engine_summary(engine: SimulatorOptions, name: str) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def test_own_noise_per_user_says_who_pays(here, ask, tmp_path):
     assert list(by_user.values()) == pytest.approx(answer["sigma_cdp"])
     assert "sigma_cdp" in rows.read_text().splitlines()[0]
     # the saved plan is accounted with the levels of its users
-    assert ask("account", plan)["epsilon"] == pytest.approx(answer["epsilon"], rel=1e-9)
+    assert ask("account --plan", plan)["epsilon"] == pytest.approx(answer["epsilon"], rel=1e-9)
 
 
 def test_a_fragile_graph_gets_a_warning(here, ask):

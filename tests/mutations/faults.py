@@ -832,8 +832,8 @@ FAULTS = (
         (
             Edit(
                 "learning/batches.py",
-                "inside.double() / size)",
-                "inside.double() / torch.from_numpy(np.maximum(self._counts[:, None], 1)))",
+                "inside.double() / size, planned)",
+                "inside.double() / torch.from_numpy(np.maximum(self._counts[:, None], 1)), planned)",
             ),
         ),
         (BATCHES + "weights_are_one_over_the_expected_size_and_padding_weighs_nothing",),
@@ -846,8 +846,8 @@ FAULTS = (
         (
             Edit(
                 "learning/batches.py",
-                "Batch(torch.from_numpy(taken).unsqueeze(0), 1.0 / size)",
-                "Batch(torch.from_numpy(taken).unsqueeze(0), 1.0 / len(taken))",
+                "Batch(torch.from_numpy(taken).unsqueeze(0), 1.0 / size, planned)",
+                "Batch(torch.from_numpy(taken).unsqueeze(0), 1.0 / len(taken), planned)",
             ),
         ),
         (BATCHES + "a_real_users_poisson_batches_take_every_record_at_its_rate_independently",),
@@ -916,8 +916,8 @@ FAULTS = (
         (
             Edit(
                 "learning/batches.py",
-                "rates = self.size / self.records",
-                "rates = self.size / np.minimum(self.records, self.records.min())",
+                "if common else size / self.records",
+                "if common else size / np.minimum(self.records, self.records.min())",
             ),
         ),
         (BATCHES + "every_record_is_taken_at_its_users_rate",),
@@ -929,8 +929,8 @@ FAULTS = (
         (
             Edit(
                 "learning/batches.py",
-                "rates = self.size / self.records",
-                "rates = np.minimum(1.0, 2 * self.size / self.records)",
+                "if common else size / self.records",
+                "if common else np.minimum(1.0, 2 * size / self.records)",
             ),
         ),
         (BATCHES + "every_record_is_taken_at_its_users_rate",),
@@ -1159,8 +1159,8 @@ FAULTS = (
         (
             Edit(
                 "privacy/loss/accountant.py",
-                "return (c / self.sigma_cdp) ** 2 if",
-                "return 2 * (c / self.sigma_cdp) if",
+                "return (c / unit) ** 2 if",
+                "return 2 * (c / unit) if",
             ),
         ),
         (ACCOUNTANT + "the_reported_epsilon_suffices_and_nothing_smaller_does",),
@@ -1266,9 +1266,9 @@ FAULTS = (
             Edit(
                 "federation/node.py",
                 "        noised, edge_tags = grid.add_noise(gradient, self.random(32), edges, "
-                "factor, over=True)\n",
+                "factor, True, own)\n",
                 "        noised, edge_tags = grid.add_noise(0 * gradient, self.random(32), "
-                "edges, 1.0, over=True)\n"
+                "edges, 1.0, True, own)\n"
                 "        noised += factor * gradient\n",
             ),
         ),
@@ -1299,7 +1299,7 @@ FAULTS = (
         "peers: the message is the model without noise",
         "everybody sends its gradient as it is",
         (
-            Edit("federation/node.py", "edges, factor, over=True)", "edges, factor)"),
+            Edit("federation/node.py", "edges, factor, True, own)", "edges, factor, False, own)"),
             Edit(
                 "federation/node.py",
                 "descend(self.model, noised, rate,",

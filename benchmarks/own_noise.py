@@ -85,8 +85,8 @@ def measured(weak: int, density: float, rounds: int, reach: float | None) -> dic
 
 def table(rows: list[dict]) -> str:
     lines = [
-        "| weak branches | edges | gossip rounds | one level for all | own noise per user | bound | "
-        "reach | CPU seconds |",
+        "| weak branches | edges | gossip rounds | one level for all | own noise per user | bound "
+        "| reach | CPU seconds |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:

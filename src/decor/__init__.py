@@ -45,6 +45,7 @@ from decor.privacy import (
     baselines,
     calibrate,
     couples,
+    gossip_for,
     theory,
 )
 from decor.version import __version__ as __version__
@@ -176,6 +177,7 @@ __all__ = [
     "erdos_renyi",
     "from_edges",
     "from_networkx",
+    "gossip_for",
     "grid",
     "hypercube",
     "join",

@@ -33,6 +33,9 @@ Acceleration = bool | Literal["chebyshev", "designed"]
 graph.
 """
 
+Rounds = int | Literal["auto"]
+"""Gossip rounds per step: a number, or the fewest that are nearly as good as perfect averaging."""
+
 Dtype = Literal["float32", "float64"]
 
 GradientPath = Literal["auto", "generic"]

@@ -87,3 +87,17 @@ BAD = [
 def test_bad_input_is_one_sentence_and_leaves_nothing(here, tmp_path, line, words):
     done = here("federation", "new", "--output", tmp_path / "out", *line.split(), check=2)
     assert words in done.stderr and not (tmp_path / "out").exists()
+
+
+def test_auto_rounds_become_a_number_of_the_file(here, tmp_path, users):
+    file = tmp_path / "heart.toml"
+    line = "federation new --name heart --epsilon 3 --steps 50 --features 30 --gossip-rounds auto"
+    here(*line.split(), "--output", file, *users())
+    federation = Federation.read(file)
+    exact = (federation.training.gossip_rounds, federation.training.accelerate)
+    assert exact == (2, "designed"), "a ring of four has two eigenvalues beside 1"
+    plan = federation.plan
+    # the ratio at which one absence is cheap
+    assert plan.sigma_cor**2 <= 1.001 * 4 * 50 / 4 * plan.sigma_cdp**2
+    refused = here(*line.split(), "--accelerate", "chebyshev", "--output", file, *users(), check=2)
+    assert "drop --accelerate" in refused.stderr

@@ -146,3 +146,18 @@ def test_the_steps_that_a_budget_pays_for_are_those_of_the_library(here, ask, tm
 )
 def test_a_question_about_steps_that_makes_no_sense_is_refused(here, more, said):
     assert said in here("plan", "--epsilon", 3, *more.split(), check=2).stderr
+
+
+def test_auto_rounds_are_said_and_are_those_of_the_library(here, ask):
+    answer = ask("plan --epsilon 3 --steps 50 --gossip-rounds auto")
+    ring, exposure = decor.ring(16), Exposure(1.0, 50)
+    plan = decor.calibrate(ring, exposure, Adversary.curious(), BUDGET, gossip_rounds="auto")
+    assert answer["gossip_rounds"] == decor.gossip_for(plan).rounds
+    assert (answer["sigma_cdp"], answer["sigma_cor"]) == (plan.sigma_cdp, plan.sigma_cor)
+    out = here(*"plan --epsilon 3 --steps 50 --gossip-rounds auto".split()).stdout
+    row = next(line.split() for line in out.splitlines() if line.endswith("auto"))
+    rounds = answer["gossip_rounds"]
+    assert row[0] == str(rounds) and row[2:4] == [f"{50 * rounds:,}", f"{200 * rounds:,}"]
+    assert "amplifies: such rounds enlarge what a missing neighbour leaves" in out
+    refused = here(*"plan --epsilon 3 --gossip-rounds auto --accelerate".split(), check=2)
+    assert "drop --accelerate" in refused.stderr

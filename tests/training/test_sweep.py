@@ -367,3 +367,28 @@ def test_a_run_that_ends_among_others_is_what_it_is_alone():
     assert all(
         torch.allclose(ended.models[name], alone.models[name], rtol=1e-4) for name in alone.models
     )
+
+
+def test_auto_rounds_are_those_of_each_plan_in_runs_and_sweeps():
+    task, adversary = make("logistic"), Adversary.curious()
+    plans = [
+        decor.calibrate(decor.ring(USERS), Exposure(1.0, 6), adversary, Budget(3.0, 1e-5), ratio=x)
+        for x in (0.0, 30.0)
+    ]
+    rounds = [decor.gossip_for(plan).rounds for plan in plans]
+    assert rounds[0] < rounds[1], "without edge noise fewer rounds are as good as averaging"
+    swept = decor.sweep(
+        task, plans, learning_rates=0.1, seeds=[0], keep_models=True, gossip_rounds="auto"
+    )
+    for plan, count in zip(plans, rounds, strict=True):
+        how = {"gossip_rounds": count, "accelerate": "designed" if count > 1 else False}
+        auto, explicit = (
+            decor.train(task, plan, learning_rate=0.1, **options)
+            for options in ({"gossip_rounds": "auto"}, how)
+        )
+        (own,) = [r for s, r in zip(swept.settings, swept.runs, strict=True) if s.plan is plan]
+        for name, value in explicit.models.items():
+            assert torch.equal(auto.models[name], value)
+            assert torch.allclose(own.models[name], value, atol=1e-6)
+        # a run says the number, so that it can be resumed and repeated
+        assert auto.manifest["recipe"]["gossip"]["rounds"] == count

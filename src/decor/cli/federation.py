@@ -53,6 +53,7 @@ _DEFAULTS = {
 """Defaults of the options where the file has none."""
 _READ: dict[str, Callable[[str], Any]] = {
     "delta": values.probability,
+    "gossip_rounds": values.rounds,
     "hidden": lambda text: [values.whole(size) for size in text.split(",")],
 }
 
@@ -145,8 +146,15 @@ def run_check(options: argparse.Namespace) -> None:
 
 
 def _federation_of_users(options: argparse.Namespace) -> Federation:
-    from decor.federation.improvements import steady_ratio
+    from decor.privacy.gossip_choice import steady_ratio
 
+    auto = options.gossip_rounds == "auto"
+    if auto:
+        if options.accelerate not in (None, "designed"):
+            raise InputError("--gossip-rounds auto takes designed rounds; drop --accelerate")
+        # the file has a number, which follows from the rest of it
+        options.accelerate = None
+        options.gossip_rounds = None
     if options.users is not None:
         raise InputError("--users is for --task; with --user every user is named, so drop it")
     if options.name is None:
@@ -159,6 +167,8 @@ def _federation_of_users(options: argparse.Namespace) -> Federation:
     elif options.code is None:  # the model is either a built-in kind or the users' own code
         defaults["model"] = {"kind": _DEFAULTS["kind"]}
     federation = _federation(options, [user_table(text) for text in options.user], defaults)
+    if auto:
+        federation = _with_auto_rounds(federation)
     if federation.privacy.ratio is not None:
         return federation
     # machines crash: noise that a missing user leaves must not drown the model
@@ -167,6 +177,19 @@ def _federation_of_users(options: argparse.Namespace) -> Federation:
     if plan.sigma_cor**2 <= steady * plan.uniform_sigma_cdp("a federation file") ** 2:
         return federation
     return replace(federation, privacy=replace(federation.privacy, ratio=steady))
+
+
+def _with_auto_rounds(federation: Federation) -> Federation:
+    """The federation with the fewest designed rounds that are nearly as good as averaging."""
+    from decor.privacy.gossip_choice import choose_gossip
+
+    setting = federation.topology, federation.exposure, federation.adversary, federation.budget
+    gossip = choose_gossip(*setting).gossip
+    how = "designed" if gossip.accelerate == "designed" else "no"
+    if gossip.accelerate is True:  # too many users to design rounds for
+        how = "chebyshev"
+    training = replace(federation.training, gossip_rounds=gossip.rounds, accelerate=how)
+    return replace(federation, training=training)
 
 
 def _federation(

@@ -56,7 +56,7 @@ class Trial:
 
     def __init__(self, options: argparse.Namespace) -> None:
         from decor.federation.file_rules import net_module
-        from decor.federation.improvements import steady_ratio
+        from decor.privacy.gossip_choice import steady_ratio
 
         self.folder, self._overwrite = Path(options.output), options.overwrite
         replaceable_trial(self.folder, self._overwrite)  # refuses before anything is computed

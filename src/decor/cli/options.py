@@ -102,7 +102,11 @@ def add_field(
         shown = f"{default:g}".replace("e-0", "e-") if isinstance(default, float) else default
         help += f" (default: {shown})"
     # annotations are strings, such as "int | None"
-    by_type: dict[str, Callable[[str], Any]] = {"float": values.number, "int": values.whole}
+    by_type: dict[str, Callable[[str], Any]] = {
+        "float": values.number,
+        "int": values.whole,
+        "Rounds": values.rounds,
+    }
     more.setdefault("metavar", each.metadata.get("metavar", each.name[0].upper()))
     more.setdefault("required", default is MISSING)
     read = read or by_type.get(kind.split()[0], str)
@@ -264,7 +268,7 @@ def topology_of(options: argparse.Namespace) -> decor.Topology:
         topology, note = files.read_with_note(options.graph)
         # a wrong separator or a header that became users would change all noise
         if World.current().is_first and not launch.is_worker():
-            print(f"decor: {options.graph}: {note}", file=sys.stderr)
+            print(f"decor: note: {options.graph}: {note}", file=sys.stderr)
         if options.users is not None and options.users != topology.users:
             raise InputError(
                 f"--graph {options.graph} has {topology.users} users, not {options.users}; drop "

@@ -15,7 +15,9 @@ from decor.errors import InputError
 from decor.graph.gossip import Gossip
 from decor.graph.names import in_order
 from decor.learning.recipe import Recipe
+from decor.privacy import baselines, theory
 from decor.privacy.affordable import affordable_plan
+from decor.privacy.gossip_choice import GossipChoice, choose_gossip
 from decor.privacy.plan_answer import PlanAnswer
 from decor.text import rounded_up, table
 
@@ -27,6 +29,7 @@ _EXAMPLE = """example:
   decor plan --topology ring --users 16 --epsilon 3 --delta 1e-5 --steps 1000 --clip 1 \\
       --adversary curious"""
 
+_SHOWN_ROUNDS = (1, 2, 3, 4, 6, 8, 12, 16)
 _RATIOS = (1.0, 10.0, 100.0, 1000.0, 10000.0)
 """sigma_cor^2 / sigma_cdp^2 of the noise pairs that are compared with the plan."""
 
@@ -77,8 +80,8 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     options.delta = opt.delta_of(options)
-    gossip, topology = _gossip(options), opt.topology_of(options)
-    exposure = opt.exposure_of(options)
+    topology, exposure = opt.topology_of(options), opt.exposure_of(options)
+    gossip = _gossip(options, topology, exposure)
     if options.compare_units:
         _compare_units(options, topology, exposure, gossip)
         return
@@ -92,7 +95,12 @@ def run(options: argparse.Namespace) -> None:
         answer.plan.save(options.save)
     if options.table:
         plan_users.write(answer, options.table)
-    plan_output.show(answer, options, lambda: _noise_pairs(answer, gossip))
+    plan_output.show(
+        answer,
+        options,
+        lambda: f"{_noise_pairs(answer, gossip)}{_rounds_table(answer, options, gossip)}",
+        {} if options.gossip_rounds != "auto" else {"gossip_rounds": gossip.rounds},
+    )
     counts = _counts(options.records, answer.plan.topology)
     if answer.plan.exposure.rate is not None and counts and not options.json:
         names = [answer.plan.topology.name(user) for user in range(len(counts))]
@@ -113,7 +121,8 @@ def _calibrate(
         edges=options.edges,
         own=options.own,
         method=options.method,
-        gossip_rounds=gossip.rounds,
+        # "auto" also limits the ratio, so that one absent user is cheap
+        gossip_rounds="auto" if options.gossip_rounds == "auto" else gossip.rounds,
         accelerate=gossip.accelerate,
         any_delta=options.any_delta,
     )
@@ -153,7 +162,9 @@ def _compare_units(
             "--table, --plot, --ratio, --sigma-cdp and --sigma-cor"
         )
     compared = plan_units.rows(
-        exposure, lambda each: _calibrate(options, topology, each, gossip), gossip
+        exposure,
+        lambda each: _calibrate(options, topology, each, gossip),
+        lambda each: _gossip(options, topology, each),
     )
     if options.json:
         write_json({"delta": options.delta, "units": [asdict(row) for row in compared]})
@@ -170,8 +181,14 @@ def _counts(records: Any, topology: decor.Topology) -> list[int]:
     return [records] * topology.users if isinstance(records, int) else list(records)
 
 
-def _gossip(options: argparse.Namespace) -> Gossip:
+def _gossip(
+    options: argparse.Namespace, topology: decor.Topology, exposure: decor.Exposure
+) -> Gossip:
     rounds = 1 if options.gossip_rounds is None else options.gossip_rounds
+    if rounds == "auto":
+        if options.accelerate not in (None, "designed"):
+            raise InputError("--gossip-rounds auto takes designed rounds; drop --accelerate")
+        return _choice(options, topology, exposure).gossip
     gossip = Gossip(rounds, options.accelerate or False)
     if gossip.accelerate and gossip.rounds < 2:
         raise InputError(
@@ -179,6 +196,40 @@ def _gossip(options: argparse.Namespace) -> Gossip:
             "or more"
         )
     return gossip
+
+
+def _choice(
+    options: argparse.Namespace, topology: decor.Topology, exposure: decor.Exposure
+) -> GossipChoice:
+    budget = decor.Budget(options.epsilon, options.delta)
+    setting = topology, exposure, opt.adversary_of(options), budget
+    return choose_gossip(*setting, options.method)
+
+
+def _rounds_table(answer: PlanAnswer, options: argparse.Namespace, gossip: Gossip) -> str:
+    """Gossip rounds against predicted error and bytes, each with its own best noise pair."""
+    plan = answer.plan
+    if plan.topology.users > plan_output.MANY_USERS or plan.budget is None:
+        return ""
+    choice = _choice(options, plan.topology, plan.exposure)
+    central = baselines.central(plan.topology, plan.exposure, plan.budget, any_delta=True)
+    scale = choice.perfect / theory.average_error(central)
+    steps, cells = plan.exposure.steps, []
+    for row in choice.rows:
+        rounds = row.gossip.rounds
+        if rounds not in (*_SHOWN_ROUNDS, gossip.rounds, choice.gossip.rounds):
+            continue
+        note = "auto" if row.gossip == choice.gossip else ("" if row.is_steady else "amplifies")
+        error, messages = rounded_up(scale * row.error), f"{rounds * steps:,}"
+        cells.append([str(rounds), error, messages, f"{4 * rounds * steps:,}", note])
+    header = ["rounds", "predicted error", "messages", "bytes per parameter", ""]
+    text = (
+        "\n\nGossip rounds per step, each with its own best noise pair, and what a user sends to "
+        f"each neighbour in the run (float32):\n{table(header, cells)}"
+    )
+    if any("amplifies" in row for row in cells):
+        text += "\n  amplifies: such rounds enlarge what a missing neighbour leaves"
+    return text
 
 
 def _noise_pairs(answer: PlanAnswer, gossip: Gossip) -> str:

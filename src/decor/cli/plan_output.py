@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from decor.privacy.budget import Exposure
 from decor.privacy.plan import NoisePlan
@@ -24,6 +24,7 @@ def show(
     answer: PlanAnswer,
     options: argparse.Namespace,
     last_table: Callable[[], str] | None = None,
+    more: Mapping[str, int] | None = None,
 ) -> None:
     """Prints and draws a plan as the options ask: `--json` and `--plot`.
 
@@ -31,10 +32,11 @@ def show(
         answer: The plan and its guarantee.
         options: The parsed options.
         last_table: Makes a table to print below the others; called only if tables are printed.
+        more: Further keys of the JSON object.
     """
     rows = [] if options.json and not options.plot else answer.adversary_rows()
     if options.json:
-        write_json(answer.to_json())
+        write_json({**answer.to_json(), **(more or {})})
     else:
         print(_heading(answer))
         print(_users(answer), end="")

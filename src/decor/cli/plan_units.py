@@ -49,16 +49,21 @@ def user_exposure(exposure: Exposure) -> Exposure:
 
 
 def rows(
-    exposure: Exposure, calibrate: Callable[[Exposure], PlanAnswer], gossip: Gossip
+    exposure: Exposure,
+    calibrate: Callable[[Exposure], PlanAnswer],
+    gossip: Callable[[Exposure], Gossip],
 ) -> list[UnitRow]:
     """A row for each unit.
 
     Args:
         exposure: At example level.
         calibrate: Makes the plan for an exposure.
-        gossip: Of each step, for the predicted errors.
+        gossip: The rounds of each step for an exposure, for the predicted errors.
     """
-    return [_row(calibrate(each), exposure, gossip) for each in (user_exposure(exposure), exposure)]
+    return [
+        _row(calibrate(each), exposure, gossip(each))
+        for each in (user_exposure(exposure), exposure)
+    ]
 
 
 def _row(answer: PlanAnswer, of_examples: Exposure, gossip: Gossip) -> UnitRow:

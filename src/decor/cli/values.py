@@ -124,6 +124,11 @@ def _by_name(pairs: Sequence[tuple[str, Any]], where: str) -> dict[str, int]:
     return counts
 
 
+def rounds(text: str) -> int | str:
+    """A number of gossip rounds, or auto."""
+    return "auto" if text.strip().lower() == "auto" else whole(text)
+
+
 def plot_file(text: str) -> str:
     """The name of an image file, checked before anything is computed for the image."""
     require("matplotlib", None, "figures")

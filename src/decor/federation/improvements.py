@@ -12,6 +12,7 @@ import numpy as np
 from decor.errors import DecorError
 from decor.graph.topology import Topology
 from decor.privacy.adversary import Adversary
+from decor.privacy.gossip_choice import steady_ratio
 from decor.text import rounded_up
 
 from .federation import Federation
@@ -26,15 +27,6 @@ _FEW = 3
 def hints(federation: Federation, most: int = 3) -> tuple[str, ...]:
     """Up to `most` changes and what each would bring, the most important first."""
     return tuple(islice(_all(federation), most))
-
-
-def steady_ratio(users: int, steps: int) -> float:
-    """The ratio at which one absence is cheap: a quarter of the noise of the whole run.
-
-    The average of all models gets users * sigma_cdp^2 in a step (and a factor that both share). In
-    one step an edge whose other end is absent adds sigma_cor^2.
-    """
-    return users * steps / 4
 
 
 def _all(federation: Federation) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from decor import checks
-from decor.choices import Acceleration
+from decor.choices import Acceleration, Rounds
 from decor.errors import InputError
 from decor.graph.gossip import Gossip
 
@@ -33,6 +33,8 @@ class Recipe:
         momentum: Heavy-ball momentum of the noised gradients, from 0 to less than 1.
         weight_decay: Shrinks parameters by this share of the learning rate in every step.
         gossip_rounds: Rounds of averaging with neighbours in every step; 0 trains each user alone.
+            "auto" takes what `decor.gossip_for(plan)` says: the fewest designed rounds that are
+            nearly as good as perfect averaging.
         accelerate: Better weights for several rounds: "chebyshev" (or True), or "designed" for the
             graph.
         final_gossip_rounds: Chebyshev rounds after the last step, so that all users end with nearly
@@ -58,7 +60,12 @@ class Recipe:
     weight_decay: float = _option(
         0.0, "shrink parameters by W times the step size in each step", "W"
     )
-    gossip_rounds: int = _option(1, "rounds of averaging with neighbours per step", "K")
+    gossip_rounds: Rounds = _option(
+        1,
+        "rounds of averaging with neighbours per step, or auto for the fewest designed rounds that "
+        "are nearly as good as perfect averaging",
+        "K",
+    )
     accelerate: Acceleration = _option(
         False,
         "speed up averaging in 2 or more gossip rounds: chebyshev for any graph, "
@@ -87,7 +94,11 @@ class Recipe:
             is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
             if not is_number or not 0 <= value < limit:
                 raise InputError(f"{name} must be {wanted}, not {value!r}")
-        _ = self.gossip, self.final_gossip  # Gossip validates rounds and acceleration
+        if self.gossip_rounds != "auto":
+            _ = self.gossip  # Gossip validates rounds and acceleration
+        elif self.accelerate not in (False, "designed"):
+            raise InputError('gossip_rounds="auto" takes designed rounds; drop accelerate')
+        _ = self.final_gossip
         for name in ("local_steps", "batch_size"):
             if getattr(self, name) is not None:
                 checks.count(name, getattr(self, name))
@@ -108,6 +119,11 @@ class Recipe:
     @cached_property
     def gossip(self) -> Gossip:
         """The rounds of every step."""
+        if self.gossip_rounds == "auto":
+            raise InputError(
+                'gossip_rounds="auto" depends on a plan; train with decor.train, or take '
+                "decor.gossip_for(plan).rounds"
+            )
         return Gossip(self.gossip_rounds, self.accelerate)
 
     @cached_property
@@ -145,6 +161,18 @@ class Recipe:
         # about fifty measurements cost little beside training
         every = int(self.evaluate_every or max(1, steps // 50))  # type: ignore[arg-type]
         return frozenset(range(0, steps, every)) | {steps}
+
+
+def with_gossip(recipe: Recipe, gossip: Gossip) -> Recipe:
+    """The recipe with these rounds, where its own are "auto".
+
+    Args:
+        recipe: How to train.
+        gossip: What "auto" means for the plan.
+    """
+    if recipe.gossip_rounds != "auto":
+        return recipe
+    return replace(recipe, gossip_rounds=gossip.rounds, accelerate=gossip.accelerate)
 
 
 def recipe_with(recipe: Recipe | None, fields: Mapping[str, Any]) -> Recipe:

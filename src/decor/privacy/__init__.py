@@ -4,6 +4,7 @@ from . import baselines, theory
 from .adversary import Adversary
 from .budget import Budget, Exposure
 from .calibrate import calibrate
+from .gossip_choice import gossip_for
 from .guarantee import Guarantee
 from .noise_pairs import Couples, couples
 from .plan import NoisePlan, Phases
@@ -19,5 +20,6 @@ __all__ = [
     "baselines",
     "calibrate",
     "couples",
+    "gossip_for",
     "theory",
 ]

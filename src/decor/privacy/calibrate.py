@@ -15,9 +15,9 @@ from collections.abc import Callable
 import numpy as np
 
 from decor import checks, progress
-from decor.choices import Acceleration, EdgeNoise, Method, OwnNoise
+from decor.choices import Acceleration, EdgeNoise, Method, OwnNoise, Rounds
 from decor.errors import BudgetError, FragileGraphWarning, InputError
-from decor.graph.gossip import Gossip
+from decor.graph.gossip import ONE_ROUND, Gossip
 from decor.graph.topology import Topology
 
 from . import theory
@@ -42,7 +42,7 @@ def calibrate(
     edges: EdgeNoise = "uniform",
     own: OwnNoise = "uniform",
     method: Method = "exact",
-    gossip_rounds: int = 1,
+    gossip_rounds: Rounds = 1,
     accelerate: Acceleration = False,
     any_delta: bool = False,
 ) -> NoisePlan:
@@ -66,7 +66,10 @@ def calibrate(
         method: "exact", or "paper" to spend the budget by the paper's conversion, for comparison.
         gossip_rounds: Rounds of gossip in each step. Gossip is post-processing: the rounds and
             `accelerate` choose the default ratio, or the own noise of each user, and change no
-            guarantee.
+            guarantee. "auto" takes the fewest designed rounds, 16 at most, within 5 % of the
+            predicted error of perfect averaging against the same adversary, without those that
+            amplify what a missing neighbour leaves; and a default ratio at which one absent user
+            costs at most a quarter of the run's noise. `decor.gossip_for(plan)` says which.
         accelerate: Weights of the rounds, as in `decor.graph.gossip.Gossip`.
         any_delta: Accepts a delta above 0.001, or above one over the number of protected users (at
             example level: of all examples). Such a delta is refused by default, because the
@@ -83,7 +86,9 @@ def calibrate(
     Guarantee: the plan, accounted again, is never above its budget, with a thousandth of delta left
     for the tables from which private runs draw their noise (not with `method="paper"`).
     """
-    gossip = Gossip(gossip_rounds, accelerate)
+    gossip = ONE_ROUND if gossip_rounds == "auto" else Gossip(gossip_rounds, accelerate)
+    if gossip_rounds == "auto" and accelerate not in (False, "designed"):
+        raise InputError('gossip_rounds="auto" takes designed rounds; drop accelerate')
     checks.one_of("edges", edges, ("uniform", "optimal"))
     checks.one_of("own", own, ("uniform", "per-user"))
     fixed = any(given is not None for given in (ratio, sigma_cdp, sigma_cor))
@@ -99,6 +104,12 @@ def calibrate(
     limit = LeverageLimit.of(topology, exposure, adversary, budget, method)
     if not any_delta:
         budget.check_delta(exposure, topology)
+    most = _RATIOS[1]
+    if gossip_rounds == "auto":
+        from .gossip_choice import choose_gossip
+
+        choice = choose_gossip(topology, exposure, adversary, budget, method, own)
+        gossip, most = choice.gossip, choice.largest_ratio
     if own == "per-user" and not adversary.average_only:
         return _per_user(limit, gossip, budget, method)
     if ratio is not None:
@@ -108,7 +119,7 @@ def calibrate(
     elif sigma_cor is not None:
         x = _ratio_for_cor(limit, checks.not_negative("sigma_cor", sigma_cor, error=BudgetError))
     else:
-        x = _default_ratio(limit, gossip)
+        x = _default_ratio(limit, gossip, most)
     s, c = limit.noise_pair(x)
     # a given value stays exactly what it is: both replacements only add noise
     s, c = max(s, sigma_cdp or 0.0), max(c, sigma_cor or 0.0)
@@ -138,8 +149,8 @@ def _per_user(limit: LeverageLimit, gossip: Gossip, budget: Budget, method: Meth
     return _enlarge_to_budget(plan, limit.budget, method)
 
 
-def _default_ratio(limit: LeverageLimit, gossip: Gossip) -> float:
-    """The ratio of least predicted error.
+def _default_ratio(limit: LeverageLimit, gossip: Gossip, most: float = _RATIOS[1]) -> float:
+    """The ratio of least predicted error, up to `most`.
 
     It is 0, with a warning, where correlated noise cannot help the worst user.
     """
@@ -159,9 +170,10 @@ def _default_ratio(limit: LeverageLimit, gossip: Gossip) -> float:
     curve = limit.curve()
     if curve is None:
         return _minimise(
-            lambda x: limit.sigma_cdp_squared(x) * (weights.average + float(weights.consensus(x)))
+            lambda x: limit.sigma_cdp_squared(x) * (weights.average + float(weights.consensus(x))),
+            most,
         )
-    (low, high), least = np.log(_RATIOS), math.inf
+    (low, high), least = np.log((min(_RATIOS[0], most), most)), math.inf
     for _ in range(2):
         x = np.exp(np.linspace(low, high, 64))
         predicted = curve(x) * (weights.average + weights.consensus(x))
@@ -172,7 +184,7 @@ def _default_ratio(limit: LeverageLimit, gossip: Gossip) -> float:
     return float(x[k])
 
 
-def _minimise(predicted: Callable[[float], float]) -> float:
+def _minimise(predicted: Callable[[float], float], most: float) -> float:
     """The best ratio to within a tenth, in about a dozen evaluations; each may take seconds."""
     from scipy.optimize import minimize_scalar
 
@@ -181,7 +193,12 @@ def _minimise(predicted: Callable[[float], float]) -> float:
         return predicted(math.exp(log_ratio))
 
     options = {"xatol": 0.1}
-    result = minimize_scalar(evaluate, bounds=np.log(_RATIOS), method="bounded", options=options)
+    result = minimize_scalar(
+        evaluate,
+        bounds=np.log((_RATIOS[0], max(most, 2 * _RATIOS[0]))),
+        method="bounded",
+        options=options,
+    )
     return math.exp(result.x)
 
 

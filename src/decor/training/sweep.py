@@ -12,8 +12,9 @@ import numpy as np
 
 from decor import progress
 from decor.errors import DivergenceWarning, InputError
-from decor.learning.recipe import Recipe, recipe_with
+from decor.learning.recipe import Recipe, recipe_with, with_gossip
 from decor.learning.task import Task
+from decor.privacy.gossip_choice import gossip_for
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
 
@@ -166,7 +167,10 @@ def sweep(
             "the plans of a sweep name their users differently, or in another order; give all "
             "graphs the same labels"
         )
-    (task, *_) = [check(task, plan, recipe, allow_disconnected) for plan in plans]
+    recipes = [_resolved(recipe, plan) for plan in plans]
+    (task, *_) = [
+        check(task, plan, own, allow_disconnected) for plan, own in zip(plans, recipes, strict=True)
+    ]
     chosen = engine or Vectorised()
     if chosen.seed is None:
         raise InputError(
@@ -177,12 +181,22 @@ def sweep(
     settings: list[Setting] = []
     runs: list[Run] = []
     # a list: the total has to be known for the progress report
-    groups = list(_groups(task, plans, rates, seeds, chosen.parameters_at_once))
-    total = sum(len(group) for group in groups)
-    for group in groups:
-        chosen.capabilities.check(chosen, group, recipe, (), None)
+    groups = [
+        (group, own)
+        for own in dict.fromkeys(recipes)
+        for group in _groups(
+            task,
+            [plan for plan, each in zip(plans, recipes, strict=True) if each == own],
+            rates,
+            seeds,
+            chosen.parameters_at_once,
+        )
+    ]
+    total = sum(len(group) for group, _ in groups)
+    for group, own in groups:
+        chosen.capabilities.check(chosen, group, own, (), None)
         with progress.share(len(settings) / total, (len(settings) + len(group)) / total):
-            trained = chosen.run(task, group, recipe, (), None)
+            trained = chosen.run(task, group, own, (), None)
         settings += group
         # models of hundreds of runs do not fit into memory
         runs += trained if keep_models else [replace(r, models={}, velocity={}) for r in trained]
@@ -208,6 +222,13 @@ def tune(
         options: Further options of `sweep`.
     """
     return sweep(task, plans, learning_rates=learning_rates, **options).best(criterion)
+
+
+def _resolved(recipe: Recipe, plan: NoisePlan) -> Recipe:
+    """The recipe with a number of rounds: "auto" depends on the plan."""
+    if recipe.gossip_rounds != "auto":
+        return recipe
+    return with_gossip(recipe, gossip_for(plan))
 
 
 def _groups(

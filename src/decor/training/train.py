@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from decor.errors import DivergenceWarning, InputError
-from decor.learning.recipe import Recipe, recipe_with
+from decor.learning.recipe import Recipe, recipe_with, with_gossip
 from decor.learning.task import Task
+from decor.privacy.gossip_choice import gossip_for
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
 
@@ -60,6 +61,8 @@ def train(
         raise InputError(f"engine must be an engine such as Vectorised(), not {engine!r}")
     callbacks = [callbacks] if callable(callbacks) else list(callbacks)
     recipe = recipe_with(recipe, recipe_fields)
+    if recipe.gossip_rounds == "auto":
+        recipe = with_gossip(recipe, gossip_for(plan))
     task = check(task, plan, recipe, allow_disconnected)
     settings = [Setting(plan, learning_rate, chosen.seed)]
     chosen.capabilities.check(chosen, settings, recipe, callbacks, resume)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 
@@ -98,6 +99,16 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], indent: str = " 
     return "\n".join(
         [line(header), indent + "  ".join("-" * w for w in widths), *(line(row) for row in rows)]
     )
+
+
+def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The same columns as a `<table>`, for notebooks."""
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    return f"<table>{line(header, 'th') if header else ''}{body}</table>"
 
 
 def _is_number(cell: str) -> bool:

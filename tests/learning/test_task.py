@@ -309,6 +309,33 @@ def test_batch_norm_is_refused_with_the_way_out(loss, training):
         trained(made(model, loss))
 
 
+class Recurrent(nn.Module):
+    """Layers for which torch has no fast way to compute many at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.out = nn.LSTM(1, 3, batch_first=True), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.out(self.layer(x.unsqueeze(-1))[0][:, -1])
+
+
+@pytest.mark.parametrize("unit", PLANS)
+def test_a_slow_layer_of_torch_fills_no_screen_with_warnings(unit):
+    plan = decor.NoisePlan(decor.ring(3), PLANS[unit], decor.Adversary.eavesdropper(), 0.1, 0.1)
+    task = made(Recurrent(), functional.cross_entropy)
+    # warnings are errors in this suite
+    assert decor.train(task, plan, learning_rate=0.1).steps_taken == 2
+
+
+def test_a_task_is_short_in_a_notebook_and_shows_no_data():
+    task = made(shards={f"town{k}": (X, Y) for k in range(30)}, test=(X, Y))
+    html = task._repr_html_()
+    assert "<td>town19</td><td>6</td>" in html and "town20" not in html
+    assert "and 10 more" in html and "50.0%" in html
+    assert str(X[0, 0]) not in html and len(repr(task)) < 100
+
+
 class Mixing(nn.Module):
     """Subtracts the mean of the batch: an example's output depends on the others."""
 

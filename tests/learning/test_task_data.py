@@ -1,5 +1,9 @@
 """Tasks from what people have: tables, arrays, Datasets, several inputs."""
 
+import ast
+import re
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -187,6 +191,19 @@ def test_a_whole_column_of_one_user_is_real_where_another_has_real_numbers():
         lambda inputs: nn.Linear(inputs, 1), functional.mse_loss, shards, label=PlainColumn("price")
     )
     assert [y.tolist() for _, y in task.shards] == [[[1], [2]], [[1.5], [2]]]
+
+
+def test_from_a_table_to_a_guarantee_are_six_statements_and_to_the_picture_four():
+    """The blocks of docs/own-data.md, which tests/test_docs.py runs."""
+    page = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text()
+    blocks = [ast.parse(text).body for text in re.findall(r"```python\n(.*?)```", page, re.S)]
+    trained = next(block for block in blocks if "decor.split" in ast.unparse(block[0]))
+    assert len(trained) <= 6 and "run.guarantee" in ast.unparse(trained[-1])
+    compared = next(block for block in blocks if "decor.compare" in ast.unparse(block[0]))
+    needed = [*trained[:2], *compared[:2]]
+    texts = [ast.unparse(each) for each in needed]
+    for text, word in zip(texts, ("split", "Task", "compare", "plot"), strict=True):
+        assert word in text
 
 
 class TwoInputs(nn.Module):

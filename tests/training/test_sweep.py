@@ -392,3 +392,36 @@ def test_auto_rounds_are_those_of_each_plan_in_runs_and_sweeps():
             assert torch.allclose(own.models[name], value, atol=1e-6)
         # a run says the number, so that it can be resumed and repeated
         assert auto.manifest["recipe"]["gossip"]["rounds"] == count
+
+
+def test_sweeps_and_plans_are_short_and_are_tables_in_notebooks():
+    graph = decor.from_edges(
+        40, [(k, (k + 1) % 40) for k in range(40)], labels=[f"branch {k}" for k in range(40)]
+    )
+    example = decor.Exposure(
+        clip=1.0,
+        steps=3,
+        unit="example",
+        batch_size=2,
+        records=dict.fromkeys(graph.labels, 20),
+    )
+    plan = NoisePlan(graph, example, decor.Adversary.curious(), (0.123456,) * 40, (0.2,) * 40)
+    # rounded up: whoever copies the printed noise does not take less
+    assert len(repr(plan)) < 300 and "sigma_cdp 0.1235" in repr(plan)
+    assert "records of 40 users" in repr(plan.exposure) and "branch" not in repr(plan)
+    assert "<td>sigma_cdp</td><td>0.1235</td>" in plan._repr_html_()
+    assert len(repr(decor.Phases([plan] * 30))) < 400
+    task = decor.tasks.breast_cancer(users=4)
+    plans = [
+        NoisePlan(decor.ring(4), decor.Exposure(1.0, 3), decor.Adversary.curious(), s, s)
+        for s in (0.1, 0.2)
+    ]
+    grid = decor.sweep(task, plans, learning_rates=[0.1, 0.2, 0.3], seeds=[0, 1])
+    assert repr(grid) == "Sweep(12 runs: 2 plans, 3 learning rates, 2 seeds)"
+    assert grid._repr_html_().count("<tr>") == 7 and "<th>accuracy</th>" in grid._repr_html_()
+    best = grid.best("accuracy")
+    assert len(repr(best)) < 400 and repr(best).startswith("Tuned(accuracy 0.")
+    first = best._repr_html_().split("<tr>")[2]
+    assert f"<td>{best.learning_rate:g}</td><td>{best.value:.4g}</td>" in first
+    run = best.runs[0]
+    assert f"<td>accuracy</td><td>{run.metrics['accuracy']:.4g}</td>" in run._repr_html_()

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from decor.errors import InputError
+from decor.text import html_table
 
 from . import losses
 from .columns import AnyLabel, Column, Counts, Preparation
@@ -34,6 +36,8 @@ Builder = Callable[..., nn.Module]
 MEASURED = ("step", "loss", "test_loss", "accuracy", "consensus", "distance")
 """What runs measure by themselves: own metrics have other names."""
 
+_SHOWN = 20
+"""Most users that a notebook shows."""
 # what torch and modules raise for tensors that do not fit
 _MISFITS = (RuntimeError, IndexError, TypeError, ValueError)
 
@@ -138,6 +142,18 @@ class Task:
             f"Task({self.name!r}, {self.users} users, {sum(self.counts):,} examples, "
             f"{self.parameters:,} parameters)"
         )
+
+    def _repr_html_(self) -> str:
+        """The users and how much they hold, as a notebook shows it; for the owner of the data."""
+        rows = [
+            [str(i) if self.names is None else self.names[i], f"{count:,}"]
+            for i, count in enumerate(self.counts[:_SHOWN])
+        ]
+        if self.users > _SHOWN:
+            rows.append([f"and {self.users - _SHOWN:,} more", f"{sum(self.counts[_SHOWN:]):,}"])
+        base = self.base_rate
+        guess = "" if base is None else f"<p>always the same guess is right for {base:.1%}</p>"
+        return f"<p>{escape(repr(self))}</p>{html_table(['user', 'examples'], rows)}{guess}"
 
     @property
     def users(self) -> int:

@@ -200,6 +200,15 @@ class Exposure:
         },
     )
 
+    def __repr__(self) -> str:
+        known = {each.name: getattr(self, each.name) for each in fields(self)}
+        shown = [f"{name}={value!r}" for name, value in known.items() if value is not None]
+        # a number for each of many users would fill the screen
+        if isinstance(self.records, Sequence | Mapping) and len(self.records) > 4:
+            of_many = f"records of {len(self.records):,} users"
+            shown = [of_many if text.startswith("records=") else text for text in shown]
+        return f"Exposure({', '.join(shown)})"
+
     def __post_init__(self) -> None:
         put = object.__setattr__
         # frozen: the checked values replace those that were given

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 
 import numpy as np
 
@@ -72,6 +73,10 @@ class Guarantee:
         values = np.minimum(self.everybody(), self.epsilon)
         values[self.worst_user] = self.epsilon
         return values
+
+    def _repr_html_(self) -> str:
+        """The sentence, as a notebook shows it."""
+        return f"<p>{escape(str(self))}</p>"
 
     def __str__(self) -> str:
         if self.void is not None:

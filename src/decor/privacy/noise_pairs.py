@@ -30,6 +30,12 @@ class Couples:
     sigma_cdp: Floats
     sigma_cor: Floats
 
+    def __repr__(self) -> str:
+        if not len(self.ratio):
+            return "Couples(none)"
+        low, high = float(min(self.ratio)), float(max(self.ratio))
+        return f"Couples({len(self.ratio)} noise pairs, ratio {low:.4g} to {high:.4g})"
+
 
 def couples(
     topology: Topology,

@@ -18,6 +18,7 @@ from decor.errors import BudgetError, InputError
 from decor.graph import families
 from decor.graph.own_weights import mixing_matrix
 from decor.graph.topology import Topology
+from decor.text import html_table, rounded_up_range
 
 from .adversary import Adversary
 from .budget import ACCOUNTED, Budget, Exposure
@@ -84,6 +85,33 @@ class NoisePlan:
         object.__setattr__(self, "sigma_cdp", sigma_cdp)
         sigma_cor = _noise_levels("sigma_cor", self.sigma_cor, edges, "edge")
         object.__setattr__(self, "sigma_cor", sigma_cor)
+
+    def __repr__(self) -> str:
+        # rounded up: whoever copies a printed sigma does not take less noise
+        noise = [f"{name} {text}" for name, text in self._noise_texts()]
+        budget = "" if self.budget is None else f", {self.budget!r}"
+        return f"NoisePlan({self.topology!r}, {self.exposure!r}, {', '.join(noise)}{budget})"
+
+    def _noise_texts(self) -> list[tuple[str, str]]:
+        """Each kind of noise, as one number or its range."""
+        noises = (("sigma_cdp", self.sigma_cdp), ("sigma_cor", self.sigma_cor))
+        texts = []
+        for name, sigma in noises:
+            levels = np.atleast_1d(sigma)
+            texts.append((name, rounded_up_range(min(levels, default=0), max(levels, default=0))))
+        return texts
+
+    def _repr_html_(self) -> str:
+        """What the plan says, as a notebook shows it; `guarantee` is computed on request."""
+        rows = [
+            ("graph", self.topology.description),
+            ("exposure", repr(self.exposure)),
+            ("adversary", str(self.adversary)),
+            *self._noise_texts(),
+        ]
+        if self.budget is not None:
+            rows.append(("budget", repr(self.budget)))
+        return html_table((), rows)
 
     @property
     def sigma_cdp_per_user(self) -> Floats:
@@ -309,6 +337,10 @@ class Phases:
     """
 
     plans: tuple[NoisePlan, ...]
+
+    def __repr__(self) -> str:
+        steps = sum(plan.exposure.steps for plan in self.plans)
+        return f"Phases({len(self.plans)} plans, {steps:,} steps, the first {self.plans[0]!r})"
 
     def __init__(self, plans: Iterable[NoisePlan]) -> None:
         object.__setattr__(self, "plans", tuple(plans) if isinstance(plans, Iterable) else ())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from decor.errors import InputError
-from decor.text import table
+from decor.text import html_table, table
 
 from . import figures
 from . import report as page
@@ -50,14 +50,10 @@ class ComparisonResult:
     def _repr_html_(self) -> str:
         """The table and the picture, as a notebook shows them."""
         metric = self.report.metrics[0]
-        header = "".join(f"<th>{escape(name)}</th>" for name in summary_header(self.report))
         base = base_rate_row(self.report)
         rows = [*summary_rows(self.report), *([base] if base else [])]
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-        )
         return (
-            f"<h4>{escape(self.report.title)}</h4><table><tr>{header}</tr>{body}</table>"
+            f"<h4>{escape(self.report.title)}</h4>{html_table(summary_header(self.report), rows)}"
             f"{figures.comparison_image(self.report, metric.name)}<p>{_OWNER}</p>"
         )
 

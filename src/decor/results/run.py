@@ -11,6 +11,7 @@ import json
 import math
 import os
 from dataclasses import dataclass, field, replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from decor.privacy.adversary import Adversary
 from decor.privacy.budget import ACCOUNTED
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
+from decor.text import html_table
 
 from . import publication
 from .safe_files import (
@@ -83,6 +85,13 @@ class Run:
         metrics = [f"{m} {value:.4g}" for m, value in self.metrics.items() if m != "step"]
         text = ", ".join([repr(name), f"{self.steps_taken:,} steps", *metrics])
         return f"Run({text}, {self.stopped})" if self.stopped else f"Run({text})"
+
+    def _repr_html_(self) -> str:
+        """The last metrics and the guarantee, as a notebook shows them."""
+        metrics = [(name, f"{value:.4g}") for name, value in self.metrics.items()]
+        promise = "" if self.plan.budget is None else f"<p>{escape(str(self.guarantee))}</p>"
+        stopped = f"<p>{escape(str(self.stopped))}</p>" if self.stopped else ""
+        return f"{html_table((), metrics)}{stopped}{promise}"
 
     @property
     def average_model(self) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from decor.learning.task import Task
 from decor.privacy.gossip_choice import gossip_for
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
+from decor.text import html_table
 
 from .channel import sharing_key
 from .engine import Engine, Setting
@@ -44,6 +45,21 @@ class Sweep:
 
     settings: tuple[Setting, ...]
     runs: tuple[Run, ...]
+
+    def __repr__(self) -> str:
+        return (
+            f"Sweep({len(self.runs):,} runs: {_text(self.settings, 'plan')}, "
+            f"{_text(self.settings, 'learning_rate')}, {_text(self.settings, 'seed')})"
+        )
+
+    def _repr_html_(self) -> str:
+        """The mean of each metric at the end, as a notebook shows it."""
+        names = [name for name in self.runs[0].history if name != "step"]
+        rows = []
+        for plan, rate, runs in self.candidates():
+            means = [np.mean([run.metrics.get(name, math.nan) for run in runs]) for name in names]
+            rows.append([repr(plan), f"{rate:g}", *(f"{mean:.4g}" for mean in means)])
+        return html_table(["plan", "learning rate", *names], rows)
 
     def candidates(
         self, plans: Iterable[NoisePlan] | None = None
@@ -118,6 +134,23 @@ class Tuned:
     value: float
     tried: list[dict[str, Any]]
     warning: str = NOT_FREE
+
+    def __repr__(self) -> str:
+        return (
+            f"Tuned({self.criterion} {self.value:.4g} at learning rate {self.learning_rate:g}, the "
+            f"best of {len(self.tried):,}, {self.plan!r})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Every candidate, the best first, as a notebook shows it."""
+        lower = self.criterion in LOWER_IS_BETTER
+        known = [row for row in self.tried if math.isfinite(row[self.criterion])]
+        known.sort(key=lambda row: row[self.criterion], reverse=not lower)
+        rows = [
+            [repr(row["plan"]), f"{row['learning_rate']:g}", f"{row[self.criterion]:.4g}"]
+            for row in known
+        ]
+        return html_table(["plan", "learning rate", self.criterion], rows)
 
 
 def sweep(
@@ -260,6 +293,16 @@ def _groups(
                     for seed in seeds[s : s + some_seeds]
                     for plan, rate in inside[k : k + some_settings]
                 ]
+
+
+def _text(settings: Sequence[Setting], name: str) -> str:
+    """How many different values of a field there are, or the single one."""
+    # plans by identity: comparing them would compare whole graphs
+    values = {id(s.plan) if name == "plan" else getattr(s, name) for s in settings}
+    what = name.replace("_", " ")
+    if len(values) == 1 and name != "plan":
+        return f"{what} {next(iter(values)):g}"
+    return f"{len(values):,} {what}{'s' if len(values) != 1 else ''}"
 
 
 def _mean(runs: Sequence[Run], criterion: str) -> float:

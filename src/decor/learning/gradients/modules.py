@@ -324,6 +324,10 @@ def _load() -> None:
     # nothing is differentiated: on a machine with a GPU that starts threads, and forked processes
     # would have to do without them
     import_module("torch._dynamo")
+    # a line for each layer and call about speed, such as of an LSTM: nothing a caller could change
+    quiet = getattr(torch._C._functorch, "_set_vmap_fallback_warning_enabled", None)
+    if quiet is not None:
+        quiet(False)
     _over(torch.sin, 0)(torch.zeros(1))
 
 

@@ -235,14 +235,13 @@ def test_what_comes_after_a_model_is_read_when_it_is_used_or_if_it_is_awaited(aw
         reader = asyncio.StreamReader()
         reader.feed_data(b"x")
         running = asyncio.create_task(one._run_connection(link, reader, Writer()))
-        await asyncio.sleep(0.01)
+        await logged_until(events, 1)
         reader.feed_data(b"x")
-        await asyncio.sleep(0.01)
+        await (logged_until(events, 2) if awaits else asyncio.sleep(0.05))
         assert len(events) == (2 if awaits else 1)
         link.awaits_key = link.awaits_proof = False
         link.inbox.clear()
-        await asyncio.sleep(0.01)
-        assert len(events) == 2
+        await logged_until(events, 2)
         reader.feed_eof()
         await running
 
@@ -264,11 +263,12 @@ def test_a_neighbour_that_hangs_up_is_lost_also_while_its_model_waits_to_be_used
         reader = asyncio.StreamReader()
         reader.feed_data(b"x")
         running = asyncio.create_task(one._run_connection(link, reader, Closed()))
-        await asyncio.sleep(0.01)
-        reader.feed_eof()
-        session.parts = lambda: [b"alive"]
-        link.conn.connection.flush()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
+            while not link.conn.is_open:
+                await asyncio.sleep(0.01)
+            reader.feed_eof()
+            session.parts = lambda: [b"alive"]
+            link.conn.connection.flush()
             await running
 
     asyncio.run(run())

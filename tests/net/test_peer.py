@@ -33,6 +33,7 @@ from liar import (
 from proxy import Proxy, second_messages
 
 from decor.errors import PrivacyStop, RemoteProtocolError
+from decor.net import peer as peer_module
 from decor.net.addresses import free_ports
 from decor.net.edge_keys import NO_KEY
 from decor.net.messages import (
@@ -502,15 +503,20 @@ async def test_while_all_are_waited_for_models_do_not_hide_the_end_of_a_connecti
     one = make_peer(tmp_path, neighbours=2)
     here = Liar(one, 1)
     here.connect()
-    waiting = asyncio.create_task(one.wait_for_neighbours(0.2, 1))
-    await asyncio.sleep(0.05)
+    waiting = asyncio.create_task(one.wait_for_neighbours(60.0, 1))
+    await until(lambda: here.link.is_waited_for)
     here.send(tell(here.link, 0), Model(0, 0, bytes(SIZE)))
     assert here.link.inbox and here.link.is_awaited
+    Liar(one, 2).connect()
     assert await waiting and not here.link.is_awaited
 
 
 @in_loop
-async def test_who_is_behind_reads_on_after_a_model_until_others_have_proven_it(tmp_path):
+async def test_who_is_behind_reads_on_after_a_model_until_others_have_proven_it(
+    tmp_path, monkeypatch
+):
+    # a slow machine must not end the wait
+    monkeypatch.setattr(peer_module, "SETTLING_SECONDS", 60.0)
     one = make_peer(tmp_path, neighbours=2, users=4)
     ahead = Liar(one, 1)
     ahead.connect(step=8)
@@ -1079,7 +1085,7 @@ async def test_a_user_whose_ledger_is_an_old_copy_stops_before_it_sends_anything
             assert not any(isinstance(message, Model | SignedReceipt) for message in after)
 
 
-async def until(condition, seconds=30.0):
+async def until(condition, seconds=180.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end

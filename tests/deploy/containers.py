@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -26,6 +27,8 @@ import yaml
 
 ROOT = Path(__file__).parent.parent.parent
 CONTAINERFILE, COMPOSE = (ROOT / "deploy" / name for name in ("Containerfile", "compose.yaml"))
+PAGE = ROOT / "docs" / "deploy.md"
+NAMES = ("bonn", "ulm", "kiel")
 UNDERSTOOD = {
     *("image", "build", "read_only", "tmpfs", "cap_drop", "security_opt", "ulimits"),
     *("mem_limit", "memswap_limit", "depends_on", "restart", "command", "networks", "volumes"),
@@ -215,7 +218,7 @@ class Runtime:
             self._mounts(described),
             self._hosts(service),
         )
-        inside = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script]
+        inside = ["unshare", "--mount", "--pid", "--fork", "sh", "-c", script]
         return ["ip", "netns", "exec", self._namespace(service), *inside]
 
     def run(self, service, words, entrypoint=None, **options):
@@ -232,17 +235,25 @@ class Runtime:
             with self.log(name).open("w") as log:
                 self.started[name] = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
 
+    def kill(self, service):
+        process = self.started.pop(service)
+        # the first process of a namespace: all others end with it, and unshare too
+        for child in children(process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        process.kill()
+        process.wait()
+
     def log(self, service):
         return self.folder / f"{service}.log"
 
     def process(self, service):
         """The number of a service's process outside its container; None while it begins."""
-        outer = self.started[service].pid
         with suppress(FileNotFoundError, ProcessLookupError):
-            for child in Path(f"/proc/{outer}/task/{outer}/children").read_text().split():
+            for child in children(self.started[service].pid):
                 # not the shell that mounts
                 if Path(f"/proc/{child}/cmdline").read_bytes().startswith(b"/opt/decor/bin/"):
-                    return int(child)
+                    return child
         return None
 
     def is_healthy(self, service):
@@ -275,10 +286,8 @@ class Runtime:
         return self
 
     def __exit__(self, *_):
-        for process in self.started.values():
-            # its namespace of processes ends with it
-            process.kill()
-            process.wait()
+        for service in list(self.started):
+            self.kill(service)
         for service in read_compose()["services"]:
             name = self._namespace(service)
             subprocess.run(["ip", "netns", "delete", name], capture_output=True)
@@ -315,6 +324,47 @@ class Runtime:
 
     def _hosts(self, service):
         return self.folder / f"{service}.hosts"
+
+
+def children(pid):
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def page_blocks():
+    """The shell of the section about containers."""
+    section = PAGE.read_text().partition("## In containers\n")[2].partition("\n## ")[0]
+    return re.findall(r"^```sh\n(.*?)^```", section, flags=re.M | re.S)
+
+
+def run_page(runtime):
+    """Runs the page's own lines, for which `docker` is this file; gives what they print."""
+    write_data(runtime.folder)
+    (runtime.folder / "deploy").symlink_to(".")
+    program = shlex.join([sys.executable, __file__])
+    docker = f'docker() {{ {program} {runtime.folder} "$@"; }}'
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(["set -eu", docker, *page_blocks()])],
+        cwd=runtime.folder,
+        env=os.environ | {"BINDS": json.dumps(runtime.binds)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def write_data(folder):
+    from decor.learning import tasks  # not for each command of the page
+
+    task = tasks.breast_cancer(users=NAMES, seed=0)
+    for name, (X, y) in zip(NAMES, task.shards, strict=True):
+        rows = [
+            ",".join(map(str, (*x, label))) for x, label in zip(X.tolist(), y.tolist(), strict=True)
+        ]
+        (folder / "data" / name).mkdir(parents=True)
+        (folder / "data" / name / f"{name}.csv").write_text("\n".join(rows) + "\n")
 
 
 def run_ip(*words):

@@ -2,30 +2,34 @@
 commands of the documentation, and compose.yaml, as `containers.py` runs them.
 """
 
-import json
-import os
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
-from containers import COMPOSE, ROOT, Runtime, instructions, read_compose, why_not
+from containers import (
+    COMPOSE,
+    NAMES,
+    ROOT,
+    Runtime,
+    instructions,
+    page_blocks,
+    read_compose,
+    run_page,
+    why_not,
+)
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from decor.cli.main import parser
 from decor.federation.federation import Federation
-from decor.learning import tasks
 from decor.results.run import Run
 
 DEPLOY = COMPOSE.parent
-NAMES = ("bonn", "ulm", "kiel")
 USER = 10001
-PAGE = (ROOT / "docs" / "deploy.md").read_text().partition("## In containers\n")[2]
 BUILDER = ("hatchling", "packaging", "pathspec", "pluggy", "trove-classifiers")
 """What makes a wheel of a checkout."""
 
@@ -104,12 +108,8 @@ def test_no_network_joins_two_institutions_and_no_volume_has_two_owners():
     assert len(set(named)) == len(named) == len(compose["volumes"])
 
 
-def blocks():
-    return re.findall(r"^```sh\n(.*?)^```", PAGE.partition("\n## ")[0], flags=re.M | re.S)
-
-
 def test_every_decor_command_of_the_page_is_one_that_decor_has():
-    lines = "".join(blocks()).replace("\\\n", " ").splitlines()
+    lines = "".join(page_blocks()).replace("\\\n", " ").splitlines()
     found = 0
     for line in lines:
         words = shlex.split(line.partition(" > ")[0])
@@ -152,32 +152,6 @@ def contents(folder):
     }
 
 
-def write_data(folder):
-    task = tasks.breast_cancer(users=NAMES, seed=0)
-    for name, (X, y) in zip(NAMES, task.shards, strict=True):
-        rows = [
-            ",".join(map(str, (*x, label))) for x, label in zip(X.tolist(), y.tolist(), strict=True)
-        ]
-        (folder / "data" / name).mkdir(parents=True)
-        (folder / "data" / name / f"{name}.csv").write_text("\n".join(rows) + "\n")
-
-
-def run_page(runtime):
-    """The page's own lines; `docker` is `containers.py`."""
-    (runtime.folder / "deploy").symlink_to(".")
-    program = shlex.join([sys.executable, str(Path(__file__).with_name("containers.py"))])
-    docker = f'docker() {{ {program} {runtime.folder} "$@"; }}'
-    done = subprocess.run(
-        ["bash", "-c", "\n".join(["set -eu", docker, *blocks()])],
-        cwd=runtime.folder,
-        env=os.environ | {"BINDS": json.dumps(runtime.binds)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def compiled(cache):
     found = {str(path.relative_to(cache)): path.read_bytes() for path in cache.rglob("*.nb?")}
     assert len(found) > 10
@@ -190,7 +164,6 @@ def status_of(pid):
 
 
 def test_three_institutions_and_a_relay_train_as_the_page_says(runtime):
-    write_data(runtime.folder)
     before = contents(runtime.root)
     assert "heart: 3 users, ring, 3 edges; 40 steps" in run_page(runtime)
     federation = Federation.read(runtime.folder / "federation" / "heart.toml")

@@ -143,6 +143,8 @@ ELSEWHERE = {  # which base, and the change
     "model.code": ("code", lambda f: with_section(f, "model", code="own:other")),
     "model.code_sha256": ("hashed", lambda f: with_section(f, "model", code_sha256="1" * 64)),
     "model.start_sha256": ("started", lambda f: with_section(f, "model", start_sha256="1" * 64)),
+    "model.image": ("cnn", lambda f: with_section(f, "model", image=[1, 5, 6])),
+    "model.channels": ("cnn", lambda f: with_section(f, "model", channels=[3])),
     "model.loss": ("lossy", lambda f: with_section(f, "model", loss="squared")),
     "data.columns": ("columns", lambda f: replace(f, data=with_range(f.data, 101))),
     "data.label": ("columns", lambda f: replace(f, data=Preparation(f.data.columns, OTHER_LABEL))),
@@ -169,6 +171,9 @@ BASES = {
         'kind = "logistic"', f'code = "own:model"\ncode_sha256 = "{"0" * 64}"'
     ).replace("features = 30\n", ""),
     "started": TEXT.replace("features = 30", f'features = 30\nstart_sha256 = "{"0" * 64}"'),
+    "cnn": TEXT.replace(
+        'kind = "logistic"', 'kind = "cnn"\nclasses = 4\nimage = [1, 6, 5]\nchannels = [2, 3]'
+    ),
     "lossy": TEXT.replace('kind = "logistic"', 'code = "own:model"\nloss = "logistic"').replace(
         "features = 30\n", ""
     ),

@@ -14,6 +14,12 @@ from decor.federation.federation import Federation
 MODELS = [
     ('kind = "logistic"\nfeatures = 6', 7, decor.losses.logistic, 2),
     ('kind = "multinomial"\nfeatures = 6\nclasses = 3', 21, decor.losses.cross_entropy, 3),
+    (
+        'kind = "cnn"\nclasses = 3\nimage = [1, 2, 3]\nchannels = [4]',
+        40 + 15,
+        decor.losses.cross_entropy,
+        3,
+    ),
     ('kind = "linear"\nfeatures = 6', 6, decor.losses.squared, 5),
     (
         'kind = "mlp"\nfeatures = 6\nclasses = 3\nhidden = [5, 4]',

@@ -1,10 +1,12 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
 from torch import nn
 
+import decor
 from decor.errors import InputError
 from decor.learning import models
 
@@ -107,3 +109,29 @@ def test_a_default_type_set_elsewhere_changes_nothing():
 def test_impossible_models_say_what_to_give_instead(build, said):
     with pytest.raises(InputError, match=said):
         build()
+
+
+def test_a_small_cnn_takes_flat_images_and_follows_its_seed():
+    before = torch.random.get_rng_state()
+    first, again, other = (models.cnn((2, 9, 6), (4, 3), 5, seed=s) for s in (1, 1, 2))
+    assert torch.equal(before, torch.random.get_rng_state())
+    X = torch.arange(3 * 108).reshape(3, 108) / 108
+    assert first(X).shape == (3, 5) and torch.equal(first(X), again(X))
+    assert not torch.equal(first(X), other(X))
+    # 9 x 6 is halved twice: 2 x 1
+    by_hand = X.reshape(3, 2, 9, 6)
+    for layer in (first[1], first[4]):
+        by_hand = torch.nn.functional.max_pool2d(layer(by_hand).relu(), 2)
+    assert torch.allclose(first(X), first[-1](by_hand.flatten(1)))
+
+
+def test_a_small_cnn_learns_images_example_by_example():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 80)
+    X = rng.normal(0, 0.3, (80, 6, 6)).astype("f")
+    X[y == 1, 1:4, 1:4] += 1
+    shards = [(X[k::4].reshape(20, 36), y[k::4]) for k in range(4)]
+    task = decor.Task(models.cnn((1, 6, 6), (4,), 2), decor.losses.cross_entropy, shards, shards[0])
+    exposure = decor.Exposure(1.0, 30, "example", 8, 20)
+    plan = decor.NoisePlan(decor.ring(4), exposure, decor.Adversary.curious(), 0.01, 0.01)
+    assert decor.train(task, plan, learning_rate=0.5).metrics["accuracy"] > 0.9

@@ -54,7 +54,10 @@ _DEFAULTS = {
 _READ: dict[str, Callable[[str], Any]] = {
     "delta": values.probability,
     "gossip_rounds": values.rounds,
-    "hidden": lambda text: [values.whole(size) for size in text.split(",")],
+    **dict.fromkeys(
+        ("hidden", "image", "channels"),
+        lambda text: [values.whole(size) for size in text.split(",")],
+    ),
 }
 
 

@@ -31,7 +31,7 @@ _NEW = """examples:
   decor task new --data patients.csv --label diagnosis --public sample.csv
   decor task new --data bonn=bonn.csv --data ulm=ulm.csv --label diagnosis --classes no,yes \\
       --column age=0:120 --column ward=medical,surgical"""
-_MODEL = ("kind", "code", "hidden", "activation", "seed", "loss")
+_MODEL = ("kind", "code", "hidden", "activation", "image", "channels", "seed", "loss")
 """Fields of [model] that do not follow from others."""
 
 
@@ -67,9 +67,10 @@ def _add_new(parser: argparse.ArgumentParser) -> None:
     overwrite = "replace the file in --output"
     parser.add_argument("--overwrite", action="store_true", help=overwrite)
     group = parser.add_argument_group("model")
-    readers: dict[str, Callable[[str], Any]] = {
-        "hidden": lambda text: [values.whole(size) for size in text.split(",")]
-    }
+    readers: dict[str, Callable[[str], Any]] = dict.fromkeys(
+        ("hidden", "image", "channels"),
+        lambda text: [values.whole(size) for size in text.split(",")],
+    )
     for field_name in _MODEL:
         each = opt.field_of(Model, field_name)
         flag = "--model" if field_name == "kind" else None

@@ -21,7 +21,9 @@ def parameters(model: Model, dtype: Dtype) -> int:
         return sum(p.numel() for p in module.parameters() if p.requires_grad)
     # without torch: a file is checked on machines that do not train
     bias = 0 if model.kind == "linear" else 1
-    return sum((inputs + bias) * outputs for inputs, outputs in pairwise(model.sizes))
+    linear = sum((inputs + bias) * outputs for inputs, outputs in pairwise(model.sizes))
+    planes = pairwise((*(model.image or ())[:1], *(model.channels or ())))
+    return linear + sum((9 * inputs + 1) * outputs for inputs, outputs in planes)
 
 
 def build(model: Model, dtype: Dtype) -> Pair:
@@ -47,6 +49,9 @@ def build(model: Model, dtype: Dtype) -> Pair:
         case "mlp":
             activation = model.activation or ""
             module = models.mlp(*(model.sizes or ()), activation=activation, seed=seed)
+            loss = losses.cross_entropy
+        case "cnn":
+            module = models.cnn(model.image or (), model.channels or (), classes, seed=seed)
             loss = losses.cross_entropy
         case _:
             module, loss = model_code.call(

@@ -21,7 +21,7 @@ from .file_toml import parse_section
 if TYPE_CHECKING:  # a file is checked without torch
     from .build_model import Pair
 
-_NEWER = ("code_sha256", "start_sha256", "loss")
+_NEWER = ("code_sha256", "start_sha256", "loss", "image", "channels")
 """Fields of [model] that are left out where they are not given: older files have no such field."""
 
 

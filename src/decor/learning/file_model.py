@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,14 @@ CODE = text(
 )
 
 
+_OF_KINDS = ("features", "classes", "hidden", "activation", "image", "channels", "seed")
+
+
+def _image(value: Any) -> tuple[int, ...] | None:
+    sizes = _sizes(value)
+    return sizes if sizes is not None and len(sizes) == 3 else None
+
+
 def _sizes(value: Any) -> tuple[int, ...] | None:
     if not isinstance(value, list | tuple) or not value:
         return None
@@ -28,17 +37,17 @@ def _sizes(value: Any) -> tuple[int, ...] | None:
 class Model:
     """[model]: a built-in `kind` with its sizes, or public `code`: a function -> (module, loss).
 
-    Logistic, multinomial and linear models start at fixed weights. The first weights of an MLP, and
-    what code draws from torch, follow from the seed. `code_sha256` is the hash of the code's source
-    (`model_code.hash_source`); a node does not run other code. `start_sha256` is the hash of the
-    model that training begins with instead of those weights (`start_model.StartModel`). The loss
-    follows from the kind, or code returns it; `loss` names another.
+    Logistic, multinomial and linear models start at fixed weights. The first weights of an MLP or a
+    CNN, and what code draws from torch, follow from the seed. `code_sha256` is the hash of the
+    code's source (`model_code.hash_source`); a node does not run other code. `start_sha256` is the
+    hash of the model that training begins with instead of those weights (`start_model.StartModel`).
+    The loss follows from the kind, or code returns it; `loss` names another.
     """
 
     kind: str | None = file_field(
-        choice("logistic", "multinomial", "mlp", "linear"),
+        choice("logistic", "multinomial", "mlp", "linear", "cnn"),
         None,
-        help="built-in model: logistic, multinomial, mlp or linear",
+        help="built-in model: logistic, multinomial, mlp, linear or cnn",
         metavar="NAME",
     )
     code: str | None = file_field(
@@ -80,6 +89,18 @@ class Model:
         help="with --model mlp or --code, seed for the initial weights (default: 0)",
     )
 
+    image: tuple[int, ...] | None = file_field(
+        Rule("[channels, height, width], such as [1, 28, 28]", _image),
+        None,
+        help="with --model cnn, channels, height and width of an image, such as 1,28,28",
+        metavar="C,H,W",
+    )
+    channels: tuple[int, ...] | None = file_field(
+        Rule("a list of the channels of each convolution, such as [8, 16]", _sizes),
+        None,
+        help="with --model cnn, channels of each convolution, such as 8,16",
+        metavar="N,...",
+    )
     loss: str | None = file_field(
         choice(*LOSSES),
         None,
@@ -103,7 +124,9 @@ class Model:
         self._check_loss(what)
         if self.loss == "squared" and self.kind is not None:
             usual.pop("classes", None)  # one number is predicted
-        for name in ("features", "classes", "hidden", "activation", "seed"):
+        if self.kind == "cnn" and self.image is not None and self.features is None:
+            object.__setattr__(self, "features", math.prod(self.image))
+        for name in _OF_KINDS:
             given = getattr(self, name)
             if name not in usual and given is not None:
                 raise InputError(
@@ -120,6 +143,21 @@ class Model:
                 f'model.classes must be 2 for "logistic", not {self.classes}; take '
                 '"multinomial" for more'
             )
+        if self.kind == "cnn":
+            self._check_image(self.image or (), self.channels or ())
+
+    def _check_image(self, image: tuple[int, ...], channels: tuple[int, ...]) -> None:
+        if math.prod(image) != self.features:
+            raise InputError(
+                f"model.image {list(image)} has {math.prod(image):,} values, and an example has "
+                f"{self.features:,}; give the image's channels, height and width"
+            )
+        # each convolution is followed by pooling, which halves height and width
+        if min(image[1:]) >> len(channels) < 1:
+            raise InputError(
+                f"model.channels names {len(channels)} convolutions, each of which halves the "
+                f"image, and {list(image)} is too small; name fewer"
+            )
 
     def _check_loss(self, what: str) -> None:
         known = _LOSSES_OF.get(what, LOSSES)
@@ -134,11 +172,14 @@ class Model:
 
     @property
     def sizes(self) -> tuple[int, ...] | None:
-        """Units of each layer, from features to outputs; None for a model given as code."""
+        """Units of each linear layer, from features to outputs; None for a model given as code."""
         if self.features is None:
             return None
         # a logistic model has one output for its two classes
-        outputs = self.classes if self.kind in ("multinomial", "mlp") else 1
+        outputs = self.classes if self.kind in ("multinomial", "mlp", "cnn") else 1
+        if self.image is not None and self.channels:
+            halved = [side >> len(self.channels) for side in self.image[1:]]
+            return (self.channels[-1] * math.prod(halved), outputs or 1)
         return (self.features, *(self.hidden or ()), outputs or 1)
 
 
@@ -147,6 +188,7 @@ _LOSSES_OF: dict[str, tuple[str, ...]] = {
     "multinomial": ("cross-entropy",),
     "mlp": ("cross-entropy", "squared"),
     "linear": ("squared",),
+    "cnn": ("cross-entropy",),
 }
 """The losses of each built-in kind, the usual one first."""
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -154,6 +196,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "multinomial": {"features": None, "classes": None},
     "mlp": {"features": None, "classes": None, "hidden": None, "activation": "relu", "seed": 0},
     "linear": {"features": None},
+    "cnn": {"features": None, "classes": None, "image": None, "channels": None, "seed": 0},
     "code": {"seed": 0},
 }
 """The fields that each kind of model takes, and their defaults (None: the field is required)."""

@@ -6,6 +6,7 @@ None of them reads or advances torch's global random state.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -74,6 +75,42 @@ def mlp(*sizes: int, activation: str = "relu", seed: int = 0) -> nn.Sequential:
             layer.bias.uniform_(-bound, bound, generator=generator)
         layers += [layer, ACTIVATIONS[activation]()]
     return nn.Sequential(*layers[:-1])
+
+
+def cnn(
+    image: Sequence[int], channels: Sequence[int], classes: int, *, seed: int = 0
+) -> nn.Sequential:
+    """Convolutions of 3 x 3 with ReLU, each followed by pooling that halves the image, then a
+    linear layer.
+
+    Examples are flat. Weights and biases are uniform between -1/sqrt(inputs) and 1/sqrt(inputs).
+
+    Args:
+        image: Channels, height and width.
+        channels: Of each convolution.
+        classes: Outputs.
+        seed: Selects the initial weights.
+    """
+    generator = torch.Generator().manual_seed(checks.count("seed", seed, 0))
+    planes, height, width = (checks.count("a size of the image", size) for size in image)
+    layers: list[nn.Module] = [nn.Unflatten(1, (planes, height, width))]
+    for count in channels:
+        layer = nn.Conv2d(planes, count, 3, padding=1, device="meta")
+        layers += [_uniform(layer, 9 * planes, generator), nn.ReLU(), nn.MaxPool2d(2)]
+        planes, height, width = count, height // 2, width // 2
+    inputs = planes * height * width
+    last = nn.Linear(inputs, checks.count("classes", classes), device="meta")
+    return nn.Sequential(*layers, nn.Flatten(), _uniform(last, inputs, generator))
+
+
+def _uniform(layer: nn.Module, inputs: int, generator: torch.Generator) -> nn.Module:
+    """The layer, made on "meta", with values as torch draws them, from the generator."""
+    bound = 1 / math.sqrt(inputs)
+    for name, parameter in list(layer.named_parameters()):
+        values = torch.empty(parameter.shape, device="cpu", dtype=torch.float32)
+        values.uniform_(-bound, bound, generator=generator)
+        setattr(layer, name, nn.Parameter(values))
+    return layer
 
 
 def _linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:

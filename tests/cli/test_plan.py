@@ -8,6 +8,7 @@ import pytest
 
 import decor
 from decor import Adversary, Budget, Exposure
+from decor.privacy.edge_advice import best_edges
 
 from .commands import run
 
@@ -76,6 +77,16 @@ def test_own_noise_per_user_says_who_pays(here, ask, tmp_path):
     assert "sigma_cdp" in rows.read_text().splitlines()[0]
     # the saved plan is accounted with the levels of its users
     assert ask("account --plan", plan)["epsilon"] == pytest.approx(answer["epsilon"], rel=1e-9)
+
+
+def test_the_best_edges_to_add_are_those_of_the_library(here, ask):
+    line = "plan --epsilon 3 --topology path --users 8 --adversary eavesdropper --best-edges 2"
+    out, answer = here(*line.split()).stdout, ask(line)
+    expected = best_edges(decor.path(8), EXPOSURE, Adversary.eavesdropper(), BUDGET, 2)
+    assert answer["best_edges"] == expected.to_json() and str(expected) in out
+    assert [each["users"] for each in answer["best_edges"]][0] == [
+        str(user) for user in expected.edges[0].pair
+    ]
 
 
 def test_a_fragile_graph_gets_a_warning(here, ask):

@@ -4,7 +4,7 @@ from federation_files import TEXT
 
 import decor
 from decor.federation.federation import Federation
-from decor.federation.improvements import edges_to_add, hints, steady_ratio
+from decor.federation.improvements import hints, steady_ratio
 
 
 def test_hints_are_true():
@@ -49,13 +49,3 @@ def test_a_local_plan_is_told_which_edges_would_free_it():
     said = hints(fragile)[0]
     assert "A user can be isolated by one user, so all noise is independent" in said
     assert "With the edges ulm-kiel, ulm-jena as well, the same budget takes sigma_cdp" in said
-
-
-def test_edges_are_added_where_somebody_can_call():
-    assert edges_to_add(decor.ring(8), 3) == [(0, 4), (1, 5), (2, 6), (3, 7)]
-    assert edges_to_add(decor.complete(4), 3) == [] and edges_to_add(decor.star(4), 2) == [
-        (1, 2),
-        (1, 3),
-    ]
-    assert (1, 2) not in edges_to_add(decor.star(4), 2, frozenset({1, 2}))
-    assert edges_to_add(decor.star(4), 2, frozenset({1, 2, 3})) == []

@@ -17,6 +17,7 @@ from decor.graph.names import in_order
 from decor.learning.recipe import Recipe
 from decor.privacy import baselines, theory
 from decor.privacy.affordable import affordable_plan
+from decor.privacy.edge_advice import EdgeAdvice, best_edges
 from decor.privacy.gossip_choice import GossipChoice, choose_gossip
 from decor.privacy.plan_answer import PlanAnswer
 from decor.text import rounded_up, table
@@ -72,6 +73,8 @@ def add_to(commands: Any) -> None:
     units = (
         "with --unit example, compare with a plan that protects all data of a user, side by side"
     )
+    best = "name the N edges to add that reduce the predicted error most"
+    questions.add_argument("--best-edges", type=values.whole, metavar="N", help=best)
     questions.add_argument("--compare-units", action="store_true", help=units)
     parser.add_argument("--save", metavar="FILE", help="save the plan to this file, as JSON")
     plan_users.add_to(parser)
@@ -95,12 +98,20 @@ def run(options: argparse.Namespace) -> None:
         answer.plan.save(options.save)
     if options.table:
         plan_users.write(answer, options.table)
+    best = (
+        _edge_advice(answer, gossip, options.best_edges) if options.best_edges is not None else None
+    )
+    more: dict[str, Any] = {} if best is None else {"best_edges": best.to_json()}
+    if options.gossip_rounds == "auto":
+        more["gossip_rounds"] = gossip.rounds
     plan_output.show(
         answer,
         options,
         lambda: f"{_noise_pairs(answer, gossip)}{_rounds_table(answer, options, gossip)}",
-        {} if options.gossip_rounds != "auto" else {"gossip_rounds": gossip.rounds},
+        more,
     )
+    if best is not None and not options.json:
+        print(f"\n{best}")
     counts = _counts(options.records, answer.plan.topology)
     if answer.plan.exposure.rate is not None and counts and not options.json:
         names = [answer.plan.topology.name(user) for user in range(len(counts))]
@@ -179,6 +190,13 @@ def _counts(records: Any, topology: decor.Topology) -> list[int]:
     if records is None:
         return []
     return [records] * topology.users if isinstance(records, int) else list(records)
+
+
+def _edge_advice(answer: PlanAnswer, gossip: Gossip, count: int) -> EdgeAdvice:
+    plan = answer.plan
+    assert plan.budget is not None
+    asked = plan.topology, plan.exposure, plan.adversary, plan.budget
+    return best_edges(*asked, count, gossip)
 
 
 def _gossip(

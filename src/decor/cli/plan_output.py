@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from decor.privacy.budget import Exposure
 from decor.privacy.plan import NoisePlan
@@ -24,7 +25,7 @@ def show(
     answer: PlanAnswer,
     options: argparse.Namespace,
     last_table: Callable[[], str] | None = None,
-    more: Mapping[str, int] | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> None:
     """Prints and draws a plan as the options ask: `--json` and `--plot`.
 

@@ -7,10 +7,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-import numpy as np
-
 from decor.errors import DecorError
-from decor.graph.topology import Topology
+from decor.graph.extra_edges import edges_to_add
 from decor.privacy.adversary import Adversary
 from decor.privacy.gossip_choice import steady_ratio
 from decor.text import rounded_up
@@ -161,38 +159,6 @@ def _epsilon(now: Federation) -> str | None:
         f"Half the budget (privacy.epsilon = {half:g}) takes {times:.2f} times the independent "
         "noise."
     )
-
-
-def edges_to_add(
-    topology: Topology, degree: int, unreachable: frozenset[int] = frozenset()
-) -> list[tuple[int, int]]:
-    """Edges that give every user `degree` neighbours; empty if that is not possible.
-
-    Args:
-        topology: The graph so far.
-        degree: How many neighbours every user is to have.
-        unreachable: Users without an address: two of them cannot be neighbours.
-    """
-    from scipy.sparse.csgraph import shortest_path
-
-    near = topology.adjacency.toarray() > 0
-    far = shortest_path(topology.adjacency, unweighted=True)
-    added: list[tuple[int, int]] = []
-    while near.sum(axis=1).min() < degree:
-        degrees = near.sum(axis=1)
-        user = int(np.argmin(degrees))
-        excluded = near[user].copy()
-        excluded[user] = True
-        if user in unreachable:
-            excluded[list(unreachable)] = True
-        others = np.flatnonzero(~excluded).tolist()
-        if not others:
-            return []
-        # fewest neighbours first, then the farthest: long edges make the graph mix faster
-        other = min(others, key=lambda v: (degrees[v], -far[user, v], v))
-        near[user, other] = near[other, user] = True
-        added.append((min(user, other), max(user, other)))
-    return sorted(added)
 
 
 def _sigmas(better: Federation, now: Federation) -> str:

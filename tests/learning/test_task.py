@@ -336,6 +336,34 @@ def test_a_task_is_short_in_a_notebook_and_shows_no_data():
     assert str(X[0, 0]) not in html and len(repr(task)) < 100
 
 
+class Branching(nn.Module):
+    """What it computes depends on a value."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.layer(x) if x.sum() > 0 else self.layer(-x)
+
+
+@pytest.mark.parametrize("unit", PLANS)
+def test_a_model_that_torch_cannot_differentiate_is_refused_in_one_sentence(unit):
+    # one record at a time there is nothing to compare it with
+    task = made(Branching(), functional.cross_entropy, [(abs(X[:1]), Y[:1])] * 3)
+    plan = decor.NoisePlan(
+        decor.ring(3),
+        decor.Exposure(1.0, 2)
+        if unit == "user"
+        else decor.Exposure(1.0, 2, unit="example", batch_size=1, records=1),
+        decor.Adversary.eavesdropper(),
+        0.1,
+        0.1,
+    )
+    with pytest.raises(InputError, match="cannot differentiate the model .*branches on values"):
+        decor.train(task, plan, learning_rate=0.1)
+
+
 class Mixing(nn.Module):
     """Subtracts the mean of the batch: an example's output depends on the others."""
 

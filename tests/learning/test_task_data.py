@@ -243,6 +243,21 @@ def test_several_inputs_are_given_to_the_model_by_keyword():
     assert abs(loss.item() - run.metrics["test_loss"]) < 1e-5
 
 
+@pytest.mark.parametrize("unit", ["user", "example"])
+def test_private_runs_and_peers_train_several_inputs(unit):
+    labels = torch.tensor([0, 1, 1, 0])
+    shards = {name: (inputs(4, k), labels) for k, name in enumerate(("bonn", "ulm", "kiel"))}
+    task = Task(TwoInputs(), functional.cross_entropy, shards, test=(inputs(4), labels))
+    ring = decor.from_edges(3, [(0, 1), (1, 2), (2, 0)], labels=["kiel", "bonn", "ulm"])
+    example = {"unit": "example", "batch_size": 2, "records": task.records}
+    exposure = decor.Exposure(clip=1.0, steps=3, **({} if unit == "user" else example))
+    plan = decor.calibrate(ring, exposure, decor.Adversary.curious(), decor.Budget(5.0, 1e-5))
+    for engine in (decor.Vectorised(seed=None), decor.Peers()):
+        run = decor.train(task, plan, learning_rate=0.5, engine=engine)
+        assert not run.simulated and run.steps_taken == 3
+        TwoInputs().load_state_dict(run.average_model)
+
+
 def test_a_pair_and_a_dataset_may_hold_several_inputs_too():
     parts, labels = inputs(4), torch.tensor([0, 1, 1, 0])
     items = [{**{name: part[k] for name, part in parts.items()}, "y": labels[k]} for k in range(4)]

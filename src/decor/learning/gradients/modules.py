@@ -82,9 +82,9 @@ class Modules:
         x, rows, weights = self._part(models[0], batch, users)
         X, y = self._examples(rows)
         if isinstance(weights, float):
-            G = self._mean_gradient(x, X, y)
+            G = _differentiate(self._mean_gradient, x, X, y)
         else:
-            G = self._weighted_gradient(x, X, y, weights.to(self.dtype))
+            G = _differentiate(self._weighted_gradient, x, X, y, weights.to(self.dtype))
         return [G.view(models[0][users].shape)]
 
     def add_clipped_means(
@@ -130,7 +130,9 @@ class Modules:
                 shares = torch.nn.functional.pad(shares, (0, missing))
             gradients = self._by_copy if copies else self._by_example
             models_of = x.unsqueeze(2).expand(-1, -1, width, -1) if copies else x
-            G = gradients(models_of, *self._examples(part))  # [B, count, examples, parameters]
+            G = _differentiate(
+                gradients, models_of, *self._examples(part)
+            )  # [B, count, examples, parameters]
             factor = factors(lengths(G), limit).mul_(rate.unsqueeze(-1)) * shares
             tiny = factor.abs() < torch.finfo(self.dtype).smallest_normal
             factor = torch.where(tiny, 0.0, factor)
@@ -342,6 +344,20 @@ def _over(
         randomness: Whether what is random is drawn anew for each element, or once with "same".
     """
     return vmap(function, in_dims=dims, randomness=randomness)
+
+
+def _differentiate(function: Callable[..., Any], *arguments: Tensor) -> Tensor:
+    """A gradient; where torch cannot compute it for many models at once, says why."""
+    try:
+        return function(*arguments)  # type: ignore[no-any-return]
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as problem:
+        cause = str(problem).strip().partition("\n")[0]
+        raise InputError(
+            f"torch cannot differentiate the model for many users at once ({cause}); leave out "
+            "branches on values, .item() and changes of tensors in place, or take another layer"
+        ) from problem
 
 
 def _sum_weighted(factor: Tensor, G: Tensor) -> Tensor:

@@ -46,6 +46,7 @@ docs: $(STAMP)-docs
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/accountant.py | tee benchmarks/accountant.jsonl
+	$(BIN)/python benchmarks/own_noise.py | tee benchmarks/own_noise.jsonl
 	$(BIN)/python benchmarks/composition.py | tee benchmarks/composition.jsonl
 	$(BIN)/python benchmarks/simulator.py | tee benchmarks/simulator.jsonl
 	$(BIN)/python benchmarks/private.py | tee benchmarks/private.jsonl

@@ -7,6 +7,7 @@ from typing import Any
 
 import decor
 from decor.graph import laplacian, mixing
+from decor.privacy.edge_advice import EdgeAdvice, best_edges
 from decor.privacy.leverage.coalition import Phase, worst_leverages
 from decor.privacy.leverage.solve import ScaledCovariance
 from decor.privacy.plan_answer import advice
@@ -19,6 +20,8 @@ from .json_output import write_json
 _EXAMPLE = """example:
   decor graph --topology torus --users 64 --plot torus.png"""
 
+_STEPS = 1000
+"""Steps of the plan for which edges to add are named: clip and budget do not matter to them."""
 _CONNECTIVITY_LIMIT = 300
 """Users up to which vertex connectivity is computed: it is a flow problem for every pair. In a
 named family it is known.
@@ -34,6 +37,11 @@ def add_to(commands: Any) -> None:
         "users' exposure (default: 10)"
     )
     parser.add_argument("--ratio", type=values.number, default=10.0, metavar="X", help=ratio)
+    best = (
+        "name the N edges to add that reduce the predicted error of a plan for 1,000 steps against "
+        "a curious user most (decor plan --best-edges takes others)"
+    )
+    parser.add_argument("--best-edges", type=values.whole, metavar="N", help=best)
     save = "save the graph to this file: .gml, .graphml, or else an edge list"
     parser.add_argument("--save", metavar="FILE", help=save)
     opt.add_output(parser)
@@ -49,16 +57,26 @@ def run(options: argparse.Namespace) -> None:
     # one phase of unit weight: each user's leverage in one step
     exposures = worst_leverages((Phase(ScaledCovariance(topology, ratio), 1.0),), 0).per_user
     facts = _facts(topology, ratio, exposures)
+    best = None if options.best_edges is None else _best_edges(topology, options.best_edges)
     if options.json:
-        write_json(facts)
+        write_json(facts if best is None else facts | {"best_edges": best.to_json()})
     else:
         print(_text(topology, facts))
+        if best is not None:
+            print(f"\n{best}")
     if options.plot is not None:
         from decor.results import plots
 
         plots.graph_figure(topology, exposures, ratio, options.plot)
         if not options.json:
             print(f"\nwrote {options.plot}")
+
+
+def _best_edges(topology: decor.Topology, count: int) -> EdgeAdvice:
+    adversary = decor.Adversary.curious() if topology.users > 1 else decor.Adversary.eavesdropper()
+    return best_edges(
+        topology, decor.Exposure(1.0, _STEPS), adversary, decor.Budget(1.0, 1e-6), count
+    )
 
 
 def _facts(topology: decor.Topology, ratio: float, exposures: Any) -> dict[str, Any]:

@@ -88,3 +88,9 @@ def test_another_number_of_records_than_the_public_one_is_refused(here):
     with np.load("data/bonn.npz") as held:
         np.savez("data/few.npz", X=held["X"][1:], y=held["y"][1:])
     assert "users.records says" in here(*f"{check}few.npz".split(), check=2).stderr
+
+
+def test_every_party_reads_which_columns_its_table_needs(file, ask, here):
+    shown = here("federation", "check", file).stdout
+    assert "Tables have the columns age, ward; and the label sick (no, yes)." in shown
+    assert ask("federation check heart.toml")["data"]["label"]["name"] == "sick"

@@ -151,3 +151,23 @@ def test_data_that_do_not_fit_are_refused(task, tmp_path, more, change, problem)
 def test_options_of_a_split_are_refused_where_records_have_users(task):
     with pytest.raises(InputError, match="says whose each record is; drop --shards"):
         task(FILE + BY_USER, shards="iid")
+
+
+def test_own_metrics_are_measured_on_the_test_records(task, tmp_path, monkeypatch):
+    (tmp_path / "own_metrics.py").write_text(
+        "def positive(outputs, targets):\n    return float((outputs.flatten() > 0).float().mean())\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    more = '\n[metrics]\npositive = "own_metrics:positive"\n'
+    made = task(FILE + BY_USER + PUBLIC + more)
+    plan = decor.NoisePlan(
+        decor.from_edges(3, [(0, 1), (1, 2), (0, 2)], made.names),
+        decor.Exposure(1.0, 2),
+        decor.Adversary.curious(),
+        0.1,
+        0.1,
+    )
+    run = decor.train(made, plan, learning_rate=0.5)
+    X, _ = made.test
+    expected = float((run.model()(X).flatten() > 0).float().mean())
+    assert run.metrics["positive"] == pytest.approx(expected)

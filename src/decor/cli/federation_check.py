@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,6 +158,7 @@ def _facts(
         "users": users,
         "parameters": federation.parameters if known else None,
         "message_bytes": header_bytes + federation.model_bytes if known else None,
+        **({} if federation.data is None else {"data": federation.data.to_json()}),
         **({} if federation.model.code is None else {"code": _code(federation)}),
         "rounds": federation.gossip.rounds,
         "warnings": list(answer.warnings),
@@ -172,6 +174,7 @@ def _heading(federation: Federation, facts: dict[str, Any]) -> str:
         f"{training.steps:,} steps, clip {training.clip:g}; digest {facts['digest']}",
         *noise_lines(rounded_up(facts["sigma_cdp"]), rounded_up(facts["sigma_cor"])),
         _message_line(facts, rounds),
+        *_column_lines(federation),
         *_code_lines(facts),
         *_start_lines(facts),
         "",
@@ -187,6 +190,22 @@ def _message_line(facts: dict[str, Any], rounds: str) -> str:
     return (
         f"  message    {facts['message_bytes']:>10,}  bytes per round and neighbour before TLS, "
         f"{facts['parameters']:,} parameters; {rounds} per step"
+    )
+
+
+def _column_lines(federation: Federation) -> list[str]:
+    """What users' tables need to have."""
+    if federation.data is None:
+        return []
+    names = ", ".join(column.name for column in federation.data.columns)
+    label = federation.data.label.name
+    classes = federation.data.classes
+    what = "a number" if classes is None else ", ".join(classes)
+    return textwrap.wrap(
+        f"Tables have the columns {names}; and the label {label} ({what}).",
+        100,
+        initial_indent="  ",
+        subsequent_indent="  ",
     )
 
 

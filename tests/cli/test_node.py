@@ -8,7 +8,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from own_tables import EACH, FILE, NAMES, records, write_all
 
+import decor
 from decor.cli.main import main
 from decor.federation.federation import Federation
 from decor.federation.node import Node
@@ -16,6 +18,8 @@ from decor.net.addresses import split_address
 from decor.net.identity import Identity
 from decor.net.ledger import Ledger
 from decor.net.ledger_reading import read_entries
+
+from .commands import start
 
 
 @pytest.fixture
@@ -141,3 +145,40 @@ def node_ends(node, why, repeated=False):
             ledger.end_as_outdated(run, 2, why)
         else:
             ledger.end(run, why)
+
+
+# tables of the users' own
+
+
+def test_nodes_train_on_their_own_tables_whatever_the_values(here, tmp_path):
+    """One table in another order and dialect and with values out of range, one without a record."""
+    write_all(tmp_path)
+    Path("task.toml").write_text(FILE + EACH)
+    line = "federation new --task task.toml --topology complete --epsilon 10 --steps 3 --output t"
+    here(*line.split())
+    Path("ulm.csv").write_text("\ufeffsick;ward;dose;age\nyes;moon;7,5;1e9\nno;;;\n?;;x;y\n")
+    Path("kiel.csv").write_text("age,dose,ward,sick\n")
+    running = []
+    for name in NAMES:
+        here("ledger", "new", f"{name}.ledger", "--identity", f"t/keys/{name}.key")
+        files = ["--ledger", f"{name}.ledger", "--identity", f"t/keys/{name}.key"]
+        running.append(start("node", "t/federation.toml", *files, "--data", f"{name}.csv"))
+    ends = [process.communicate(timeout=120) for process in running]
+    assert [process.returncode for process in running] == [0, 0, 0], ends
+    run = decor.Run.load("run-ulm")
+    assert run.predict(records(9)).classes == ("no", "yes") and run.steps_taken == 3
+    # the folder says how columns are prepared, and nothing of the records
+    manifest = Path("run-ulm/manifest.json").read_text()
+    assert "moon" not in manifest and "clamped" not in manifest and "records" not in manifest
+
+
+def test_a_wrong_column_is_refused_before_anything_is_spent(here, tmp_path):
+    write_all(tmp_path)
+    Path("task.toml").write_text(FILE + EACH)
+    here(*"federation new --task task.toml --epsilon 10 --steps 3 --output t".split())
+    here(*"ledger new bonn.ledger --identity t/keys/bonn.key".split())
+    files = "--ledger bonn.ledger --identity t/keys/bonn.key --data bad.csv".split()
+    for header in ("age,dose,sick", "age,dose,ward,sick,id", "age,age,ward,sick", "1,2,3,4"):
+        Path("bad.csv").write_text(f"{header}\n")
+        assert "column" in here("node", "t/federation.toml", *files, check=2).stderr
+    assert read_entries(Path("bonn.ledger")) == []

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "learning"))
-
 from own_tables import BY_USER, FILE, PUBLIC, records, without, write, write_all
 
 import decor

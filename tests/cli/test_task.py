@@ -5,9 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "learning"))
-
 from own_tables import NAMES, write_all
 
 from decor.learning.columns import CategoryColumn, Label, NumberColumn

@@ -5,9 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "learning"))
-
 from own_tables import BY_USER, EACH, FILE, ONE_FILE, PUBLIC, write_all
 
 import decor

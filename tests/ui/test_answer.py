@@ -84,6 +84,16 @@ def test_errors_and_adversaries_are_those_that_decor_plan_prints(planner):
     assert 1 < own["value"] < local["value"]
 
 
+def test_the_best_edges_are_those_that_decor_plan_names(planner):
+    value = USUAL | {"topology": "path", "users": 8, "adversary": "curious"}
+    _, plan = post(planner, "plan", value)
+    said = post(planner, "against", value)[1]["best_edges"]
+    assert said.startswith("Best edges to add") and said in command_output(
+        plan["command"] + " --best-edges 3"
+    )
+    assert post(planner, "against", value | {"adversary": "everyone"})[1]["best_edges"] == ""
+
+
 def test_the_facts_of_a_graph_are_those_of_decor_graph(planner):
     _, graph = post(planner, "graph", {"topology": "torus", "users": 12})
     out = command_output("decor graph --topology torus --users 12").strip()

@@ -11,6 +11,7 @@ from typing import Any
 
 from decor.graph import laplacian, mixing
 from decor.privacy.adversary import Adversary
+from decor.privacy.edge_advice import best_edges
 from decor.privacy.plan import NoisePlan
 from decor.privacy.plan_answer import AdversaryRow, PlanAnswer, advice, note_on_parts
 from decor.results.report_data import GraphDrawing
@@ -18,6 +19,8 @@ from decor.text import json_safe, rounded_up, rounded_up_range
 
 from .question import GraphInput, Question
 
+_MOST_ADVISED = 64
+"""Most users of a graph whose best edges to add are named: about a second."""
 _MAX_FLOW_SIZE = 100_000
 """Users times edges up to which vertex connectivity is computed: a flow for every pair of users,
 half a second at this limit and minutes far above it. In a named family it is known.
@@ -81,8 +84,21 @@ def describe_plan(question: Question) -> dict[str, Any]:
 
 
 def describe_adversaries(question: Question) -> dict[str, Any]:
-    """The epsilon of every adversary; coalitions of two or three users may need a search."""
-    return _plain({"against": _adversaries(_calibrate(question))})
+    """The epsilon of every adversary, and the edges worth adding: what may take a second or more.
+
+    Coalitions of two or three users may need a search.
+    """
+    answer = {"against": _adversaries(_calibrate(question)), "best_edges": _best_edges(question)}
+    return _plain(answer)
+
+
+def _best_edges(question: Question) -> str:
+    """The edges that reduce the predicted error most, in a sentence; none where it takes long."""
+    topology, colluders = question.graph.topology, question.adversary.colluders
+    if topology.users > _MOST_ADVISED or colluders is None or colluders > 1:
+        return ""
+    asked = topology, question.exposure, question.adversary, question.budget
+    return str(best_edges(*asked, gossip=question.gossip))
 
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:

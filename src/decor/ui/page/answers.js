@@ -19,7 +19,7 @@ function showProblem(sentence) {
   byId('problem').hidden = false;
   showFigures(null);
   for (const id of ['errors', 'against', 'warnings', 'facts']) byId(id).replaceChildren();
-  for (const id of ['statement', 'command', 'advice']) byId(id).textContent = '';
+  for (const id of ['statement', 'command', 'advice', 'better']) byId(id).textContent = '';
   byId('save').hidden = true;
   byId('copy').disabled = true;
   drawn.users = null;

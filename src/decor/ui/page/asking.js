@@ -86,7 +86,10 @@ async function answerOne(now, asked) {
   if (!current() || answer.superseded) return;
   if (answer.error) { showProblem(answer.error); return; }
   showAnswer(answer);
+  byId('better').textContent = '';
   if (answer.against.length === answer.listed.length) return;
   const all = await asked('against', question);
-  if (current() && !all.superseded && !all.error) showAgainst(all.against, answer);
+  if (!current() || all.superseded || all.error) return;
+  showAgainst(all.against, answer);
+  byId('better').textContent = all.best_edges;
 }

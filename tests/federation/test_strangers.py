@@ -28,7 +28,8 @@ from decor.net import addresses, transport
 from decor.net.edge_keys import NO_KEY
 from decor.net.identity import Identity
 from decor.net.ledger import Ledger
-from decor.net.messages import HEADER, Hello, Model, encode
+from decor.net.messages import HEADER, Hello, Model, SignedReceipt, encode
+from decor.net.receipts import Receipt
 from decor.net.session import Session, SessionConfig
 
 STEPS = 20_000
@@ -256,6 +257,34 @@ def test_hundreds_of_idle_connections_keep_no_neighbour_out(running):
             raise AssertionError("no neighbour gets in")
         assert memory(running.pids["bonn"]) - before < 64 << 20
     running.moving("bonn", "ulm")
+
+
+def test_a_proof_of_two_messages_goes_from_user_to_user_until_its_own_node_stops(
+    tmp_path_factory, fork_server
+):
+    """On a ring of four bonn learns that kiel has signed two; only ulm can tell kiel."""
+    folder = tmp_path_factory.mktemp("proof")
+    with Trial(folder, fork_server, 4, steps=STEPS, patience=0.0, pace=0.02) as trial:
+        trial.start("bonn", "ulm", "kiel")
+        for name in ("bonn", "ulm", "kiel"):
+            trial.reached(name, 2)
+        signer, number = trial.identities["kiel"].key, trial.names.index("kiel")
+        pair = [
+            Receipt.sign(signer, trial.federation.digest, number, 0, bytes([k]) * 32)
+            for k in range(2)
+        ]
+        with Rogue(trial, "jena", "bonn").opened() as rogue:
+            rogue.say(*map(SignedReceipt, pair))
+            assert trial.ended("kiel") == 3
+        assert "ulm holds a receipt of this user for a message of step 0" in trial.errors("kiel")
+        for name in ("bonn", "ulm"):
+            assert trial.log(name).count('"two messages of one step"') == 2
+        trial.moving("bonn", "ulm")
+        codes = {"kiel": 3, "bonn": 130, "ulm": 130}
+        for name in ("bonn", "ulm"):
+            trial.signal(name, signal.SIGTERM)
+            assert trial.ended(name) == 130
+        trial.check(codes=codes)
 
 
 def test_a_silent_crowd_at_the_metrics_port_leaves_the_node_alone(tmp_path_factory, fork_server):

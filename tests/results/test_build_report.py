@@ -181,3 +181,13 @@ def test_a_report_of_both_says_which_is_which(runs):
     assert sum("seed" in note for note in data.notes) == 2
     page = report.page(data)
     assert ">0</td>" in page and ">none: real peers</td>" in page
+
+
+def test_what_guessing_reaches_stands_beside_runs_on_the_same_test_data(runs):
+    other = replace(runs[1], manifest=runs[1].manifest | {"base_rate": 0.9})
+    old = replace(runs[1], manifest={**runs[1].manifest, "base_rate": None})
+    same = build_report.report_of_runs([("a", runs[0]), ("b", runs[1])], "")
+    assert same.base_rate == decor.tasks.breast_cancer(users=4).base_rate > 0.5
+    for third in (other, old):
+        mixed = build_report.report_of_runs([("a", runs[0]), ("b", third)], "")
+        assert mixed.base_rate is None

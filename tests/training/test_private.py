@@ -338,6 +338,8 @@ def positives(outputs, targets):
 def test_own_metrics_leave_only_if_the_test_data_are_public(public, engine, tmp_path):
     run = trained(engine, replace(data(public=public), metrics={"positives": positives}))
     assert ("positives" in run.history) == public
+    # what is the most frequent class of private test data is private too
+    assert ("base_rate" in run.manifest) == public
     assert run.manifest["task"].get("metrics") == (["positives"] if public else None)
     run.save(tmp_path / "run")
     run.release(tmp_path / "out")
@@ -348,6 +350,7 @@ def test_own_metrics_leave_only_if_the_test_data_are_public(public, engine, tmp_
             if path.suffix != ".safetensors"
         ]
         assert any("positives" in text for text in texts) == public
+        assert any("base_rate" in text for text in texts) == public
     if public:
         card = (tmp_path / "out" / "MODEL_CARD.md").read_text()
         assert f"- positives: {run.metrics['positives']:.4g}" in card

@@ -201,6 +201,7 @@ def report_of_runs(runs: Sequence[tuple[str, Run]], command: str) -> Report:
     first = runs[0][1]
     topology, manifest = first.plan.topology, first.manifest
     plural = "s" if len(runs) > 1 else ""
+    base_rates = {run.manifest.get("base_rate") for _, run in runs}
     return make_report(
         f"{manifest.get('task', {}).get('name', 'run')}: {len(runs)} run{plural}",
         methods,
@@ -213,6 +214,8 @@ def report_of_runs(runs: Sequence[tuple[str, Run]], command: str) -> Report:
             seconds=manifest.get("seconds"),
             options={k: manifest[k] for k in ("task", "recipe", "engine") if k in manifest},
         ),
+        # runs on other test data have another one
+        base_rate=base_rates.pop() if len(base_rates) == 1 else None,
     )
 
 

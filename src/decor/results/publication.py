@@ -14,7 +14,7 @@ from decor.text import rounded_up, rounded_up_range
 CARD = "MODEL_CARD.md"
 MANIFEST = (
     *("simulated", "task", "learning_rate", "seed", "recipe", "engine", "noise", "versions"),
-    *("run", "federation", "definition"),
+    *("run", "federation", "definition", "base_rate"),
 )
 """Keys of a manifest that do not depend on private data."""
 TASK = ("name", "users", "parameters", "metrics")

@@ -43,6 +43,8 @@ class RunManifest:
         run: A random name that tells private runs apart.
         resume_tag: Keyed fingerprint of an unfinished private run's data.
         stop_saw_private_data: Whether the stop may depend on private data; it voids the guarantee.
+        base_rate: The accuracy of always guessing the most frequent class of the test data; of a
+            private run only where these are public.
         definition: What is learnt: columns, label and model, by which the model can be built.
         federation: Digest of the federation's terms, of one user's run.
         steps_missed: Steps that this user missed, of one user's run.
@@ -63,6 +65,7 @@ class RunManifest:
     run: str | None = None
     resume_tag: str | None = None
     stop_saw_private_data: bool | None = None
+    base_rate: float | None = None
     definition: dict[str, Any] | None = None
     federation: str | None = None
     steps_missed: int | None = None
@@ -106,6 +109,7 @@ def simulation_manifest(
         recipe=recipe.to_json(),
         engine={**engine_summary(engine, name), **gpu, "noise": _noise_name(engine.noise)},
         versions=versions(),
+        base_rate=task.base_rate,
         definition=_definition(task),
         machine=f"{platform.system()} {platform.machine()}",
         seconds=round(seconds, 3),
@@ -133,6 +137,7 @@ def private_manifest(
         engine=engine,
         noise={"kind": "grid", "distance": distance},
         versions=versions(),
+        base_rate=task.base_rate if task.test_public else None,
         definition=_definition(task),
         run=run,
     )

@@ -57,6 +57,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/audit.py | tee benchmarks/audit.jsonl
 	$(BIN)/python benchmarks/ui.py | tee benchmarks/ui.jsonl
 	$(BIN)/python benchmarks/probe.py | tee benchmarks/probe.jsonl
+	$(BIN)/python benchmarks/relay.py | tee benchmarks/relay.jsonl
 
 # everything in docs/reproduction.md: an hour and a half on two cores; DECOR_DATA names the folder of a9a and mnist
 STUDIES := least-squares a9a mnist accountant irregular adversaries scaling gossip

@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -83,11 +84,14 @@ def probe(folder: Path, file: Path) -> tuple[float, float]:
     return taken
 
 
-def start_relay(file: Path, port: int) -> subprocess.Popen[bytes]:
-    words = ["relay", str(file), "--listen", f"127.0.0.1:{port}"]
+def start_relay(port: int, *files: Path, bandwidth: float = 100.0) -> subprocess.Popen[bytes]:
+    words = ["relay", *map(str, files), "--listen", f"127.0.0.1:{port}"]
+    words += ["--bandwidth", str(bandwidth)]
     process = subprocess.Popen([*DECOR, *words], stderr=subprocess.PIPE)
     assert process.stderr is not None
     process.stderr.readline()  # it listens
+    # a pipe that is full would stop it
+    threading.Thread(target=process.stderr.read, daemon=True).start()
     return process
 
 
@@ -95,7 +99,7 @@ def measure(topology: str, is_relayed: bool) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as name:
         folder, port = Path(name), free_ports(1)[0]
         file = federation(folder, topology, port if is_relayed else None)
-        relay = start_relay(file, port) if is_relayed else None
+        relay = start_relay(port, file) if is_relayed else None
         try:
             taken = [probe(folder, file) for _ in range(TRIES)]
         finally:

@@ -1,13 +1,16 @@
-"""What a relay costs: its own CPU against a bare splice, its users' CPU against direct connections.
-One JSON row each.
+"""What a relay costs: its own CPU against a bare splice, its users' CPU against direct connections,
+and what a crowd of strangers changes. One JSON row each.
 
-    python benchmarks/relay.py [splice] [peers]
+    python benchmarks/relay.py [splice] [peers] [crowd]
 
-`splice`: 16 pairs of connections exchange messages of 320 kB through a relay, and through a process
-that joins connections in the order in which they come, and does nothing else. CPU of that process
-for the same bytes, in turn; and its memory with messages of 320 kB and of 32 MB.
+`splice`: `decor relay` for 16 users on a ring, so 16 pairs of connections, which exchange messages
+of 320 kB; and the same through a process that joins connections in the order in which they come,
+and does nothing else. CPU of that process for the same bytes, in turn; and the relay's memory with
+messages of 320 kB and of 32 MB.
 `peers`: 16 users on a ring, 79,510 parameters: CPU of all users for one round, directly and behind
 one relay, from two runs of different length.
+`crowd`: the pairs of `splice`, in turn at two relays; one of them also has 1,000 idle and 200
+hostile connections (`tests/net/crowd.py`). Wall time of a round, and connections lost.
 """
 
 from __future__ import annotations
@@ -19,13 +22,19 @@ import os
 import signal
 import socket
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from peers import LONG, SHORT, USERS, children, plan, task
+from probe import federation, start_relay
 
+from decor.federation.federation import Federation
 from decor.federation.peers_engine import Peers
 from decor.federation.terms import Terms
 from decor.learning.recipe import Recipe
@@ -35,8 +44,15 @@ from decor.net.reach import Reach
 from decor.net.relay import Admission, Relay
 from decor.training.engine import Setting
 
-PAIRS, BYTES, ROUNDS, TRIES = 16, 320_000, 60, 5
-FEDERATION = bytes(32)
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "net"))
+
+import crowd as strangers  # noqa: E402
+
+PAIRS, BYTES, ROUNDS, TRIES = 16, 320_000, 150, 7
+CROWDED_ROUNDS = 300
+NO_LIMIT = 1e6
+"""Megabytes a second of a user: these users send as fast as they can."""
+Ends = list[tuple[socket.socket, socket.socket]]
 
 
 class Bare(asyncio.Protocol):
@@ -85,8 +101,19 @@ def run_relay(port: int, admissions: dict[bytes, Admission]) -> None:
     asyncio.run(serve())
 
 
+def cpu_of(pid: int) -> float:
+    """CPU seconds of all threads of a process, to the nanosecond."""
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
+
+
+def peak_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
 class Process:
-    """A process of the benchmark: its CPU seconds and its memory."""
+    """A process of the benchmark."""
 
     def __init__(self, work: object, port: int, *more: object) -> None:
         context = multiprocessing.get_context("spawn")
@@ -95,20 +122,16 @@ class Process:
         while socket.socket().connect_ex(("127.0.0.1", port)):
             time.sleep(0.05)
 
-    def cpu(self) -> float:
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def peak_mb(self) -> float:
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+    @property
+    def pid(self) -> int:
+        return self._process.pid or 0
 
     def stop(self) -> None:
-        os.kill(self._process.pid or 0, signal.SIGKILL)
+        os.kill(self.pid, signal.SIGKILL)
         self._process.join()
 
 
-async def exchange(ends: list[tuple[socket.socket, socket.socket]], size: int, rounds: int) -> None:
+async def exchange(ends: Ends, size: int, rounds: int) -> None:
     """Both ends of each pair send a message in every round, and receive the other's."""
     loop = asyncio.get_running_loop()
     message = os.urandom(size)
@@ -124,7 +147,7 @@ async def exchange(ends: list[tuple[socket.socket, socket.socket]], size: int, r
         await asyncio.gather(*sends, *map(receive, sockets))
 
 
-async def connect_bare(port: int) -> list[tuple[socket.socket, socket.socket]]:
+async def connect_bare(port: int) -> Ends:
     loop, pairs = asyncio.get_running_loop(), []
     for _ in range(PAIRS):
         ends = socket.socket(), socket.socket()
@@ -137,55 +160,118 @@ async def connect_bare(port: int) -> list[tuple[socket.socket, socket.socket]]:
     return pairs
 
 
-async def connect_relay(
-    port: int, users: list[Identity]
-) -> list[tuple[socket.socket, socket.socket]]:
-    relay, pairs = Address("127.0.0.1", port, is_relay=True), []
-    for k in range(PAIRS):
-        a, b = users[2 * k], users[2 * k + 1]
-        reach = Reach(FEDERATION)
+async def connect_relay(folder: Path, file: Path, port: int) -> Ends:
+    """A pair for each edge of a federation whose users meet at a relay."""
+    whole, relay, pairs = Federation.read(file), Address("127.0.0.1", port, is_relay=True), []
+    users = [Identity.load(folder / f"{k}.key") for k in range(len(whole.members))]
+    for i, j in whole.topology.edges.tolist():
+        a, b = users[i], users[j]
+        reach = Reach(whole.digest)
         ends = await asyncio.gather(
             reach.meet(relay, a.key, b.public, None, lambda: None),
             reach.meet(relay, b.key, a.public, None, lambda: None),
         )
         pairs.append((ends[0], ends[1]))
+    assert len(pairs) == PAIRS
     return pairs
 
 
+@contextmanager
+def running_relay(port: int, *files: Path) -> Iterator[int]:
+    """Its process id."""
+    process = start_relay(port, *files, bandwidth=NO_LIMIT)
+    try:
+        yield process.pid
+    finally:
+        process.terminate()
+        process.wait()
+
+
 def splice() -> dict[str, object]:
-    users = [Identity.new() for _ in range(2 * PAIRS)]
-    keys = [each.public for each in users]
-    edges = [(keys[k ^ 1], keys[k]) for k in range(2 * PAIRS)]
-    admission = Admission("benchmark", dict.fromkeys(keys, "user"), frozenset(edges))
-    ports = free_ports(2)
-    bare = Process(run_bare, ports[0])
-    relay = Process(run_relay, ports[1], {FEDERATION: admission})
-    spent: dict[str, list[float]] = {"bare": [], "relay": []}
+    with tempfile.TemporaryDirectory() as name:
+        folder, ports = Path(name), free_ports(2)
+        file = federation(folder, "ring", ports[1])
+        bare = Process(run_bare, ports[0])
+        spent: dict[str, list[float]] = {"bare": [], "relay": []}
 
-    async def measure() -> list[float]:
-        connections = {
-            "bare": (bare, await connect_bare(ports[0])),
-            "relay": (relay, await connect_relay(ports[1], users)),
-        }
-        for _ in range(TRIES):
-            for name, (process, ends) in connections.items():
-                before = process.cpu()
-                await exchange(ends, BYTES, ROUNDS)
-                spent[name].append(process.cpu() - before)
-        small = relay.peak_mb()
-        await exchange(connections["relay"][1], 100 * BYTES, 1)
-        return [small, relay.peak_mb()]
+        async def measure(relay: int) -> list[float]:
+            connections = {
+                "bare": (bare.pid, await connect_bare(ports[0])),
+                "relay": (relay, await connect_relay(folder, file, ports[1])),
+            }
+            begun = peak_mb(relay)
+            # once before it counts: buffers are there then
+            for k in range(TRIES + 1):
+                for name, (pid, ends) in connections.items():
+                    before = cpu_of(pid)
+                    await exchange(ends, BYTES, ROUNDS)
+                    if k:
+                        spent[name].append(cpu_of(pid) - before)
+            small = peak_mb(relay)
+            await exchange(connections["relay"][1], 100 * BYTES, 1)
+            return [begun, small, peak_mb(relay)]
 
-    memory = asyncio.run(measure())
-    bare.stop()
-    relay.stop()
-    ratios = [r / b for r, b in zip(spent["relay"], spent["bare"], strict=True)]
+        with running_relay(ports[1], file) as relay:
+            memory = asyncio.run(measure(relay))
+        bare.stop()
+    ratios = sorted(r / b for r, b in zip(spent["relay"], spent["bare"], strict=True))
     return {
         "what": "CPU of a relay over a bare splice, 16 pairs, messages of 320 kB",
-        **{f"{name}_s": [round(each, 2) for each in values] for name, values in spent.items()},
+        **{f"{name}_s": [round(each, 3) for each in values] for name, values in spent.items()},
         "ratio": round(statistics.median(ratios), 3),
-        "peak_mb_320_kB": round(memory[0], 1),
-        "peak_mb_32_MB": round(memory[1], 1),
+        "ratios": [round(each, 3) for each in ratios],
+        "reach": 1.5,
+        "mb_without_traffic": round(memory[0], 1),
+        "peak_mb_320_kB": round(memory[1], 1),
+        "peak_mb_32_MB": round(memory[2], 1),
+    }
+
+
+def crowd() -> dict[str, object]:
+    """Rounds at a quiet relay and at a crowded one in turn, while the crowd does what it can."""
+    with tempfile.TemporaryDirectory() as name:
+        folders = [Path(name) / each for each in ("quiet", "crowded", "crowd")]
+        for folder in folders:
+            folder.mkdir()
+        ports = free_ports(2)
+        files = [federation(folders[k], "ring", ports[k]) for k in range(2)]
+        crowded = strangers.write_crowd(folders[2], ports[1])
+        command = ["nice", "-n", "19", sys.executable, strangers.__file__]
+        command += [str(folders[2]), str(ports[1]), "--hostile", "200"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        took: list[list[float]] = [[], []]
+
+        async def measure() -> None:
+            places = zip(folders, files, ports, strict=False)
+            ends = [await connect_relay(*place) for place in places]
+            for _ in range(CROWDED_ROUNDS):
+                for k, connections in enumerate(ends):
+                    began = time.perf_counter()
+                    # raises if a connection has ended
+                    await exchange(connections, BYTES, 1)
+                    took[k].append(time.perf_counter() - began)
+
+        with running_relay(ports[0], files[0]), running_relay(ports[1], files[1], crowded) as relay:
+            with subprocess.Popen(command, **pipes, text=True) as others:  # type: ignore[call-overload]
+                assert others.stdout.readline() == "ready\n"
+                began, before = time.perf_counter(), cpu_of(relay)
+                asyncio.run(measure())
+                wall, cpu = time.perf_counter() - began, cpu_of(relay) - before
+                counts = json.loads(others.communicate("")[0])
+            memory = peak_mb(relay)
+    middle = [1e3 * statistics.median(each) for each in took]
+    late = [1e3 * statistics.quantiles(each, n=20)[-1] for each in took]
+    return {
+        "what": "a round of 16 pairs at a relay with 1,000 idle and 200 hostile connections",
+        "quiet_ms": round(middle[0], 2),
+        "crowded_ms": round(middle[1], 2),
+        "ratio": round(middle[1] / middle[0], 3),
+        "quiet_p95_ms": round(late[0], 2),
+        "crowded_p95_ms": round(late[1], 2),
+        "idle_lost": counts.pop("idle_lost", 0),
+        "attempts_per_s": round(sum(counts.values()) / wall, 1),
+        "relay_cores": round(cpu / wall, 3),
+        "relay_peak_mb": round(memory, 1),
     }
 
 
@@ -218,7 +304,7 @@ def federation_cpu(steps: int, relayed: bool) -> tuple[float, float]:
     users, of_relay = children() - before, 0.0
     if relayed:
         # it still runs, so that its CPU is not among the children's
-        of_relay = RELAYS[-1].cpu()
+        of_relay = cpu_of(RELAYS[-1].pid)
         RELAYS[-1].stop()
     return users, of_relay
 
@@ -239,11 +325,12 @@ def peers() -> dict[str, object]:
         "what": f"CPU of a round of {USERS} users on a ring behind one relay, 79,510 parameters",
         **{f"{name}_ms": [round(1e3 * each[name], 2) for each in tries] for name in tries[0]},
         "ratio": round(statistics.median(each["relayed"] / each["direct"] for each in tries), 3),
+        "reach": 1.15,
     }
 
 
 def main() -> None:
-    works = {"splice": splice, "peers": peers}
+    works = {"splice": splice, "peers": peers, "crowd": crowd}
     for name in sys.argv[1:] or works:
         print(json.dumps({"benchmark": "relay", **works[name]()}), flush=True)
 

@@ -136,6 +136,39 @@ def test_a_connection_that_did_not_identify_itself_is_not_called_a_stranger(monk
     assert words[why] in facts["why"]
 
 
+def test_a_connection_that_was_ending_when_all_are_closed_is_ended():
+    """Its last bytes wait for a neighbour that does not read, and the owner is in a hurry."""
+    ended, is_blocked = [], asyncio.Event()
+
+    class Full(Writer):
+        class transport:  # noqa: N801
+            abort = staticmethod(lambda: ended.append(True))
+
+        def write(self, data):
+            pass
+
+        async def drain(self):
+            is_blocked.set()
+            await asyncio.Event().wait()
+
+    class Bye(FixedEvents):
+        def parts(self):
+            return [b"bye"] if self.is_over else []
+
+    async def work():
+        one, link, *_ = one_neighbour(Bye())
+        reader = asyncio.StreamReader()
+        reader.feed_eof()
+        ending = asyncio.create_task(one._run_connection(link, reader, Full()))
+        await is_blocked.wait()
+        assert not ended
+        ending.cancel()
+        await asyncio.gather(ending, return_exceptions=True)
+        assert ended and not one._connections
+
+    asyncio.run(work())
+
+
 # neighbours that break the rules, and those that come too often
 
 

@@ -332,11 +332,14 @@ class Connections:
             if is_current():
                 self.drop(link, reason)
             connection.close(reason)
-            await asyncio.wait([sender], timeout=CLOSING_SECONDS)
-            sender.cancel()
-            transport.abort(writer)
-            self._connections.discard(connection)
-            self._changed.set()
+            try:
+                await asyncio.wait([sender], timeout=CLOSING_SECONDS)
+            finally:
+                # also if `close` ends this task meanwhile
+                sender.cancel()
+                transport.abort(writer)
+                self._connections.discard(connection)
+                self._changed.set()
 
     def _handle_event(self, link: Link, event: Event) -> None:
         match event:

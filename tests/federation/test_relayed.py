@@ -244,6 +244,7 @@ def namespaces():
             run_ip("-n", names["relay"], "address", "add", RELAY, "dev", "lo")
             for user, net in LINKS:
                 ends = (names[user], "cable", f"{net}.2/24"), (names["relay"], user, f"{net}.1/24")
+                link_locals = "fe80::2/64", "fe80::1/64"
                 run_ip(
                     "link",
                     "add",
@@ -258,13 +259,25 @@ def namespaces():
                     "netns",
                     names["relay"],
                 )
-                for name, device, address in ends:
+                for (name, device, address), link_local in zip(ends, link_locals, strict=True):
                     run_ip("-n", name, "address", "add", address, "dev", device)
+                    run_ip("-n", name, "address", "add", link_local, "dev", device, "nodad")
                     run_ip("-n", name, "link", "set", device, "up")
                 run_ip("-n", names[user], "route", "add", RELAY, "via", f"{net}.1")
         except (OSError, subprocess.CalledProcessError) as problem:
             pytest.skip(f"network namespaces cannot be made here: {problem}")
         yield names
+
+
+ENDLESS = {
+    "users": 2,
+    "topology": "complete",
+    "steps": 100_000,
+    "quorum": 1.0,
+    "timeout": 2.0,
+    "proxied": False,
+}
+"""Two users that go on until they are stopped, and not one step without each other."""
 
 
 def within(name):
@@ -275,14 +288,12 @@ def test_members_that_cannot_reach_each_other_train_through_a_relay_that_is_cut_
     tmp_path, fork_server, namespaces
 ):
     place = dict(LINKS)
-    options = {"users": 2, "topology": "complete", "steps": 300, "quorum": 1.0, "timeout": 2.0}
     with (
         Trial(
             tmp_path,
             fork_server,
             addresses=lambda name: f"relay://{RELAY}:7500",
-            proxied=False,
-            **options,
+            **ENDLESS,
         ) as trial,
         ExitStack() as stack,
     ):
@@ -302,8 +313,60 @@ def test_members_that_cannot_reach_each_other_train_through_a_relay_that_is_cut_
         run_ip("-n", namespaces["relay"], "link", "set", "bonn", "down")
         trial.logged("ulm", "event=lost")
         stopped = trial.status("ulm")["step"]
-        assert stopped < 300
         run_ip("-n", namespaces["relay"], "link", "set", "bonn", "up")
         trial.reached("ulm", stopped + 5)
-        trial.finished()
+        check_interrupted(trial)
         assert relay.poll() is None
+
+
+def check_interrupted(trial):
+    """Ends a run that is in its middle, in good order."""
+    for name in trial.names:
+        trial.signal(name, signal.SIGINT)
+    for name in trial.names:
+        assert trial.ended(name) == 130, trial.errors(name)
+        assert "Traceback" not in trial.log(name) + trial.errors(name)
+
+
+def test_a_user_is_reached_by_ipv4_and_by_a_link_local_address_of_ipv6(
+    tmp_path, fork_server, namespaces
+):
+    """bonn listens at both, and loses the first in mid-run; its neighbour tries both."""
+    both = "10.9.1.2:7400 [fe80::2%bonn]:7400", "127.0.0.1:7400"
+    places = dict(zip(("bonn", "ulm"), both, strict=True))
+    with Trial(tmp_path, fork_server, addresses=places.get, **ENDLESS) as trial:
+        # the interface has another name at the other end
+        listen = ["--listen", "10.9.1.2:7400", "--listen", "[fe80::2%cable]:7400"]
+        trial.start("bonn", real=True, before=within(namespaces["bonn"]), more=listen)
+        trial.start("ulm", real=True, before=within(namespaces["relay"]))
+        trial.reached("bonn", 5)
+        run_ip("-n", namespaces["bonn"], "address", "delete", "10.9.1.2/24", "dev", "cable")
+        trial.logged("ulm", "event=lost")
+        stopped = trial.status("ulm")["step"]
+        trial.reached("ulm", stopped + 5)
+        check_interrupted(trial)
+
+
+@pytest.mark.skipif(shutil.which("tinyproxy") is None, reason="tinyproxy is not installed")
+def test_a_user_whose_only_way_out_is_an_http_proxy_trains(tmp_path, fork_server, namespaces):
+    config = tmp_path / "tinyproxy.conf"
+    config.write_text("Port 3128\nListen 10.9.2.1\nAllow 10.9.2.2\n")
+    os.chmod(tmp_path, 0o755)
+    command = [*within(namespaces["relay"]), "tinyproxy", "-d", "-c", str(config)]
+    places = {"bonn": "10.9.1.2:7400", "ulm": "10.9.2.2:7400"}
+    with (
+        Trial(tmp_path, fork_server, addresses=places.get, **ENDLESS) as trial,
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as proxy,
+    ):
+        try:
+            trial.start("bonn", real=True, before=within(namespaces["bonn"]))
+            trial.start("ulm", real=True, before=within(namespaces["ulm"]))
+            trial.logged("ulm", 'neighbour=bonn why="cannot be reached at 10.9.1.2:7400')
+            trial.signal("ulm", signal.SIGINT)
+            trial.ended("ulm")
+            more = ["--proxy", "http://10.9.2.1:3128"]
+            trial.start("ulm", real=True, before=within(namespaces["ulm"]), more=more)
+            trial.reached("ulm", 5)
+            check_interrupted(trial)
+        finally:
+            proxy.terminate()

@@ -42,6 +42,7 @@ from decor.net.addresses import Address, free_ports, listen
 from decor.net.identity import Identity
 from decor.net.reach import Reach
 from decor.net.relay import Admission, Relay
+from decor.net.relay_protocol import relay_id
 from decor.training.engine import Setting
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "net"))
@@ -288,7 +289,9 @@ class RelayedPeers(Peers):
         keys = [member.public for member in members]
         edges = [(keys[i], keys[j]) for i, j in terms.plan.topology.edges.tolist()]
         both = frozenset([*edges, *((b, a) for a, b in edges)])
-        admission = Admission("benchmark", dict.fromkeys(keys, "user"), both)
+        place = relay_id(Address("127.0.0.1", self.port, is_relay=True))
+        users = dict.fromkeys(keys, "user")
+        admission = Admission("benchmark", users, both, frozenset({place}))
         RELAYS.append(Process(run_relay, self.port, {terms.digest: admission}))
         return replace(terms, members=members)
 

@@ -10,6 +10,7 @@ import pytest
         (["heart.toml", "--listen", "7500"], "is not an address"),
         (["heart.toml", "--listen", "192.0.2.1:7500"], "cannot listen at 192.0.2.1:7500"),
         (["heart.toml", "--listen", ":7500", "--bandwidth", "0"], "--bandwidth must be positive"),
+        (["heart.toml", "--listen", ":7500", "--address", "here"], "is not an address"),
         (["heart.toml", "--listen", ":7500", "--metrics", "0.0.0.0"], "is not an address"),
         (["heart.toml", "--listen", ":7500", "--log", "missing/log"], "cannot be written"),
     ],

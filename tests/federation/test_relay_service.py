@@ -12,6 +12,7 @@ import subprocess
 import sys
 import urllib.request
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from decor.federation.relay_service import read_admissions
 from decor.net.addresses import Address, free_ports
 from decor.net.identity import Identity, line_of
 from decor.net.reach import Reach
+from decor.net.relay_protocol import relay_id
 
 
 def write(path, text=TEXT):
@@ -46,6 +48,34 @@ def test_neighbours_of_each_file_are_admitted_by_its_digest(tmp_path):
     }
     assert admission.pairs == expected
     assert read_admissions([tmp_path / "a.toml"]) == {first.digest: admission}
+
+
+def relayed_text(*hosts):
+    """A federation's file whose users are met at relays of these hosts."""
+    federation = Federation.parse(TEXT)
+    places = " ".join(f"relay://{host}:7500" for host in hosts)
+    users = tuple(replace(member, address=places) for member in federation.members)
+    return replace(federation, members=users).to_toml()
+
+
+def test_a_relay_is_the_one_that_the_file_names(tmp_path):
+    federation = write(tmp_path / "a.toml", relayed_text("one.example.org"))
+    admission = read_admissions([tmp_path])[federation.digest]
+    assert admission.relays == {relay_id(Address("ONE.example.org", 7500, is_relay=True))}
+
+
+def test_where_a_file_names_several_relays_each_must_know_its_own_address(tmp_path):
+    write(tmp_path / "a.toml", relayed_text("one.example.org", "two.example.org"))
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "decor", "relay", "a.toml", "--listen", f"127.0.0.1:{port}"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2 and "name 2 relays; say which one this is: --address" in done.stderr
+    command += ["--address", "two.example.org:7500"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=tmp_path) as relay:
+        try:
+            assert b"event=admits" in relay.stderr.readline()
+        finally:
+            relay.kill()
 
 
 def test_a_folder_without_files_and_a_file_that_is_none_are_refused(tmp_path):
@@ -177,6 +207,7 @@ def watched_relay(folder):
     """A relay with metrics: where users call it, and where it is asked."""
     port, metrics = free_ports(2)
     command = [sys.executable, "-m", "decor", "relay", str(folder), "--metrics", str(metrics)]
+    command += ["--address", f"127.0.0.1:{port}"]
     with subprocess.Popen([*command, "--listen", f"127.0.0.1:{port}"]) as relay:
         try:
             until(lambda: is_up(port), "the relay")

@@ -56,6 +56,7 @@ class Crowd:
         self.place, self.pause, self.counts = ("127.0.0.1", port), pause, Counter()
         self.digest = Federation.read(folder / NAME).digest
         self.keys = [Identity.load(folder / f"{k}.key") for k in range(USERS)]
+        self.relay = Address(*self.place, is_relay=True)
         self.tasks = set()
         self.loop = asyncio.get_running_loop()
 
@@ -88,8 +89,8 @@ class Crowd:
         self.counts["idle_lost"] += 1
 
     async def meet(self, own, other, on_wait=lambda: None):
-        relay, a, b = Address(*self.place, is_relay=True), self.keys[own], self.keys[other]
-        return await Reach(self.digest).meet(relay, a.key, b.public, None, on_wait)
+        a, b = self.keys[own], self.keys[other]
+        return await Reach(self.digest).meet(self.relay, a.key, b.public, None, on_wait)
 
     # hostile: each is one attempt, and lasts until the relay ends it
 
@@ -113,8 +114,13 @@ class Crowd:
             raise ConnectionResetError
         return data
 
+    def call_of(self, own, other, nonce):
+        return Call.make(
+            self.keys[own].key, self.digest, self.relay, self.keys[other].public, nonce
+        )
+
     def call(self, nonce, own=USERS - 1):
-        return Call.make(self.keys[own].key, self.digest, self.keys[own - 1].public, nonce)
+        return self.call_of(own, own - 1, nonce)
 
     async def silent(self):
         await self.say()
@@ -128,11 +134,11 @@ class Crowd:
 
     async def forge(self):
         """In the name of a user that is idle: all of its call but the signature is known."""
-        known = self.digest + self.keys[1].public + self.keys[0].public
+        known = self.call_of(1, 0, bytes(NONCE_BYTES)).to_bytes()[:-64]
         await self.say(known + os.urandom(64))
 
     async def replay(self):
-        old = Call.make(self.keys[1].key, self.digest, self.keys[0].public, bytes(NONCE_BYTES))
+        old = self.call_of(1, 0, bytes(NONCE_BYTES))
         await self.say(old.to_bytes())
 
     async def call_again(self):

@@ -14,7 +14,7 @@ from decor.net.addresses import Address, free_ports, listen
 from decor.net.identity import Identity
 from decor.net.reach import Reach
 from decor.net.relay import Admission, Relay
-from decor.net.relay_protocol import CALL_BYTES, GREETING, NONCE_BYTES, Call
+from decor.net.relay_protocol import CALL_BYTES, GREETING, NONCE_BYTES, Call, relay_id
 from decor.net.relay_side import BUFFER_BYTES
 
 FEDERATION = bytes(range(32))
@@ -28,10 +28,11 @@ ADMISSION = Admission("heart", {A.public: "bonn", B.public: "ulm", C.public: "ki
 class Running:
     def __init__(self, relay, address, logged):
         self.relay, self.address, self.logged = relay, address, logged
+        self.admission = relay.admissions[FEDERATION]
 
-    async def meet(self, own, other, federation=FEDERATION, on_wait=lambda: None):
+    async def meet(self, own, other, federation=FEDERATION, on_wait=lambda: None, at=None):
         reach = Reach(federation)
-        return await reach.meet(self.address, own.key, other.public, None, on_wait)
+        return await reach.meet(at or self.address, own.key, other.public, None, on_wait)
 
     def start(self, own, other, **more):
         return asyncio.create_task(self.meet(own, other, **more))
@@ -76,14 +77,15 @@ async def check_ended(end):
 async def run_relay(bytes_per_second=1e9):
     (port,) = free_ports(1)
     logged = []
+    address = Address("127.0.0.1", port, is_relay=True)
     relay = Relay(
-        {FEDERATION: ADMISSION},
+        {FEDERATION: replace(ADMISSION, relays=frozenset({relay_id(address)}))},
         lambda event, **facts: logged.append((event, facts)),
         bytes_per_second,
     )
     relay.open(listen(f"127.0.0.1:{port}"))
     try:
-        yield Running(relay, Address("127.0.0.1", port, is_relay=True), logged)
+        yield Running(relay, address, logged)
     finally:
         await relay.close()
 
@@ -148,10 +150,13 @@ async def answer_to(running, call):
 def test_who_owns_no_key_is_not_told_which_keys_and_federations_there_are():
     """All that is in a call but its signature can be seen by those who listen on the way."""
     seen = [
-        (FEDERATION, A.public, B.public),
-        (FEDERATION, A.public, C.public),
-        (FEDERATION, STRANGER.public, B.public),
-        (bytes(32), A.public, B.public),
+        (federation, relay, own.public, other.public)
+        for federation, relay, own, other in (
+            (FEDERATION, bytes(32), A, B),
+            (FEDERATION, bytes(32), A, C),
+            (FEDERATION, bytes(32), STRANGER, B),
+            (bytes(32), bytes(32), A, B),
+        )
     ]
 
     async def work():
@@ -169,8 +174,9 @@ def test_a_user_of_two_federations_meets_in_each_only_its_neighbours_there():
 
     async def work():
         async with run_relay() as running:
-            second = Admission("lung", {A.public: "bonn", C.public: "kiel"}, pairs)
-            running.relay.admissions = {FEDERATION: ADMISSION, other: second}
+            relays = running.admission.relays
+            second = Admission("lung", {A.public: "bonn", C.public: "kiel"}, pairs, relays)
+            running.relay.admissions = {FEDERATION: running.admission, other: second}
             waiting = running.start(A, B)
             await running.waits(1)
             for own, neighbour, federation, why in (
@@ -184,10 +190,47 @@ def test_a_user_of_two_federations_meets_in_each_only_its_neighbours_there():
             assert running.relay.waiting == 1 and not waiting.done()
             # and a signature for one federation is none for the other
             nonce = bytes(NONCE_BYTES)
-            call = Call.make(A.key, FEDERATION, C.public, nonce)
+            call = Call.make(A.key, FEDERATION, running.address, C.public, nonce)
             assert not replace(call, federation=other).is_signed(nonce)
             with await running.meet(B, A), await waiting:
                 assert running.relay.joined == 1
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("named", ["one", "two, and this one knows its own"])
+def test_another_relay_cannot_hand_on_the_calls_that_it_gets(named):
+    """It passes on this relay's nonce, and gets a signature for it; so it could push users out."""
+
+    async def work():
+        async with run_relay() as running:
+            place = running.address.host, running.address.port
+
+            async def copy(reader, writer):
+                while data := await reader.read(1000):
+                    writer.write(data)
+                writer.close()
+
+            async def hand_on(reader, writer):
+                there, to_there = await asyncio.open_connection(*place)
+                await asyncio.gather(copy(reader, to_there), copy(there, writer))
+
+            server = await asyncio.start_server(hand_on, "127.0.0.1", 0)
+            async with server:
+                false = Address(*server.sockets[0].getsockname(), is_relay=True)
+                if named != "one":
+                    both = frozenset({relay_id(false), relay_id(running.address)})
+                    admission = replace(running.admission, relays=both)
+                    running.relay.admissions = {FEDERATION: admission}
+                    running.relay._own = frozenset({relay_id(running.address)})
+                waiting = running.start(A, B)
+                await running.waits(1)
+                with pytest.raises(RemoteProtocolError, match="for a relay at another address"):
+                    async with asyncio.timeout(60):
+                        await running.meet(A, B, at=false)
+                assert running.relay.waiting == 1 and refused(running) == {"wrong_relay": 1}
+                with await running.meet(B, A), await waiting:
+                    assert running.relay.joined == 1
 
     asyncio.run(work())
 
@@ -199,10 +242,10 @@ def test_nobody_waits_in_the_place_of_another_user():
         async with run_relay() as running:
             waiting = running.start(A, B)
             await running.waits(1)
-            old = Call.make(A.key, FEDERATION, B.public, bytes(NONCE_BYTES)).to_bytes()
-            forged = Call.make(STRANGER.key, FEDERATION, A.public, bytes(NONCE_BYTES)).to_bytes()
-            # B's key, with the stranger's signature
-            forged = FEDERATION + B.public + A.public + forged[96:]
+            nonce, here = bytes(NONCE_BYTES), running.address
+            old = Call.make(A.key, FEDERATION, here, B.public, nonce).to_bytes()
+            forged = Call.make(STRANGER.key, FEDERATION, here, A.public, nonce)
+            forged = replace(forged, own=B.public).to_bytes()
             for call in [old, forged] * relay_module.CALLS:
                 assert (await answer_to(running, call)).startswith(b"!")
             assert running.relay.waiting == 1
@@ -429,7 +472,7 @@ def test_a_federation_that_is_not_admitted_any_more_is_left_and_others_stay():
         loop = asyncio.get_running_loop()
         async with run_relay() as running:
             one, two = await running.pair()
-            running.relay.admissions = {FEDERATION: ADMISSION}
+            running.relay.admissions = {FEDERATION: running.admission}
             await loop.sock_sendall(one, b"x")
             assert await loop.sock_recv(two, 1) == b"x"
             assert running.relay._calls and running.relay._bandwidth

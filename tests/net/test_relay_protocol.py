@@ -7,15 +7,17 @@ import pytest
 
 from decor.errors import RemoteProtocolError
 from decor.net import relay_protocol
+from decor.net.addresses import Address
 from decor.net.identity import Identity
 from decor.net.relay_protocol import CALL_BYTES, GREETING, JOINED, WAIT, Call, meet, refusal
 
 FEDERATION, NONCE = bytes(range(32)), bytes(32)
 A, B = Identity.new(), Identity.new()
+RELAY = Address("relay.example.org", 7500, is_relay=True)
 
 
 def test_a_call_is_signed_with_everything_in_it():
-    call = Call.make(A.key, FEDERATION, B.public, NONCE)
+    call = Call.make(A.key, FEDERATION, RELAY, B.public, NONCE)
     data = call.to_bytes()
     assert len(data) == CALL_BYTES and Call.parse(data) == call
     assert call.is_signed(NONCE)
@@ -36,7 +38,7 @@ def meet_with(*answers):
             theirs.setblocking(False)
             waits = []
             meeting = asyncio.create_task(
-                meet(ours, A.key, FEDERATION, B.public, lambda: waits.append(1))
+                meet(ours, A.key, FEDERATION, RELAY, B.public, lambda: waits.append(1))
             )
             for answer in answers:
                 theirs.send(answer)
@@ -57,7 +59,7 @@ def test_not_a_byte_of_the_neighbour_is_lost():
     ("answers", "said"),
     [
         ([b"HTTP/1.1 400 Bad Request\r\n" + bytes(40)], "does not answer as a relay"),
-        ([GREETING.replace(b"1", b"2") + NONCE], "does not answer as a relay of this version"),
+        ([GREETING.replace(b"2", b"1") + NONCE], "does not answer as a relay of this version"),
         ([GREETING + NONCE, b"?"], "does not answer as a relay"),
         ([GREETING + NONCE, refusal("the key is of no user")], "refuses: the key is of no user"),
         ([GREETING + NONCE, refusal("\x1b[31m\nx")], r"refuses: \?\[31m\?x"),

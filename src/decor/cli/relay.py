@@ -31,6 +31,11 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--listen", action="append", required=True, metavar="HOST:PORT", help=listen
     )
+    address = (
+        "this relay's address in the federation files, needed if they name several relays; may be "
+        "repeated"
+    )
+    parser.add_argument("--address", action="append", default=[], metavar="HOST:PORT", help=address)
     bandwidth = "megabytes per second that each user may send (default: 100)"
     parser.add_argument(
         "--bandwidth", type=values.number, default=100.0, metavar="MB", help=bandwidth
@@ -54,5 +59,5 @@ def run(options: argparse.Namespace) -> int:
         log = EventLog("relay", sys.stderr if options.log is None else open_log(Path(options.log)))
         reopen = None if options.log is None else log.reopen
         files, rate = [Path(each) for each in options.files], 1e6 * options.bandwidth
-        service = RelayService(files, options.listen, rate, log, metrics, reopen)
+        service = RelayService(files, options.listen, rate, log, metrics, reopen, options.address)
         return asyncio.run(service.run())

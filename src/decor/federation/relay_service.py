@@ -15,9 +15,10 @@ from typing import Any
 
 from decor.errors import DecorError, InputError
 from decor.net.accepting import Log
-from decor.net.addresses import listen
+from decor.net.addresses import RELAY, Address, listen, split_address
 from decor.net.metrics import relay_text
 from decor.net.relay import Admission, Relay
+from decor.net.relay_protocol import relay_id
 from decor.net.status import serve_metrics
 from decor.version import __version__
 
@@ -37,6 +38,7 @@ class RelayService:
         log: Receives events.
         metrics: Address of health checks and metrics over HTTP; None: none.
         reopen_log: Called at SIGHUP, before the files are read; None: nothing to reopen.
+        addresses: Of this relay in the files; needed where they name several relays.
     """
 
     files: Sequence[Path]
@@ -45,12 +47,17 @@ class RelayService:
     log: Log
     metrics: str | None = None
     reopen_log: Callable[[], None] | None = None
+    addresses: Sequence[str] = ()
 
     async def run(self) -> int:
         """Returns the exit code."""
         if not self.bytes_per_second > 0:
             raise InputError(f"--bandwidth must be positive, not {self.bytes_per_second / 1e6:g}")
-        relay = Relay(read_admissions(self.files), self.log, self.bytes_per_second)
+        own = frozenset(
+            relay_id(Address(*split_address(each.removeprefix(RELAY)), is_relay=True))
+            for each in self.addresses
+        )
+        relay = Relay(self._read(), self.log, self.bytes_per_second, own)
         _raise_descriptor_limit()
         sockets = [each for address in self.listen for each in listen(address)]
         loop, stopped = asyncio.get_running_loop(), asyncio.Event()
@@ -76,11 +83,21 @@ class RelayService:
         # it waits for nobody: a relay that answers is ready
         return serve_metrics(address, describe, lambda: None, self.log, relay_text)
 
+    def _read(self) -> dict[bytes, Admission]:
+        admissions = read_admissions(self.files)
+        for each in admissions.values():
+            if len(each.relays) > 1 and not self.addresses:
+                raise InputError(
+                    f"users of the federation {each.name!r} name {len(each.relays)} relays; say "
+                    "which one this is: --address HOST:PORT, as the file has it"
+                )
+        return admissions
+
     def _reload(self, relay: Relay) -> None:
         if self.reopen_log is not None:
             self.reopen_log()
         try:
-            relay.admissions = read_admissions(self.files)
+            relay.admissions = self._read()
         except DecorError as problem:
             # users of the other files must not suffer from a typing error
             self.log("files not read again", why=str(problem))
@@ -110,7 +127,9 @@ def _admission(federation: Federation) -> Admission:
     keys = [member.public for member in federation.members]
     edges = [(keys[i], keys[j]) for i, j in federation.topology.edges.tolist()]
     pairs = frozenset([*edges, *((b, a) for a, b in edges)])
-    return Admission(federation.name, {m.public: m.name for m in federation.members}, pairs)
+    users = {m.public: m.name for m in federation.members}
+    relays = (each for m in federation.members for each in m.addresses if each.is_relay)
+    return Admission(federation.name, users, pairs, frozenset(map(relay_id, relays)))
 
 
 def _raise_descriptor_limit() -> None:

@@ -50,7 +50,7 @@ class Reach:
         made = await connect_by(self.proxy, relay, ANSWER_SECONDS)
         try:
             async with asyncio.timeout(seconds):
-                await meet(made, key, self.federation, neighbour, on_wait)
+                await meet(made, key, self.federation, relay, neighbour, on_wait)
         except BaseException:
             made.close()
             raise

@@ -40,6 +40,8 @@ class Admission:
     """Public key -> name."""
     pairs: frozenset[tuple[bytes, bytes]]
     """Public keys of neighbours, in both orders."""
+    relays: frozenset[bytes] = frozenset()
+    """`relay_id` of every relay that its users name."""
 
 
 class Relay:
@@ -49,12 +51,17 @@ class Relay:
         admissions: By the digest of the federation's file.
         log: Receives events.
         bytes_per_second: That each user may send, in all federations together.
+        own: `relay_id` of this relay's addresses; empty: whatever relays a federation names.
     """
 
     def __init__(
-        self, admissions: Mapping[bytes, Admission], log: Log, bytes_per_second: float
+        self,
+        admissions: Mapping[bytes, Admission],
+        log: Log,
+        bytes_per_second: float,
+        own: frozenset[bytes] = frozenset(),
     ) -> None:
-        self._admissions, self._log = admissions, log
+        self._admissions, self._log, self._own = admissions, log, own
         self._bytes_per_second = bytes_per_second
         self._sides: dict[Pair, Side] = {}
         self._calls: dict[Pair, RateLimit] = {}
@@ -149,7 +156,10 @@ class Relay:
             return
         pair = call.federation, call.own, call.neighbour
         problem = self._objection(pair)
-        if problem is None and not self._limit_of(pair).allow():
+        # another relay could hand on its callers' signatures, and push them out here
+        if problem is None and call.relay not in (self._own or self._relays_of(pair)):
+            problem = "wrong_relay"
+        elif problem is None and not self._limit_of(pair).allow():
             problem = "rate_limited"
         if problem is not None:
             self.refuse(side, problem)
@@ -227,6 +237,9 @@ class Relay:
         if (own, neighbour) not in admission.pairs:
             return "not_neighbours"
         return None
+
+    def _relays_of(self, pair: Pair) -> frozenset[bytes]:
+        return self._admissions[pair[0]].relays
 
     def _limit_of(self, pair: Pair) -> RateLimit:
         return self._calls.setdefault(pair, RateLimit(CALLS, CALLS_PER_SECOND))

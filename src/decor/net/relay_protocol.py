@@ -1,14 +1,17 @@
 """How two users meet at a relay: what each sends, and what the relay answers.
 
-Both call it, and each names the other: (federation, own key, neighbour's key), signed together with
-a nonce of the relay. Whoever comes first waits. Once both are there the relay joins the two
-connections, and passes bytes on that it cannot read: TLS with pinned keys begins then, end to end.
-A relay that lies can only fail to connect users.
+Both call it, and each names the other: (federation, relay, own key, neighbour's key), signed
+together with a nonce of the relay. Whoever comes first waits. Once both are there the relay joins
+the two connections, and passes bytes on that it cannot read: TLS with pinned keys begins then, end
+to end.
+A relay that lies can only fail to connect users, and only those that call it: what they have signed
+is worth nothing at another relay.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,9 +22,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from decor.errors import RemoteProtocolError
 
-GREETING = b"decor relay 1\n"
+from .addresses import Address
+
+GREETING = b"decor relay 2\n"
 """The relay's first bytes, before its nonce; another version has another number."""
-NONCE_BYTES, CALL_BYTES = 32, 160
+NONCE_BYTES, CALL_BYTES = 32, 192
 WAIT, JOINED, REFUSED = b".", b"+", b"!"
 """What a relay answers: wait (again and again), joined, or refused with a reason."""
 WAIT_SECONDS = 20.0
@@ -29,7 +34,16 @@ WAIT_SECONDS = 20.0
 routers on the way, and a user notices that its relay is gone."""
 ANSWER_SECONDS = 10.0
 """In which a relay greets, and answers a call."""
-_LABEL = b"decor relay call 1\0"
+_LABEL = b"decor relay call 2\0"
+
+
+def relay_id(relay: Address) -> bytes:
+    """What a call has of a relay's address: 32 bytes, whatever the length of the name.
+
+    Args:
+        relay: As the federation file has it, in small or capital letters.
+    """
+    return hashlib.sha256(str(relay).lower().encode()).digest()
 
 
 @dataclass(frozen=True)
@@ -38,36 +52,41 @@ class Call:
 
     federation: bytes
     """The digest of the federation's file."""
+    relay: bytes
+    """`relay_id` of the relay that is meant."""
     own: bytes
     neighbour: bytes
     """Public keys, of the caller and of the user that it wants to meet."""
     signature: bytes
 
     @staticmethod
-    def make(key: Ed25519PrivateKey, federation: bytes, neighbour: bytes, nonce: bytes) -> Call:
+    def make(
+        key: Ed25519PrivateKey, federation: bytes, relay: Address, neighbour: bytes, nonce: bytes
+    ) -> Call:
         """A call that answers the relay's nonce.
 
         Args:
             key: The caller's.
             federation: The digest of the federation's file.
+            relay: Its address, as the file has it.
             neighbour: The public key of the user to meet.
             nonce: What the relay has sent.
         """
         own = key.public_key().public_bytes_raw()
-        text = _LABEL + nonce + federation + own + neighbour
-        return Call(federation, own, neighbour, key.sign(text))
+        fields = federation, relay_id(relay), own, neighbour
+        return Call(*fields, key.sign(_LABEL + nonce + b"".join(fields)))
 
     def to_bytes(self) -> bytes:
-        return self.federation + self.own + self.neighbour + self.signature
+        return self.federation + self.relay + self.own + self.neighbour + self.signature
 
     @staticmethod
     def parse(data: bytes) -> Call:
         """From CALL_BYTES bytes; nothing is verified."""
-        return Call(data[:32], data[32:64], data[64:96], data[96:])
+        return Call(data[:32], data[32:64], data[64:96], data[96:128], data[128:])
 
     def is_signed(self, nonce: bytes) -> bool:
         """Whether the owner of the key has answered this nonce."""
-        text = _LABEL + nonce + self.federation + self.own + self.neighbour
+        text = _LABEL + nonce + self.federation + self.relay + self.own + self.neighbour
         try:
             Ed25519PublicKey.from_public_bytes(self.own).verify(self.signature, text)
         except (InvalidSignature, ValueError):
@@ -80,6 +99,7 @@ Refusal = Literal[
     "unknown_key",
     "not_neighbours",
     "wrong_signature",
+    "wrong_relay",
     "rate_limited",
     "no_call",
     "too_many_bytes",
@@ -90,6 +110,7 @@ SENTENCES: Mapping[Refusal, str] = {
     "unknown_key": "the key is of no user of the federation",
     "not_neighbours": "the two users are not neighbours",
     "wrong_signature": "the signature is not of that key",
+    "wrong_relay": "the call is for a relay at another address; its operator can name this one",
     "rate_limited": "too many calls; wait a moment",
     "no_call": "made no call in time",
     "too_many_bytes": "more bytes than a call, before the other user was there",
@@ -107,6 +128,7 @@ async def meet(
     made: socket.socket,
     key: Ed25519PrivateKey,
     federation: bytes,
+    relay: Address,
     neighbour: bytes,
     on_wait: Callable[[], object] = lambda: None,
 ) -> None:
@@ -117,6 +139,7 @@ async def meet(
             the relay's own: what follows is the neighbour's.
         key: This user's.
         federation: The digest of the federation's file.
+        relay: Its address, as the file has it.
         neighbour: The public key of the user to meet.
         on_wait: Called each time the relay says that the neighbour is not there yet.
 
@@ -128,7 +151,7 @@ async def meet(
         greeting = await _receive(made, len(GREETING) + NONCE_BYTES)
         if not greeting.startswith(GREETING):
             raise RemoteProtocolError("does not answer as a relay of this version")
-        call = Call.make(key, federation, neighbour, greeting[len(GREETING) :])
+        call = Call.make(key, federation, relay, neighbour, greeting[len(GREETING) :])
         await asyncio.get_running_loop().sock_sendall(made, call.to_bytes())
     # three of the relay's bytes may be late or lost on the way
     patience = ANSWER_SECONDS + 3 * WAIT_SECONDS

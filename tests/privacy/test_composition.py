@@ -89,6 +89,23 @@ def test_this_user_counts_and_without_a_number_the_worst_one():
     assert compose([PastRun(star)], USER, DELTA) == max(alone) > 1.5 * min(alone)
 
 
+@pytest.mark.parametrize("unit", ["user", "example"])
+def test_with_own_noise_each_user_counts_with_its_own_level(unit):
+    more = {} if unit == "user" else {"unit": "example", "batch_size": 8, "records": 64}
+    own = (20.0, 35.0, 20.0, 25.0, 80.0, 30.0)
+    if unit == "example":
+        own = tuple(s / 16 for s in own)
+    made = NoisePlan(RING, Exposure(1.0, 50, **more), Adversary.curious(), own, own[0])
+    question, expected = Question.of(made), made.guarantee(1e-5)
+    for user in range(6):
+        alone = compose([PastRun(made, number=user)], question, 1e-5)
+        assert alone == pytest.approx(expected.per_user[user], rel=1e-4)
+    assert compose([PastRun(made)], question, 1e-5) == pytest.approx(expected.epsilon, rel=1e-4)
+    everyone = replace(question, colluders=None)
+    worst = [compose([PastRun(made, number=user)], everyone, 1e-5) for user in (0, 4)]
+    assert worst[0] > 2 * worst[1]
+
+
 def test_one_coalition_for_all_runs_would_understate():
     # on a path each end has one neighbour: another one in each run isolates user 0
     first = decor.from_edges(4, [(0, 1), (1, 2), (2, 3)])

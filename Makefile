@@ -41,6 +41,7 @@ stats: $(STAMP)-test
 # the site: pictures from real runs, then every page; a minute on two cores after installation
 docs: $(STAMP)-docs
 	$(BIN)/python docs/make_figures.py
+	$(BIN)/python docs/make_notebooks.py
 	$(BIN)/python -m sphinx -b html -W --keep-going -q -E -d build/doctrees docs site
 	@echo "open $(CURDIR)/site/index.html"
 

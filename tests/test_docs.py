@@ -1,5 +1,6 @@
 """Every code block of the README and the documentation runs. A page that cannot run is a bug."""
 
+import json
 import os
 import re
 import shlex
@@ -306,6 +307,21 @@ def test_the_pictures_of_the_documentation_can_be_drawn_again(tmp_path, monkeypa
     assert {p.name for p in tmp_path.iterdir()} == others - taken
     for name in taken:
         assert (ROOT / "docs" / "figures" / name).stat().st_size < 150_000
+
+
+@pytest.mark.filterwarnings("ignore")  # a notebook's own
+def test_the_notebook_runs_and_shows_what_it_prints(monkeypatch):
+    """Cell by cell, all but the pixels of its figure."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import make_notebooks
+
+    kept = json.loads((make_notebooks.NOTEBOOKS / "own_loop.ipynb").read_text(encoding="utf-8"))
+    made = make_notebooks.notebook(make_notebooks.OWN_LOOP)
+    for notebook in (kept, made):
+        for cell in notebook["cells"]:
+            for output in cell.get("outputs", ()):
+                output.get("data", {}).clear()
+    assert made == kept, "say python docs/make_notebooks.py"
 
 
 def test_the_protocol_page_shows_the_table_of_moves_and_its_picture(monkeypatch):

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from decor.distributed.process_group import ProcessGroup
     from decor.federation.member import join
     from decor.federation.peers_engine import Peers
-    from decor.learning import losses, models, schedule, shards, tasks
+    from decor.learning import losses, models, optimizer, schedule, shards, tasks
     from decor.learning.columns import (
         CategoryColumn,
         Label,
@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from decor.results.comparison import ComparisonResult
     from decor.results.run import Run
     from decor.training.compare import compare
+    from decor.training.engine import Moment
     from decor.training.simulate import simulate
     from decor.training.sweep import Sweep, Tuned, sweep, tune
     from decor.training.train import train
@@ -80,6 +81,7 @@ _TRAINING = {
     "CategoryColumn": "learning.columns",
     "ComparisonResult": "results.comparison",
     "Label": "learning.columns",
+    "Moment": "training.engine",
     "NumberColumn": "learning.columns",
     "Peers": "federation.peers_engine",
     "PlainColumn": "learning.columns",
@@ -96,6 +98,7 @@ _TRAINING = {
     "join": "federation.member",
     "losses": "learning",
     "models": "learning",
+    "optimizer": "learning",
     "schedule": "learning",
     "shards": "learning",
     "simulate": "training.simulate",
@@ -153,6 +156,7 @@ __all__ = [
     "InputError",
     "Label",
     "MissingExtra",
+    "Moment",
     "NoisePlan",
     "NumberColumn",
     "Peers",
@@ -183,6 +187,7 @@ __all__ = [
     "join",
     "losses",
     "models",
+    "optimizer",
     "path",
     "random_regular",
     "read",

@@ -108,6 +108,8 @@ SLACK = "return _ROUNDINGS / 2 * torch.finfo(dtype).eps + (parameters + 32) * 2.
 EDGE_KEYS, PEER = "net/test_edge_keys.py::test_", "net/test_peer.py::test_"
 BOOK = "net/test_receipt_book.py::test_"
 RENEWAL = "federation/test_renewal.py::test_"
+TURN, LOOP = "training/test_turn.py::test_", "federation/test_loop_updates.py::test_"
+OWN_LOOPS = "own loops are audited by tests/auditing/test_own_loop.py, not by `decor audit`"
 NO_CRASH = "an audit kills nobody"
 NO_FOLDER = "an audit looks at messages, not at folders or sentences"
 NO_LAW = "the noise's law is right, and the audit hears nothing but messages"
@@ -1969,5 +1971,87 @@ FAULTS = (
             "reserving_its_plan",
         ),
         dash=NO_FOLDER,
+    ),
+    Fault(
+        "own loop: a simulated difference is not clipped",
+        "one user's data move a message as far as its training goes",
+        (
+            Edit(
+                "training/simulate.py",
+                "add_clipped([noised], [gradients], one * self.plan.exposure.clip, one)",
+                "noised.add_(gradients)",
+            ),
+        ),
+        (
+            "training/test_simulate.py::test_no_message_moves_by_more_than_the_clip_whatever_is_"
+            "shared",
+        ),
+        dash=OWN_LOOPS,
+    ),
+    Fault(
+        "own loop: a member's difference is not clipped",
+        "one user's data move a message as far as its training goes",
+        (
+            Edit(
+                "federation/loop_updates.py",
+                "return clip_factor(update, self._clip)",
+                "return update, 1.0",
+            ),
+        ),
+        (LOOP + "no_difference_is_longer_than_the_clip_whatever_is_shared",),
+        dash=OWN_LOOPS,
+    ),
+    Fault(
+        "own loop: a step is shared twice",
+        "a second model of a step stands in for the next step's",
+        (
+            Edit(
+                "training/turn.py",
+                "if self._is_shared:\n            raise",
+                "if False:\n            raise",
+            ),
+        ),
+        (TURN + "what_is_shared_is_given_once_and_the_model_is_a_copy",),
+        dash=OWN_LOOPS,
+    ),
+    Fault(
+        "own loop: example level is taken",
+        "one example moves what a loop trains as far as all of a user's data",
+        (Edit("training/turn.py", 'if exposure.unit != "user":', "if False:"),),
+        (LOOP + "example_level_is_refused",),
+        dash=OWN_LOOPS,
+    ),
+    Fault(
+        "own loop: buffers that training has changed are taken",
+        "a model that is shared has statistics that no noise covers",
+        (
+            Edit(
+                "learning/gradients/flat_model.py", "if not _same(value, fixed[name]):", "if False:"
+            ),
+        ),
+        (
+            "learning/gradients/test_flat_model.py::test_another_form_and_changed_buffers_are_"
+            "refused",
+        ),
+        dash=OWN_LOOPS,
+    ),
+    Fault(
+        "own loop: a warning comes before what is shared",
+        "where warnings are errors, a model that is not finite stops the node, and neighbours see it",
+        (
+            Edit(
+                "training/turn.py",
+                "self._is_shared = True\n        self._give(shared)\n",
+                "self._is_shared = True\n",
+            ),
+            Edit(
+                "training/turn.py",
+                'self._warn("a model that is not finite was shared, and counts as zero")\n',
+                'self._warn("a model that is not finite was shared, and counts as zero")\n'
+                "        self._give(shared)\n",
+            ),
+        ),
+        (TURN + "a_model_that_is_not_finite_is_given_before_the_warning",),
+        dash=OWN_LOOPS,
     ),
 )

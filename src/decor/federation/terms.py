@@ -51,6 +51,12 @@ class Terms:
     definition: Definition | None = None
 
     def __post_init__(self) -> None:
+        # the largest parameter that a neighbour may send, and what a restart needs, are SGD's
+        if self.recipe.adam is not None:
+            raise InputError(
+                'peers take SGD steps; drop optimizer="adam", or run Adam in an own loop '
+                "(decor.join)"
+            )
         if self.recipe.gossip.rounds < 1:
             raise InputError(
                 "a federation needs a round of gossip in every step: without it no user learns "

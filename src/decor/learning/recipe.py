@@ -15,6 +15,7 @@ from decor.choices import Acceleration, Rounds
 from decor.errors import InputError
 from decor.graph.gossip import Gossip
 
+from .optimizer import Adam, optimizer_of
 from .schedule import Constant, Function, Schedule, schedule_of
 
 
@@ -30,6 +31,8 @@ class Recipe:
     Args:
         schedule: How the learning rate changes over the steps; one of `decor.schedule`, the name of
             one, or a function that gives a share of the learning rate for each step from 0.
+        optimizer: "sgd", which takes `momentum`, or "adam" (or `decor.optimizer.Adam(...)`), which
+            each user runs on its own noised gradients.
         momentum: Heavy-ball momentum of the noised gradients, from 0 to less than 1.
         weight_decay: Shrinks parameters by this share of the learning rate in every step.
         gossip_rounds: Rounds of averaging with neighbours in every step; 0 trains each user alone.
@@ -55,6 +58,9 @@ class Recipe:
         "how the step size changes: constant, cosine, inverse-time:HORIZON for half after HORIZON "
         "steps, or pl:MU:SMOOTHNESS for Polyak-Lojasiewicz losses",
         "NAME",
+    )
+    optimizer: Adam | str = _option(
+        "sgd", "sgd, or adam: each user's own, on its noisy gradients", "NAME"
     )
     momentum: float = _option(0.0, "heavy-ball momentum of the noisy gradients", "M")
     weight_decay: float = _option(
@@ -94,6 +100,11 @@ class Recipe:
             is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
             if not is_number or not 0 <= value < limit:
                 raise InputError(f"{name} must be {wanted}, not {value!r}")
+        if self.adam is not None and self.momentum:
+            raise InputError(
+                f"momentum {self.momentum:g} is of SGD; with Adam say "
+                "decor.optimizer.Adam(beta1=...)"
+            )
         if self.gossip_rounds != "auto":
             _ = self.gossip  # Gossip validates rounds and acceleration
         elif self.accelerate not in (False, "designed"):
@@ -117,6 +128,11 @@ class Recipe:
             )
 
     @cached_property
+    def adam(self) -> Adam | None:
+        """The optimizer, unless it is SGD."""
+        return optimizer_of(self.optimizer)
+
+    @cached_property
     def gossip(self) -> Gossip:
         """The rounds of every step."""
         if self.gossip_rounds == "auto":
@@ -134,7 +150,8 @@ class Recipe:
     def to_json(self) -> dict[str, Any]:
         """The recipe as plain values, for the manifest of a run."""
         # the keys of version 0.1, so that its runs can be resumed
-        return {
+        own = {} if self.adam is None else {"optimizer": {"name": "Adam", **vars(self.adam)}}
+        return own | {
             "schedule": {"name": type(self.schedule).__name__, **self._schedule_facts},
             "momentum": self.momentum,
             "weight_decay": self.weight_decay,

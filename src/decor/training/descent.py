@@ -90,8 +90,10 @@ class Descent:
             b.expand(task.users, *shape, *b.shape).clone() for b in self.gradients.initial()
         ]
         self.velocity = [torch.zeros_like(b) for b in self.models] if recipe.momentum else []
-        # gradients with noise, where the source must see them apart from models and momentum
-        self.noised = [torch.zeros_like(b) for b in self.models] if self.noise_on_gradients else []
+        self.adam = [] if recipe.adam is None else recipe.adam.start(self.models)
+        # gradients with noise, where they are needed apart from models and momentum
+        apart = self.noise_on_gradients or self.adam
+        self.noised = [torch.zeros_like(b) for b in self.models] if apart else []
 
     def _check(self) -> None:
         """Refuses values that floating point cannot represent."""
@@ -101,6 +103,8 @@ class Descent:
                 f"clip {least:g} is too small for float32, whose squares vanish; say "
                 'Vectorised(dtype="float64")'
             )
+        if self.recipe.adam is not None and self.on_gpu:
+            raise InputError('Adam is computed on the CPU; say device="cpu", or optimizer="sgd"')
         decay, fastest = self.recipe.weight_decay, float(self.rates.max())
         if decay * fastest >= 1:
             raise InputError(
@@ -192,7 +196,7 @@ class Descent:
         On a GPU the models are changed in place, and `step` is a tensor on the GPU.
         """
         decay, listener = self.recipe.weight_decay, self.engine.on_messages
-        if self.recipe.momentum or self.noise_on_gradients:
+        if self.recipe.momentum or self.noised:
             for x, v in zip(
                 self.models, self._direction(step, rate, batches, threads), strict=True
             ):
@@ -224,18 +228,20 @@ class Descent:
     def _direction(
         self, step: int | Tensor, rate: Tensor, batches: Iterable[Batch], threads: int
     ) -> Blocks:
-        """Clipped gradients with noise; with momentum, the velocity that they update."""
+        """Clipped gradients with noise, or what momentum or Adam makes of them."""
         one = torch.ones_like(rate)
         for v in self.velocity:
             v.mul_(self.recipe.momentum)
-        to = self.noised if self.noise_on_gradients else self.velocity
+        to = self.noised or self.velocity
         # the channel adds to what is there
         for block in self.noised:
             block.zero_()
         self._add_clipped(to, one, rate, batches)
         # velocity is a sum of noised gradients: momentum comes after the noise and costs nothing
         self.channel.noise(to, one, step, threads)
-        if not (self.noise_on_gradients and self.velocity):
+        if self.recipe.adam is not None:
+            return self.recipe.adam.direction(to, self.adam, int(step))
+        if not (self.noised and self.velocity):
             return to
         return [v.add_(noised) for v, noised in zip(self.velocity, to, strict=True)]
 

@@ -70,7 +70,7 @@ def simulate(
             operating system and lies on the grid, so that its models may be published.
         learning_rate: The step size, before the recipe's schedule. The clip is for differences
             over the step size; with 1, the default, for differences as they are.
-        recipe: Gossip, momentum, weight decay and schedule; None takes `Recipe()`.
+        recipe: Gossip, optimizer, momentum, weight decay and schedule; None takes `Recipe()`.
         dtype: The type of the models.
         noise: As of `Vectorised`.
         allow_disconnected: Trains on a graph in several parts, whose models never agree.
@@ -158,6 +158,7 @@ class SimulatedFederation:
         # blocks of the simulator: [users, seeds, settings, parameters]
         self._models = self._flat.start().to(kind).expand(users, 1, 1, -1).clone()
         self._velocity = torch.zeros_like(self._models) if recipe.momentum else None
+        self._adam = [] if recipe.adam is None else recipe.adam.start([self._models])
         self._threads = cores() if self._models.numel() >= _LARGE else 1
         self._shared: list[Tensor | None] = []
         self._taken, self._stopped = 0, None if steps else StopReason("no step", "unfinished")
@@ -258,6 +259,8 @@ class SimulatedFederation:
         self._channel.noise([noised], one, step, self._threads)
         if self._velocity is not None:
             noised = self._velocity.mul_(recipe.momentum).add_(noised)
+        if recipe.adam is not None:
+            (noised,) = recipe.adam.direction([noised], self._adam, step)
         messages = like.mul_(1 - rate * recipe.weight_decay).sub_(noised, alpha=rate)
         if self._on_messages is not None:
             self._on_messages(step, messages)

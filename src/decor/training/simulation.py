@@ -12,6 +12,7 @@ from functools import partial
 from torch import Tensor
 
 from decor import progress
+from decor.errors import InputError
 from decor.learning.gradients.clip import Blocks
 from decor.learning.recipe import Recipe
 from decor.results.run import Run
@@ -68,6 +69,11 @@ class Simulation:
         self._resume(resume)
 
     def _resume(self, run: Run | None) -> None:
+        if run is not None and self.recipe.adam is not None:
+            raise InputError(
+                "a run with Adam cannot be resumed, because its averages are not kept; start it "
+                'again, or say optimizer="sgd"'
+            )
         if run is not None and self.private:
             # before the manifest is compared: its tag is made with the key
             self.resume_key, self.name = run.resume_key or self.resume_key, run.manifest.get("run")

@@ -22,12 +22,12 @@ Blocks = list[Tensor]
 class Adam:
     """Adam of each user, on its own noised gradients.
 
-    Noise dominates the second moments, so that they are nearly the same for all users and
-    parameters. What differs between two neighbours is left of the noise that they share.
+    Noise dominates the squares, and a mean of few squares differs much from user to user: what two
+    neighbours divide by differently is left of the noise that they share. SGD leaves none.
 
     Attributes:
         beta1: Decay of the mean of gradients, from 0 to less than 1.
-        beta2: The same of their squares. Closer to 1, neighbours divide by more nearly the same.
+        beta2: The same of their squares.
         epsilon: Added to the root of the mean square.
 
     Raises:

@@ -25,9 +25,10 @@ NOTEBOOKS = Path(__file__).parent / "notebooks"
 OWN_LOOP = [
     """# Your own training loop, private
 
-Sixteen hospitals train a classifier on a torus. We keep our own training code: several local epochs, with a proximal term that
-keeps each hospital near the shared model. DECOR clips what comes out of it, adds noise that cancels between neighbours, and averages.
-See [the page](../own-loop.md) for what is guaranteed, and why.""",
+Sixteen hospitals train a classifier on a torus. We keep our own training code: several local
+epochs, with a proximal term that keeps each hospital near the shared model. DECOR clips what comes
+out of it, adds noise that cancels between neighbours, and averages. See
+[the page](../own-loop.md) for what is guaranteed, and why.""",
     """>>>
 import matplotlib.pyplot as plt
 import numpy as np
@@ -48,7 +49,7 @@ print(f"noise of a user {plan.sigma_cdp:.2f}, of an edge {plan.sigma_cor:.2f}")
 """,
     """## Two ways to train
 
-Both are ordinary torch code. They see a model and a hospital's data, and neither keys nor noise.""",
+Both are ordinary torch code. They see a model and a hospital's data, but no keys and no noise.""",
     """>>>
 def one_gradient(model, X, y):
     decor.losses.logistic(model(X), y).backward()
@@ -63,14 +64,15 @@ def proximal(model, X, y, epochs=10, rate=0.3, pull=0.1):
     optimiser = torch.optim.Adam(model.parameters(), lr=rate / epochs)
     for _ in range(epochs):
         optimiser.zero_grad()
-        distance = sum(((p - s) ** 2).sum() for p, s in zip(model.parameters(), start))
+        distance = sum(((p - s) ** 2).sum() for p, s in zip(model.parameters(), start, strict=True))
         (decor.losses.logistic(model(X), y) + pull * distance).backward()
         optimiser.step()
     return model
 """,
     """## One loop for both
 
-The step size shrinks by a function of the step, and users average with weights of our own: lazier than Metropolis.""",
+The step size shrinks by a function of the step, and users average with weights of our own: lazier
+than Metropolis.""",
     """>>>
 W = 0.2 * np.eye(16) + 0.8 * graph.mixing.toarray()
 lazy = decor.NoisePlan(
@@ -109,8 +111,9 @@ axes.set(xlabel="step", ylabel="test accuracy of the average", ylim=(0, 1))
 axes.legend()
 figure.tight_layout()
 """,
-    """The same code runs at a hospital: `with decor.join("heart.toml", identity="bonn.key", ledger="bonn.ledger") as member:` and
-`for round in member: round.share(train_my_way(round.model, X, y))`. To publish models of a simulation, run it with `seed=None`.""",
+    """The same code runs at a hospital, with `decor.join` in the place of `decor.simulate`:
+`for round in member: round.share(train_my_way(round.model, X, y))`. To publish the models of a
+simulation, run it with `seed=None`.""",
 ]
 
 

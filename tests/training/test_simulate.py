@@ -80,6 +80,18 @@ def test_central_dp_is_simulated_too():
         assert torch.allclose(federation.run.models[name], expected, rtol=0, atol=1e-12)
 
 
+def test_automatic_rounds_are_those_that_the_engine_takes():
+    task, plan = task_of(), plan_of(decor.ring(5))
+    engine = decor.Vectorised(dtype="float64", path="generic")
+    run = decor.train(task, plan, learning_rate=0.4, engine=engine, gossip_rounds="auto")
+    federation = decor.simulate(
+        plan, task.model, learning_rate=0.4, dtype="float64", gossip_rounds="auto"
+    )
+    train(federation, task)
+    for name, expected in run.models.items():
+        assert torch.allclose(federation.run.models[name], expected, rtol=0, atol=1e-12)
+
+
 def test_a_private_run_draws_a_secret_and_can_be_released(tmp_path):
     task, plan = task_of(), plan_of(decor.ring(5))
     runs = [train(decor.simulate(plan, task.model, None), task).run for _ in range(2)]

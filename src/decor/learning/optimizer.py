@@ -8,14 +8,15 @@ measured.
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from decor import checks
 from decor.errors import InputError
 
-Blocks = list[Tensor]
+if TYPE_CHECKING:  # a recipe is read by commands that load no torch
+    from torch import Tensor
+
+    Blocks = list[Tensor]
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Adam:
         Args:
             models: In whose shapes.
         """
-        return [torch.zeros_like(block) for block in (*models, *models)]
+        return [block.new_zeros(block.shape) for block in (*models, *models)]
 
     def direction(self, noised: Blocks, state: Blocks, step: int) -> Blocks:
         """What is subtracted from the models, times the step size; changes the state in place.

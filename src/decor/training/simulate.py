@@ -17,8 +17,9 @@ from decor.cpu_cores import cores
 from decor.errors import DivergenceWarning, InputError
 from decor.learning.gradients.clip import add_clipped
 from decor.learning.gradients.flat_model import FlatModel
-from decor.learning.recipe import Recipe, recipe_with
+from decor.learning.recipe import Recipe, recipe_with, with_gossip
 from decor.noise.private_noise import WORDS_PER_KEY
+from decor.privacy.gossip_choice import gossip_for
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
 from decor.results.run import Run
@@ -88,11 +89,14 @@ def simulate(
     difference is clipped and gets fresh noise. It covers `models`, `average` and `run`, not what
     the loop itself publishes; a loop that is left early by looking at data has no guarantee.
     """
+    chosen = recipe_with(recipe, recipe_fields)
+    if chosen.gossip_rounds == "auto" and isinstance(plan, NoisePlan):
+        chosen = with_gossip(chosen, gossip_for(plan))
     return SimulatedFederation(
         plan,
         model,
         Setting(plan, learning_rate, seed),
-        recipe_with(recipe, recipe_fields),
+        chosen,
         dtype,
         noise,
         allow_disconnected,

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from decor.learning import losses
 from decor.learning.batches import Batches
+from decor.learning.gradients.book_keeping import BookKeeping
 from decor.learning.gradients.dense_stack import Stack
 from decor.learning.gradients.layers import Layers
 from decor.learning.gradients.linear import Linear
@@ -88,7 +89,11 @@ def fast(given, dtype=F64):
     return Linear(given, stack, dtype) if Linear.takes(stack) else Layers(given, stack, dtype)
 
 
-PATHS = {"fast": fast, "generic": lambda given, dtype=F64: Modules(given, dtype)}
+PATHS = {
+    "fast": fast,
+    "book-keeping": lambda given, dtype=F64: BookKeeping(given, dtype, unit="user"),
+    "generic": lambda given, dtype=F64: Modules(given, dtype),
+}
 
 
 def scattered(gradients, users, seed=1, shape=(SEEDS, SETTINGS), scale=0.3):

@@ -16,6 +16,7 @@ from decor.federation.local_gradient import LocalGradient
 from decor.learning import losses
 from decor.learning.batches import Batch
 from decor.learning.gradients import linear
+from decor.learning.gradients.book_keeping import BookKeeping
 from decor.learning.gradients.clip import (
     add_clipped,
     factors,
@@ -213,6 +214,8 @@ def paths(task, dtype):
     yield "layers, exact", Layers(task, shape, dtype, exact=True)
     yield "modules", Modules(task, dtype)
     yield "modules, exact", Modules(task, dtype, exact=True)
+    yield "book-keeping", BookKeeping(task, dtype, unit="user")
+    yield "book-keeping, exact", BookKeeping(task, dtype, exact=True, unit="user")
     if Linear.takes(shape):
         yield "linear", Linear(task, shape, dtype)
     if Quadratic.takes(task, None):
@@ -540,12 +543,12 @@ def test_one_record_more_moves_a_nodes_sum_by_its_clip_at_most(clip):
 
 @pytest.mark.parametrize("kind", [F32, F64])
 @pytest.mark.parametrize(("size", "most"), [(3, 60), (64, 250)])
-@pytest.mark.parametrize("path", [Layers, Modules])
+@pytest.mark.parametrize("path", [Layers, Modules, BookKeeping])
 def test_one_record_more_moves_a_float32_sum_by_its_clip_at_most(path, size, most, kind):
     task = long_records(most, 0.3)
     shape = Stack.of(task.model, task.loss, (4,))
     gradients = (
-        Layers(task, shape, F32, exact=True) if path is Layers else Modules(task, F32, exact=True)
+        Layers(task, shape, F32, exact=True) if path is Layers else path(task, F32, exact=True)
     )
     sums = []
     for count in range(1, most + 1, 1 if size == 3 else 3):

@@ -8,6 +8,7 @@ from torch import nn
 
 from decor.learning import losses
 from decor.learning.batches import Batch
+from decor.learning.gradients.book_keeping import BookKeeping
 from decor.learning.gradients.dense_stack import Stack
 from decor.learning.gradients.layers import Layers
 from decor.learning.gradients.modules import Modules
@@ -35,6 +36,29 @@ def stack(*sizes, activation=nn.ReLU):
     return nn.Sequential(*parts[:-1]) if len(parts) > 2 else parts[0]
 
 
+class Tokens(nn.Module):
+    """Four values as tokens of one, through attention and normalisation."""
+
+    def __init__(self):
+        super().__init__()
+        self.into, self.last = nn.Linear(1, 8), nn.Linear(8, 3)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+
+    def forward(self, x):
+        return self.last(self.layer(self.into(x.unsqueeze(2))).mean(1))
+
+
+def pictures():
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 5, 5)),
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.GroupNorm(2, 4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(100, 3),
+    )
+
+
 KINDS = {
     "logistic": (lambda: stack(5, 1), losses.logistic),
     "linear": (lambda: stack(7, 1), losses.squared),
@@ -42,6 +66,8 @@ KINDS = {
     "relu": (lambda: stack(5, 33, 10), losses.cross_entropy),
     "tanh": (lambda: stack(13, 7, 31, 1, activation=nn.Tanh), losses.logistic),
     "deep": (lambda: stack(3, 5, 3, 10, 3, 5), losses.cross_entropy),
+    "pictures": (pictures, losses.cross_entropy),
+    "tokens": (Tokens, losses.cross_entropy),
     "mnist": (lambda: stack(784, 128, 10), losses.cross_entropy),
 }
 
@@ -56,7 +82,8 @@ def task_of(kind, records=(150, 7, 20)):
                 torch.randn(p.shape, generator=generator, dtype=F64) / max(1, p.shape[-1]) ** 0.5
             )
     layers = [m for m in model.modules() if isinstance(m, nn.Linear)]
-    inputs, outputs = layers[0].in_features, layers[-1].out_features
+    inputs = {"pictures": 25, "tokens": 4}.get(kind, layers[0].in_features)
+    outputs = layers[-1].out_features
 
     def shard(m):
         X = torch.randn(m, inputs, generator=generator, dtype=F64)
@@ -69,8 +96,8 @@ def task_of(kind, records=(150, 7, 20)):
 
 def made(kind, path, dtype):
     task = task_of(kind)
-    if path == "modules":
-        return task, Modules(task, dtype, exact=True)
+    if path in ("modules", "book-keeping"):
+        return task, (Modules if path == "modules" else BookKeeping)(task, dtype, exact=True)
     return task, Layers(
         task, Stack.of(task.model, task.loss, task.shards[0][0].shape[1:]), dtype, exact=True
     )
@@ -97,8 +124,9 @@ def batch_of(null, *users):
 @pytest.mark.parametrize("dtype", [F32, F64])
 @pytest.mark.parametrize(
     ("kind", "path"),
-    [(kind, "layers") for kind in KINDS]
-    + [(kind, "modules") for kind in ("logistic", "relu", "tanh")],
+    [(kind, "layers") for kind in KINDS if kind not in ("pictures", "tokens")]
+    + [(kind, "modules") for kind in ("logistic", "relu", "tanh")]
+    + [(kind, "book-keeping") for kind in ("relu", "pictures", "tokens")],
 )
 def test_an_examples_contribution_has_the_same_bits_beside_anybody_at_any_place(
     kind, path, dtype, to_type
@@ -128,7 +156,14 @@ def test_an_examples_contribution_has_the_same_bits_beside_anybody_at_any_place(
 @pytest.mark.parametrize("dtype", [F32, F64])
 @pytest.mark.parametrize(
     ("kind", "path"),
-    [("relu", "layers"), ("mnist", "layers"), ("logistic", "layers"), ("tanh", "modules")],
+    [
+        ("relu", "layers"),
+        ("mnist", "layers"),
+        ("logistic", "layers"),
+        ("tanh", "modules"),
+        ("pictures", "book-keeping"),
+        ("tokens", "book-keeping"),
+    ],
 )
 def test_a_users_sum_has_the_same_bits_whatever_the_others_take(kind, path, dtype):
     task, gradients = made(kind, path, dtype)
@@ -150,7 +185,14 @@ def test_a_users_sum_has_the_same_bits_whatever_the_others_take(kind, path, dtyp
 
 @pytest.mark.parametrize("dtype", [F32, F64])
 @pytest.mark.parametrize(
-    ("kind", "path"), [("relu", "layers"), ("logistic", "layers"), ("relu", "modules")]
+    ("kind", "path"),
+    [
+        ("relu", "layers"),
+        ("logistic", "layers"),
+        ("relu", "modules"),
+        ("pictures", "book-keeping"),
+        ("tokens", "book-keeping"),
+    ],
 )
 def test_tiles_sum_up_to_what_single_examples_add(kind, path, dtype):
     task, gradients = made(kind, path, dtype)

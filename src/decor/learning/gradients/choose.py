@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 
 from decor.choices import Unit
+from decor.errors import InputError
 from decor.learning.task import Task
 
+from .book_keeping import BookKeeping
 from .dense_stack import Stack
 from .interface import Gradients
 from .layers import Layers
@@ -46,8 +50,26 @@ def choose_gradients(
     stack = Stack.of(task.model, task.loss, X.shape[1:])
     # targets that are probabilities of classes are too rare for a fast path
     if stack is None or (stack.loss == "classes" and y.is_floating_point()):
-        return Modules(task, dtype, device, exact)
+        return _any_module(task, unit, dtype, device, exact)
     # `Linear` sums in no fixed order
     if Linear.takes(stack) and not (exact and unit == "example"):
         return Linear(task, stack, dtype, device)
     return Layers(task, stack, dtype, device, exact)
+
+
+def _any_module(
+    task: Task, unit: Unit, dtype: torch.dtype, device: torch.device, exact: bool
+) -> Modules:
+    """`BookKeeping`, or torch.func for a module that it cannot record."""
+    try:
+        return BookKeeping(task, dtype, device, exact, unit)
+    except InputError:
+        raise
+    except Exception as error:  # a user's module may do anything; torch.func takes more of them
+        warnings.warn(
+            "the layers of this model cannot be recorded, so gradients of its examples are "
+            f"computed one by one, which is slower ({type(error).__name__}: {error})",
+            UserWarning,
+            stacklevel=2,
+        )
+        return Modules(task, dtype, device, exact)

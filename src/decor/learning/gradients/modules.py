@@ -166,28 +166,31 @@ class Modules:
             return False
         # "same": what the module draws must not differ between places here
         gradients, generator = self._over_examples(copies, "same"), torch.Generator().manual_seed(0)
-
-        def artificial(like: Tensor) -> Tensor:
-            """One example from 0 to 1 in all places; integers are classes or tokens, so zero."""
-            shape = (len(x), 1, *like.shape[1:])
-            if like.is_floating_point():
-                drawn = torch.rand(shape, generator=generator, dtype=self.dtype)
-            else:
-                drawn = torch.zeros(shape)
-            return drawn.to(like.dtype).expand(len(x), width, *like.shape[1:]).contiguous()
-
         with torch.random.fork_rng(devices=[]):
             for _ in range(3):
                 noise = torch.randn(x.shape, generator=generator, dtype=self.dtype)
                 model = self.initial()[0] + 0.1 * noise
                 model = model.unsqueeze(2).expand(-1, -1, width, -1) if copies else model
                 try:
-                    G = gradients(model, artificial(self.X), artificial(self.y))
+                    artificial = (
+                        self._artificial(like, len(x), width, generator)
+                        for like in (self.X, self.y)
+                    )
+                    G = gradients(model, *artificial)
                 except Exception:  # a user's module may refuse artificial examples: one at a time
                     return False
                 if not same_bits(G, -2):
                     return False
         return True
+
+    def _artificial(self, like: Tensor, B: int, width: int, generator: torch.Generator) -> Tensor:
+        """One example from 0 to 1 in all places; integers are classes or tokens, so zero."""
+        shape = (B, 1, *like.shape[1:])
+        if like.is_floating_point():
+            drawn = torch.rand(shape, generator=generator, dtype=self.dtype)
+        else:
+            drawn = torch.zeros(shape)
+        return drawn.to(like.dtype).expand(B, width, *like.shape[1:]).contiguous()
 
     def _over_examples(self, copies: bool, randomness: str = "different") -> Callable[..., Any]:
         """Gradients of single examples.

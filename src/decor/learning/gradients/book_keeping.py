@@ -1,0 +1,264 @@
+"""Any module, without gradients of single examples: one backward pass for all models at once."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from decor.choices import Unit
+from decor.learning.batches import Batch
+from decor.learning.task import Task, evaluating
+
+from .clip import CPU, Blocks, factors, limits
+from .contributions import Contribution, Convolution
+from .layer_rules import RULES
+from .modules import Modules
+from .recording import Recording, Unsupported
+from .tiles import WIDEST, choose_tile, nominal_sizes, same_bits, sum_slack
+
+_CPU_CHUNK, _GPU_CHUNK = 64_000_000, 4_000_000_000
+"""Most values of layers' inputs and outputs in memory at a time."""
+_SIZE_OVER_LENGTH = 8.0
+"""Typical ratio of a contribution's `size` and length, which balances the two costs of exact sums;
+only how much the clip is shortened depends on it.
+"""
+
+
+class BookKeeping(Modules):
+    """Gradients and metrics of any module, through recordings of its layers.
+
+    Args:
+        task: Model, loss and data.
+        dtype: The type of models and gradients.
+        device: Where they are kept.
+        exact: As of `Layers`.
+        unit: What will be clipped.
+
+    Raises:
+        Exception: Of any kind, if the module cannot be recorded.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        dtype: torch.dtype,
+        device: torch.device = CPU,
+        exact: bool = False,
+        unit: Unit = "example",
+    ) -> None:
+        super().__init__(task, dtype, device, exact)
+        start, few = self.initial()[0].unsqueeze(0), slice(0, 2)
+        X, y = self.X[few], self.y[few]
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            trial = self._recording(start)
+            contributions = self._run(trial, X, y, True)
+            if unit == "user":
+                self._run(self._recording(start), X.unsqueeze(0), y.unsqueeze(0), False)
+            self._compare_with_autograd(start, X, y)
+        self.values = max(1, trial.values // len(X))
+        self.terms = max((each.terms for each in contributions.values()), default=1)
+
+    def _compare_with_autograd(self, start: Tensor, X: Tensor, y: Tensor) -> None:
+        """Refuses a module whose recording misses a part of a gradient."""
+        # without dropout, which would drop other values each time
+        with evaluating(self.model):
+            contributions = self._run(self._recording(start), X, y, True)
+            for k in range(len(X)):
+                weights = torch.zeros(len(X), dtype=torch.float64, device=X.device)
+                weights[k] = 1.0
+                found = torch.zeros_like(start)
+                self._add(found, contributions, weights)
+                flat = start[0].clone().requires_grad_()
+                with torch.enable_grad():
+                    cost = self._example_cost(flat, X[k], y[k])
+                    (wanted,) = torch.autograd.grad(cost, [flat])
+                gap = float((found[0] - wanted).norm())
+                if gap > 1e-3 * float(wanted.norm()) + 1e-12:
+                    raise Unsupported(f"a recorded gradient differs from autograd's by {gap:.3g}")
+
+    def mean(self, models: Blocks, batch: Batch, users: slice) -> Blocks:
+        x, rows, weights = self._part(models[0], batch, users)
+        flat, count = x.reshape(-1, x.shape[-1]), x.shape[1]
+        out = torch.zeros_like(flat)
+        if isinstance(weights, Tensor):
+            for part, shares in self._chunks(rows, weights, self._width(flat, rows.shape[1])):
+                every = _by_model(shares.unsqueeze(1), count).reshape(-1).double()
+                self._add(out, self._record(flat, part, count), every)
+        else:
+            # each model's whole batch is one example
+            X, y = (_by_model(part.unsqueeze(1), count) for part in self._examples(rows))
+            recorded = self._run(self._recording(flat), X.flatten(0, 1), y.flatten(0, 1), False)
+            self._add(out, recorded, None)
+        return [out.view(models[0][users].shape)]
+
+    def add_clipped_examples(
+        self, to: Blocks, models: Blocks, batch: Batch, users: slice, clip: Tensor, alpha: Tensor
+    ) -> None:
+        """to[users] += alpha * weighted sum of the gradients of examples, each clipped first.
+
+        Guarantee: as `Layers.add_clipped_examples`. A module that draws random numbers draws them
+        anew for each example.
+        """
+        if self.exact and self.device.type == "cuda":
+            super().add_clipped_examples(to, models, batch, users, clip, alpha)
+            return
+        x, rows, weights = self._part(models[0], batch, users)
+        out = to[0][users]
+        target, count = out.view(x.shape), x.shape[1]
+        if isinstance(weights, float):
+            weights = torch.full(rows.shape, weights, dtype=torch.float64, device=rows.device)
+        cap, rate = (
+            v.reshape(1, -1) if len(x) == len(out) else v.repeat(len(out), 1) for v in (clip, alpha)
+        )
+        flat, sums = x.reshape(-1, x.shape[-1]), target.view(-1, x.shape[-1])
+        # what roundings may add to a length, as a share of the size
+        share = 4 * torch.finfo(self.dtype).eps
+        slack = torch.zeros(1, dtype=torch.float64, device=rows.device)
+        width = self._width(flat, rows.shape[1])
+        if self.exact:
+            sizes = nominal_sizes(weights)
+            more, slack = self._exact_sums(sizes, out.dtype)
+            share = share + more.repeat_interleave(len(flat) // len(more))
+            sums = torch.zeros_like(sums, dtype=torch.float64)
+            width = self._tile_width(flat, width, float(sizes.max()))
+        limit = limits(cap, self.dtype, x.shape[-1], slack.unsqueeze(1))
+        limit, rate = (v.expand(len(x), count).reshape(-1, 1) for v in (limit, rate))
+        for part, shares in self._chunks(rows, weights, width):
+            contributions = self._record(flat, part, count)
+            if not contributions:
+                return
+            if self.exact:
+                contributions = _settle(contributions)
+            length, size = _join(contributions)
+            length, size = (v.view(len(flat), -1) for v in (length, size))
+            bound = length + (share.unsqueeze(1) if isinstance(share, Tensor) else share) * size
+            factor = (
+                factors(bound, limit) * rate * _by_model(shares.unsqueeze(1), count).flatten(0, 1)
+            )
+            self._add(sums, contributions, factor.reshape(-1), self.exact)
+        if self.exact:
+            target += sums.view(target.shape).to(target.dtype)
+
+    def _exact_sums(self, sizes: Tensor, to: torch.dtype) -> tuple[Tensor, Tensor]:
+        """What exact sums over batches cost: (share of an example's size, share of the clip), [B].
+
+        All sums are in float64. Their error is at most `errors` times the largest size of an
+        example after clipping, which is at most its limit over the first share.
+        """
+        most = 4 * sizes + 256
+        errors = 2 * most * (WIDEST * self.terms + 2 + most) * 2.0**-53
+        share = (errors / _SIZE_OVER_LENGTH).sqrt()
+        return share, sum_slack(sizes, self.dtype, to) + errors / share
+
+    def _chunks(self, rows: Tensor, weights: Tensor, width: int) -> list[tuple[Tensor, Tensor]]:
+        """Rows and weights [B, width] of examples that are computed together."""
+        parts = []
+        for k in range(0, rows.shape[1], width):
+            part, shares = rows[:, k : k + width], weights[:, k : k + width]
+            if self.exact and part.shape[1] < width:
+                # padded with the user's own first example, at weight zero
+                missing = width - part.shape[1]
+                part = torch.cat([part, rows[:, :1].expand(-1, missing)], 1)
+                shares = pad(shares, (0, missing))
+            parts.append((part, shares))
+        return parts
+
+    def _width(self, flat: Tensor, examples: int) -> int:
+        """Examples of each model in memory at a time."""
+        most = _GPU_CHUNK if flat.is_cuda else _CPU_CHUNK
+        return min(examples, max(1, most // (len(flat) * self.values)))
+
+    def _tile_width(self, flat: Tensor, widest: int, expected: float) -> int:
+        """`choose_tile`: the examples of each model in a tile."""
+        key = (tuple(flat.shape), widest, expected)
+        if key not in self.tiles:
+            self.tiles[key] = choose_tile(
+                expected,
+                lambda width, columns: not columns and self._same_places(flat, width),
+                min(widest, WIDEST),
+            )
+        return self.tiles[key][0]
+
+    def _same_places(self, flat: Tensor, width: int) -> bool:
+        """Whether equal examples in all places have layers' values with the same bits."""
+        generator = torch.Generator().manual_seed(0)
+        with torch.random.fork_rng(devices=[]):
+            for _ in range(3):
+                noise = torch.randn(flat.shape, generator=generator, dtype=self.dtype)
+                models = self.initial()[0] + 0.1 * noise
+                # what the module draws must not differ between places here
+                recording = self._recording(models, "same")
+                X, y = (
+                    self._artificial(like, len(flat), width, generator).flatten(0, 1)
+                    for like in (self.X, self.y)
+                )
+                try:
+                    contributions = self._run(recording, X, y, True)
+                except Exception:  # a user's module may refuse artificial examples: one at a time
+                    return False
+                settled = _settle(contributions)
+                seen = [values for each in settled.values() for values in each.tensors()]
+                for values in (*seen, *_join(settled)):
+                    if not same_bits(values.reshape(len(flat), width, -1), 1):
+                        return False
+        return True
+
+    def _record(self, flat: Tensor, rows: Tensor, count: int) -> dict[str, Contribution]:
+        """Contributions of examples [B, width] to models [B * count, parameters]."""
+        every = _by_model(rows.unsqueeze(1), count).reshape(-1)
+        X, y = self.X.index_select(0, every), self.y.index_select(0, every)
+        return self._run(self._recording(flat), X, y, True)
+
+    def _recording(self, flat: Tensor, randomness: str = "different") -> Recording:
+        parameters = self._by_name(flat)
+        return Recording(self.model, parameters, self.fixed, self.tied, RULES, randomness)
+
+    def _run(
+        self, recording: Recording, X: Tensor, y: Tensor, single: bool
+    ) -> dict[str, Contribution]:
+        """Contributions of examples; if `single`, each is a batch of one."""
+        if single:
+            X, y = X.unsqueeze(1), y.unsqueeze(1)
+        return recording.run(self.task.loss, X, y)
+
+    def _add(
+        self,
+        to: Tensor,
+        contributions: dict[str, Contribution],
+        factor: Tensor | None,
+        wide: bool = False,
+    ) -> None:
+        """to [n, parameters] += the sums weighted by factors [n * examples]."""
+        for (name, shape), part in zip(
+            self.shapes.items(),
+            torch.split(to, [math.prod(shape) for shape in self.shapes.values()], dim=1),
+            strict=True,
+        ):
+            if name in contributions:
+                contributions[name].add(part.view(len(to), *shape), factor, wide)
+
+
+def _settle(contributions: dict[str, Contribution]) -> dict[str, Contribution]:
+    """With the gradients of examples of small convolutions, which are slow in float64."""
+    return {
+        name: each.settled() if isinstance(each, Convolution) else each
+        for name, each in contributions.items()
+    }
+
+
+def _join(contributions: dict[str, Contribution]) -> tuple[Tensor, Tensor]:
+    """Bounds of the lengths and sizes of whole gradients."""
+    bounds = [contribution.bound() for contribution in contributions.values()]
+    length, size = bounds[0].length, bounds[0].size
+    # hypot does not overflow
+    for bound in bounds[1:]:
+        length, size = torch.hypot(length, bound.length), torch.hypot(size, bound.size)
+    return length, size
+
+
+def _by_model(part: Tensor, count: int) -> Tensor:
+    """[B, 1, ...] as [B, count, ...]: models that share examples."""
+    return part.expand(-1, count, *part.shape[2:])

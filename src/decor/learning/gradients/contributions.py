@@ -1,0 +1,470 @@
+"""What each use of a parameter adds to the gradients of examples, in the form that is cheapest.
+
+A layer's output gradient g comes from one backward pass. For a dense layer with input a the
+gradient of an example is the sum over its tokens t of g_t a_t', and its length follows from the
+products of a and g with themselves or from the sum itself, whichever is cheaper. The weighted sum
+over examples is one more product. No contribution ever holds more example gradients than a chunk.
+
+Lengths are bounds: never shorter than the exact length of what is added later. A bound is the
+computed length plus the largest error of its computation, which is a share of the `size` of a
+contribution: the sum over tokens of |a_t| |g_t|. docs/noise.md, "The clip, in floating point", has
+the proof.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .clip import lengths, scale
+
+_SAFE = 1e-12, 1e15
+"""Lengths whose products neither vanish nor overflow in float32."""
+_CPU_VALUES, _GPU_VALUES = 1 << 18, 1 << 28
+"""Values computed together: what fits a CPU's cache, or occupies a GPU."""
+
+_SETTLED = 16_000_000
+"""Most values of example gradients that are kept."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Of the length of each example's contribution, in float64.
+
+    Attributes:
+        length: At least the length in exact arithmetic.
+        size: At least the sum of the lengths of all products that are added up for it.
+    """
+
+    length: Tensor
+    size: Tensor
+
+
+class Contribution(ABC):
+    """What one use of a parameter adds to the gradient of each of N examples.
+
+    Args:
+        shape: Of the parameter.
+    """
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        self.shape = tuple(shape)
+
+    @property
+    @abstractmethod
+    def terms(self) -> int:
+        """Products that are added up for one entry of an example's gradient."""
+
+    @abstractmethod
+    def bound(self) -> Bound:
+        """Of the length of each example's contribution."""
+
+    @abstractmethod
+    def tensors(self) -> list[Tensor]:
+        """What gradients are made of; examples are the first dimension."""
+
+    @abstractmethod
+    def gradients(self, examples: slice) -> Tensor:
+        """The gradients of some examples: [examples, *shape]."""
+
+    @abstractmethod
+    def add(self, to: Tensor, factor: Tensor | None, wide: bool = False) -> None:
+        """to += the sum over each model's examples of factor * gradient.
+
+        Args:
+            to: [models, *shape].
+            factor: In float64, [N]; ones if None. What it sets to zero adds zero, even where it is
+                not finite.
+            wide: Add up in float64.
+        """
+
+
+class Given(Contribution):
+    """Gradients that are there: [N, *shape]."""
+
+    terms = 1
+
+    def __init__(self, gradients: Tensor) -> None:
+        super().__init__(gradients.shape[1:])
+        self.values = gradients
+
+    def tensors(self) -> list[Tensor]:
+        return [self.values]
+
+    def bound(self) -> Bound:
+        length = lengths(self.values.reshape(len(self.values), -1))
+        return Bound(length, length)
+
+    def gradients(self, examples: slice) -> Tensor:
+        return self.values[examples]
+
+    def add(self, to: Tensor, factor: Tensor | None, wide: bool = False) -> None:
+        values = self.values.reshape(len(to), -1, math.prod(self.shape))
+        kind = torch.float64 if wide else values.dtype
+        if factor is None:
+            to += values.sum(1, dtype=kind).view(to.shape)
+            return
+        weights = _rounded(factor, values.dtype).view(len(to), 1, -1)
+        if not bool(weights.all()):  # zero times what is not finite would not be zero
+            values = values.masked_fill((weights == 0).transpose(1, 2), 0.0)
+        to += torch.bmm(weights.to(kind), values.to(kind)).view(to.shape)
+
+
+class Outer(Contribution):
+    """Sums over tokens of g_t a_t', for a parameter [outputs, inputs].
+
+    Args:
+        g: [N, tokens, outputs].
+        a: [N, tokens, inputs].
+        shape: Of the parameter, if it is not [outputs, inputs].
+    """
+
+    def __init__(self, g: Tensor, a: Tensor, shape: Sequence[int] | None = None) -> None:
+        super().__init__((g.shape[2], a.shape[2]) if shape is None else shape)
+        self.g, self.a = g, a
+
+    def tensors(self) -> list[Tensor]:
+        return [self.g, self.a]
+
+    @property
+    def terms(self) -> int:
+        return self.g.shape[1]
+
+    def bound(self) -> Bound:
+        return outer_bound(self.g, self.a)
+
+    def gradients(self, examples: slice) -> Tensor:
+        product = torch.bmm(self.g[examples].transpose(1, 2), self.a[examples])
+        return product.view(-1, *self.shape)
+
+    def add(self, to: Tensor, factor: Tensor | None, wide: bool = False) -> None:
+        g, a = self.g, self.a
+        if factor is not None:
+            # the narrower side is scaled
+            if g.shape[2] <= a.shape[2]:
+                g, a = _scaled(g, factor), _finite(a, factor)
+            else:
+                g, a = _finite(g, factor), _scaled(a, factor)
+        if wide:
+            g, a = g.double(), a.double()
+        n = len(to)
+        g, a = g.reshape(n, -1, g.shape[2]), a.reshape(n, -1, a.shape[2])
+        flat = to.view(n, g.shape[2], a.shape[2])
+        if wide or flat.dtype is not g.dtype:
+            flat += torch.bmm(g.transpose(1, 2), a)
+        else:
+            flat.baddbmm_(g.transpose(1, 2), a)
+
+
+class Lookup(Contribution):
+    """Rows of a table [rows, width] that tokens look up.
+
+    Args:
+        g: [N, tokens, width].
+        ids: [N, tokens].
+        rows: Of the table.
+    """
+
+    def __init__(self, g: Tensor, ids: Tensor, rows: int) -> None:
+        super().__init__((rows, g.shape[2]))
+        self.g, self.ids = g, ids
+
+    def tensors(self) -> list[Tensor]:
+        return [self.g, self.ids]
+
+    @property
+    def terms(self) -> int:
+        return self.ids.shape[1]
+
+    def bound(self) -> Bound:
+        width, whole = self.g.shape[2], lengths(self.g.flatten(1))
+        size = whole * math.sqrt(self.terms)
+        squares = []
+        for part in _chunks(len(self.g), self.terms * (self.terms + width), self.g):
+            g, ids = self.g[part], self.ids[part]
+            same = ids.unsqueeze(2) == ids.unsqueeze(1)
+            products = _product(g, g.transpose(1, 2))
+            squares.append((products * same).sum((1, 2), dtype=torch.float64))
+        return _from_square(torch.cat(squares), size, width + 8, self.g.dtype, whole, whole)
+
+    def gradients(self, examples: slice) -> Tensor:
+        g, ids = self.g[examples], self.ids[examples]
+        out = g.new_zeros(len(g), *self.shape)
+        return out.scatter_add_(1, ids.unsqueeze(2).expand_as(g), g)
+
+    def add(self, to: Tensor, factor: Tensor | None, wide: bool = False) -> None:
+        g = self.g if factor is None else _scaled(self.g, factor)
+        n, width = len(to), self.shape[1]
+        pairs = zip(to, self.ids.reshape(n, -1), g.reshape(n, -1, width), strict=True)
+        for table, ids, values in pairs:
+            table.index_add_(0, ids, values.to(table.dtype))
+
+
+class Total(Contribution):
+    """One parameter with several uses: the sum of their contributions."""
+
+    def __init__(self, parts: Sequence[Contribution]) -> None:
+        super().__init__(parts[0].shape)
+        self.parts = list(parts)
+
+    def tensors(self) -> list[Tensor]:
+        return [values for part in self.parts for values in part.tensors()]
+
+    @property
+    def terms(self) -> int:
+        return sum(part.terms for part in self.parts)
+
+    def bound(self) -> Bound:
+        # the length of the sum, not the sum of the lengths: that would clip more than asked
+        total = []
+        size = torch.stack([part.bound().size for part in self.parts]).sum(0)
+        for part in _chunks(len(size), 2 * math.prod(self.shape), self._like):
+            gradients = self.gradients(part)
+            total.append(lengths(gradients.reshape(len(gradients), -1)))
+        error = (self.terms + 8) * _unit(self._like.dtype) * size
+        length = torch.minimum(torch.cat(total) + error, size)
+        return Bound(torch.where(_is_safe(size), length, size), size)
+
+    def gradients(self, examples: slice) -> Tensor:
+        total = self.parts[0].gradients(examples)
+        for part in self.parts[1:]:
+            total = total + part.gradients(examples)
+        return total
+
+    def add(self, to: Tensor, factor: Tensor | None, wide: bool = False) -> None:
+        for part in self.parts:
+            part.add(to, factor, wide)
+
+    @property
+    def _like(self) -> Tensor:
+        return self.parts[0].tensors()[0]
+
+
+def join(parts: Sequence[Contribution]) -> Contribution:
+    """All uses of one parameter as one contribution."""
+    if len(parts) == 1:
+        return parts[0]
+    if all(isinstance(part, Given) for part in parts):
+        return Given(
+            sum((p.gradients(slice(None)) for p in parts[1:]), parts[0].gradients(slice(None)))
+        )
+    if all(type(part) is Outer for part in parts):
+        # a use is only more tokens
+        return Outer(
+            torch.cat([part.g for part in parts], 1),  # type: ignore[attr-defined]
+            torch.cat([part.a for part in parts], 1),  # type: ignore[attr-defined]
+            parts[0].shape,
+        )
+    return Total(parts)
+
+
+def outer_bound(g: Tensor, a: Tensor) -> Bound:
+    """Of the length of each example's sum over tokens of g_t a_t'.
+
+    Args:
+        g: [N, tokens, outputs].
+        a: [N, tokens, inputs].
+    """
+    tokens, outputs, inputs = g.shape[1], g.shape[2], a.shape[2]
+    back, into = lengths(g.flatten(1)), lengths(a.flatten(1))
+    size = back * into
+    if tokens == 1:
+        return Bound(size, size)
+    products = tokens * (inputs + outputs) <= inputs * outputs
+    if products:
+        squares = []
+        for part in _chunks(len(g), tokens * (2 * tokens + inputs + outputs), g):
+            h, b = g[part], a[part]
+            both = _product(h, h.transpose(1, 2)).mul_(_product(b, b.transpose(1, 2)))
+            squares.append(both.sum((1, 2), dtype=torch.float64))
+        square = torch.cat(squares)
+        return _from_square(square, size, inputs + outputs + 8, g.dtype, back, into)
+    totals = []
+    for part in _chunks(len(g), inputs * outputs + tokens * (inputs + outputs), g):
+        total = _product(g[part].transpose(1, 2), a[part])
+        totals.append(lengths(total.flatten(1)))
+    error = (tokens + 8) * _unit(g.dtype) * size
+    length = torch.minimum(torch.cat(totals) + error, size)
+    return Bound(torch.where(_is_safe(back) & _is_safe(into), length, size), size)
+
+
+def _from_square(
+    square: Tensor, size: Tensor, roundings: int, dtype: torch.dtype, *safe: Tensor
+) -> Bound:
+    """A bound from a computed square of the length, with an error of `roundings` in size^2."""
+    error = roundings * _unit(dtype) * size * size
+    length = torch.minimum((square.clamp_min(0.0) + error).sqrt(), size)
+    inside = torch.stack([_is_safe(each) for each in safe]).all(0)
+    # beyond, products vanish or overflow, but not the size, which is in float64
+    return Bound(torch.where(inside, length, size), size)
+
+
+def _is_safe(length: Tensor) -> Tensor:
+    return (length > _SAFE[0]) & (length < _SAFE[1])
+
+
+def _unit(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps / 2
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """In full precision, also where TF32 is allowed: lengths must not be too short."""
+    if not left.is_cuda or not torch.backends.cuda.matmul.allow_tf32:
+        return torch.bmm(left, right)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        return torch.bmm(left, right)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = True
+
+
+def _chunks(examples: int, values: int, like: Tensor) -> Iterator[slice]:
+    """Parts of the examples that are computed together, `values` each."""
+    most = _GPU_VALUES if like.is_cuda else _CPU_VALUES
+    width = max(1, min(examples, most // max(1, values)))
+    return (slice(k, min(k + width, examples)) for k in range(0, examples, width))
+
+
+def _rounded(factor: Tensor, dtype: torch.dtype) -> Tensor:
+    """In the type of gradients; zero below its normal numbers."""
+    tiny = torch.finfo(dtype).smallest_normal
+    return torch.where(factor.abs() < tiny, 0.0, factor).to(dtype)
+
+
+def _scaled(rows: Tensor, factor: Tensor) -> Tensor:
+    """rows * factor, exactly zero where the factor is."""
+    flat = rows.reshape(len(rows), -1)
+    # `scale` writes to its argument on a CPU, and what autograd returns may be shared
+    return scale(flat if rows.is_cuda else flat.clone(), factor).view(rows.shape)
+
+
+def _finite(rows: Tensor, factor: Tensor) -> Tensor:
+    """rows, zero where the factor is."""
+    out = factor == 0
+    if not rows.is_cuda and not bool(out.any()):
+        return rows
+    return rows.masked_fill(out.view(-1, *[1] * (rows.dim() - 1)), 0.0)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Of a convolution, one value for each of its dimensions.
+
+    Attributes:
+        kernel: Its size.
+        stride: Between its places.
+        padding: (before, after).
+        dilation: Between its entries.
+        groups: Of channels.
+    """
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    def patches(self, x: Tensor) -> Tensor:
+        """What each place of the kernel sees: [images, *places, *kernel, channels]."""
+        sides = [side for pair in reversed(self.padding) for side in pair]
+        x = functional.pad(x, sides) if any(sides) else x
+        # channels last, so that what is copied lies together in memory
+        x = x.movedim(1, -1).contiguous()
+        strides = x.stride()
+        inner = zip(x.shape[1:-1], self.kernel, self.stride, self.dilation, strict=True)
+        places = [(size - d * (k - 1) - 1) // s + 1 for size, k, s, d in inner]
+        return x.as_strided(
+            (len(x), *places, *self.kernel, x.shape[-1]),
+            (
+                strides[0],
+                *(s * step for s, step in zip(strides[1:-1], self.stride, strict=True)),
+                *(s * step for s, step in zip(strides[1:-1], self.dilation, strict=True)),
+                strides[-1],
+            ),
+        )
+
+
+class Convolution(Contribution):
+    """A convolution's weights [outputs, inputs / groups, *kernel].
+
+    Args:
+        g: [N, images, outputs, *places].
+        x: [N, images, inputs, *sizes].
+        shape: Of the weights.
+        geometry: Of the convolution.
+        backward: (g, x, model) -> the gradient of one model's weights on all its images.
+    """
+
+    def __init__(
+        self,
+        g: Tensor,
+        x: Tensor,
+        shape: Sequence[int],
+        geometry: Geometry,
+        backward: Callable[[Tensor, Tensor], Tensor],
+    ) -> None:
+        super().__init__(shape)
+        self.g, self.x, self.geometry, self.backward = g, x, geometry, backward
+
+    def tensors(self) -> list[Tensor]:
+        return [self.g, self.x]
+
+    @property
+    def terms(self) -> int:
+        return self.g.shape[1] * math.prod(self.g.shape[3:])
+
+    def bound(self) -> Bound:
+        parts = []
+        for part in self._chunks():
+            g, a = self._tokens(part)
+            each = outer_bound(g, a)
+            groups = self.geometry.groups
+            parts.append(
+                (each.length.view(-1, groups).square(), each.size.view(-1, groups).square())
+            )
+        length, size = (torch.cat(side).sum(1).sqrt() for side in zip(*parts, strict=True))
+        return Bound(length, size)
+
+    def gradients(self, examples: slice) -> Tensor:
+        g, a = self._tokens(examples)
+        product = torch.bmm(g.transpose(1, 2), a)
+        outputs, inputs, *kernel = self.shape
+        return product.view(-1, outputs, *kernel, inputs).movedim(-1, 2)
+
+    def add(self, to: Tensor, factor: Tensor | None, wide: bool = False) -> None:
+        g, x = self.g, self.x
+        if factor is not None:
+            g, x = _scaled(g, factor), _finite(x, factor)
+        if wide:
+            g, x = g.double(), x.double()
+        n = len(to)
+        g, x = (side.reshape(n, -1, *side.shape[2:]) for side in (g, x))
+        for model in range(n):
+            to[model] += self.backward(g[model], x[model])
+
+    def settled(self) -> Contribution:
+        """The gradients of examples themselves, if they are small."""
+        if len(self.g) * math.prod(self.shape) > _SETTLED:
+            return self
+        return Given(torch.cat([self.gradients(part) for part in self._chunks()]))
+
+    def _tokens(self, examples: slice) -> tuple[Tensor, Tensor]:
+        """g and the patches of some examples as tokens, [examples * groups, tokens, ...]."""
+        g, x = self.g[examples], self.x[examples]
+        count, images, groups = len(g), g.shape[1], self.geometry.groups
+        a = self.geometry.patches(x.flatten(0, 1))
+        places, kernel = math.prod(g.shape[3:]), math.prod(self.geometry.kernel)
+        a = a.reshape(count, images * places, kernel, groups, -1)
+        a = a.permute(0, 3, 1, 2, 4).reshape(count * groups, images * places, -1)
+        g = g.reshape(count, images, groups, -1, places).permute(0, 2, 1, 4, 3)
+        return g.reshape(count * groups, images * places, -1), a
+
+    def _chunks(self) -> Iterator[slice]:
+        inputs = math.prod(self.shape[1:]) * self.geometry.groups
+        return _chunks(len(self.g), self.terms * (inputs + self.shape[0]), self.g)

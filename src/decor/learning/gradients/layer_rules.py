@@ -1,0 +1,471 @@
+"""How common layers are computed for the parameters of n models at once, and what they contribute.
+
+Inputs of rules begin with the dimension of examples: those of the first model, of the second, ...
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .contributions import Convolution, Geometry, Given, Lookup, Outer
+from .recording import Contributions, Placeholder, Recording, Rule
+
+convolution_backward = torch.ops.aten.convolution_backward
+
+
+def _linear(
+    recording: Recording, x: Any, weight: Any, bias: Any = None, transposed: bool = False
+) -> Any:
+    if isinstance(x, Placeholder) or not torch.is_tensor(x):
+        return NotImplemented
+
+    def rule(numbers: Tensor, x: Tensor) -> Tensor:
+        n, inputs = recording.models, x.shape[-1]
+        W = weight.values if isinstance(weight, Placeholder) else weight.expand(n, *weight.shape)
+        W = W if transposed else W.transpose(1, 2)  # [n, inputs, outputs]
+
+        def forward(x: Tensor) -> Tensor:
+            out = x.new_empty(*x.shape[:-1], W.shape[2])
+            flat, rows = out.view(n, -1, W.shape[2]), x.reshape(n, -1, inputs)
+            if isinstance(bias, Placeholder):
+                torch.baddbmm(bias.values.unsqueeze(1), rows, W, out=flat)
+            else:
+                torch.bmm(rows, W, out=flat)
+            return out if bias is None or isinstance(bias, Placeholder) else out.add_(bias)
+
+        def backward(g: Tensor) -> Tensor:
+            return torch.bmm(g.reshape(n, -1, g.shape[-1]), W.transpose(1, 2)).view(x.shape)
+
+        def contributions(g: Tensor) -> Contributions:
+            tokens = g.reshape(len(numbers), -1, g.shape[-1])
+            found: Contributions = []
+            if isinstance(weight, Placeholder):
+                into = x.detach().reshape(len(numbers), -1, inputs)
+                pair = (into, tokens) if transposed else (tokens, into)
+                found.append((weight.known_as, Outer(*pair)))
+            if isinstance(bias, Placeholder):
+                whole = tokens.sum(1) if tokens.shape[1] > 1 else tokens[:, 0]
+                found.append((bias.known_as, Given(whole)))
+            return found
+
+        return recording.layer(forward, backward, contributions, x)
+
+    return recording.apply(rule, x)
+
+
+def _matmul(recording: Recording, x: Any, weight: Any) -> Any:
+    if not isinstance(weight, Placeholder) or weight.dim() != 2:
+        return NotImplemented
+    return _linear(recording, x, weight, None, True)
+
+
+def _addmm(
+    recording: Recording, bias: Any, x: Any, weight: Any, *, beta: float = 1, alpha: float = 1
+) -> Any:
+    if not isinstance(weight, Placeholder) or beta != 1 or alpha != 1 or bias.dim() != 1:
+        return NotImplemented
+    return _linear(recording, x, weight, bias, True)
+
+
+def _embedding(
+    recording: Recording,
+    ids: Any,
+    weight: Any,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
+    if max_norm is not None or scale_grad_by_freq or not isinstance(weight, Placeholder):
+        return NotImplemented
+    rows = weight.shape[0]
+    silent = None if padding_idx is None else padding_idx % rows
+
+    def rule(numbers: Tensor, ids: Tensor) -> Tensor:
+        W = weight.values
+        each = len(numbers) // len(W)
+        first = torch.arange(len(W), device=ids.device).repeat_interleave(each)
+        owner = first.view(-1, *[1] * (ids.dim() - 1))
+
+        def contributions(g: Tensor) -> Contributions:
+            tokens = g.reshape(len(numbers), -1, g.shape[-1])
+            flat = ids.reshape(len(numbers), -1)
+            if silent is not None:
+                tokens = tokens.masked_fill((flat == silent).unsqueeze(2), 0.0)
+            return [(weight.known_as, Lookup(tokens, flat, rows))]
+
+        return recording.layer(lambda ids: W[owner, ids], None, contributions, ids)
+
+    return recording.apply(rule, ids)
+
+
+def _scale_and_shift(
+    recording: Recording, hat: Tensor, weight: Any, bias: Any, first: int, last: int
+) -> Tensor:
+    """hat * weight + bias, each example with the parameters of its model.
+
+    Args:
+        recording: The run.
+        hat: [N, ...].
+        weight: Parameter or None.
+        bias: Parameter or None.
+        first: The first dimension of `hat` that the parameters have.
+        last: The one after the last.
+    """
+    each = len(hat) // recording.models
+    over = (*range(1, first), *range(last, hat.dim()))
+    ones = [1] * (first - 1), [1] * (hat.dim() - last)
+
+    def shaped(parameter: Any) -> Tensor:
+        """In a shape that multiplies `hat`."""
+        if isinstance(parameter, Placeholder):
+            values = parameter.values.repeat_interleave(each, 0)
+        else:
+            values = parameter.unsqueeze(0)
+        return values.view(len(values), *ones[0], *values.shape[1:], *ones[1])
+
+    def forward(hat: Tensor) -> Tensor:
+        if weight is None:
+            return hat + shaped(bias)
+        return (
+            hat * shaped(weight)
+            if bias is None
+            else torch.addcmul(shaped(bias), hat, shaped(weight))
+        )
+
+    def backward(g: Tensor) -> Tensor:
+        return g if weight is None else g * shaped(weight)
+
+    def contributions(g: Tensor) -> Contributions:
+        found: Contributions = []
+        if isinstance(weight, Placeholder):
+            found.append((weight.known_as, Given((g * hat.detach()).sum(over))))
+        if isinstance(bias, Placeholder):
+            found.append((bias.known_as, Given(g.sum(over))))
+        return found
+
+    return recording.layer(forward, backward, contributions, hat)
+
+
+def _normalised(
+    recording: Recording, x: Tensor, shape: Any, weight: Any, bias: Any, plain: Rule
+) -> Tensor:
+    """Normalisation over the last dimensions, then scale and shift."""
+
+    def rule(numbers: Tensor, x: Tensor) -> Tensor:
+        return _scale_and_shift(recording, plain(x), weight, bias, x.dim() - len(shape), x.dim())
+
+    return recording.apply(rule, x)
+
+
+def _layer_norm(
+    recording: Recording,
+    x: Any,
+    normalized_shape: Any,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+) -> Any:
+    shape = tuple(normalized_shape)
+    plain = lambda x: functional.layer_norm(x, shape, None, None, eps)  # noqa: E731
+    return _normalised(recording, x, shape, weight, bias, plain)
+
+
+def _rms_norm(
+    recording: Recording,
+    x: Any,
+    normalized_shape: Any,
+    weight: Any = None,
+    eps: float | None = None,
+) -> Any:
+    shape = tuple(normalized_shape)
+    plain = lambda x: functional.rms_norm(x, list(shape), None, eps)  # noqa: E731
+    return _normalised(recording, x, shape, weight, None, plain)
+
+
+def _group_norm(
+    recording: Recording,
+    x: Any,
+    num_groups: int,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+) -> Any:
+    def rule(numbers: Tensor, x: Tensor) -> Tensor:
+        hat = functional.group_norm(x.flatten(0, 1), num_groups, None, None, eps).view(x.shape)
+        return _scale_and_shift(recording, hat, weight, bias, 2, 3)
+
+    return recording.apply(rule, x)
+
+
+def _convolution(dimensions: int) -> Rule:
+    """The rule of a convolution of so many dimensions."""
+
+    def convolve(
+        recording: Recording,
+        x: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Any:
+        if not isinstance(weight, Placeholder):
+            return NotImplemented
+        if x.dim() == dimensions + 1:  # one image without a batch
+            batched = convolve(
+                recording, x.unsqueeze(0), weight, bias, stride, padding, dilation, groups
+            )
+            return batched if batched is NotImplemented else batched.squeeze(0)
+        kernel = tuple(weight.shape[2:])
+        strides, steps = (_each(value, dimensions) for value in (stride, dilation))
+        sides = _sides(padding, kernel, steps)
+        if sides is None:
+            return NotImplemented
+        geometry = Geometry(kernel, strides, tuple((p, p) for p in sides), steps, groups)
+        arguments = (list(strides), list(sides), list(steps), False, [0] * dimensions, groups)
+
+        def of_weights(g: Tensor, x: Tensor) -> Tensor:
+            """The gradient of one model's weights on all its images."""
+            like = x.new_empty(weight.shape)
+            only = (False, True, False)
+            found: Tensor = convolution_backward(g, x, like, None, *arguments, only)[1]
+            return found
+
+        def rule(numbers: Tensor, x: Tensor) -> Tensor:
+            W, n = weight.values, recording.models
+            own = bias.values if isinstance(bias, Placeholder) else [bias] * n
+
+            def forward(x: Tensor) -> Tensor:
+                models = zip(x.reshape(n, -1, *x.shape[2:]), W, own, strict=True)
+                each = [torch.convolution(x, w, b, *arguments) for x, w, b in models]
+                out = each[0].new_empty(*x.shape[:2], *each[0].shape[1:])
+                torch.stack(each, out=out.view(n, *each[0].shape))
+                return out
+
+            def backward(g: Tensor) -> Tensor:
+                like = x.detach().reshape(n, -1, *x.shape[2:])[0]
+                only = (True, False, False)
+                models = zip(g.reshape(n, -1, *g.shape[2:]), W, strict=True)
+                each = [
+                    convolution_backward(g, like, w, None, *arguments, only)[0] for g, w in models
+                ]
+                return torch.stack(each).view(x.shape)
+
+            def contributions(g: Tensor) -> Contributions:
+                each = Convolution(g, x.detach(), weight.shape, geometry, of_weights)
+                found: Contributions = [(weight.known_as, each)]
+                if isinstance(bias, Placeholder):
+                    found.append((bias.known_as, Given(g.flatten(3).sum((1, 3)))))
+                return found
+
+            return recording.layer(forward, backward, contributions, x)
+
+        return recording.apply(rule, x)
+
+    return convolve
+
+
+def _each(value: Any, dimensions: int) -> tuple[int, ...]:
+    if isinstance(value, int):
+        return (value,) * dimensions
+    return tuple(value) * (dimensions if len(value) == 1 else 1)
+
+
+def _sides(padding: Any, kernel: tuple[int, ...], steps: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Zeros on each side; None where they differ between the two sides."""
+    if padding == "valid":
+        return (0,) * len(kernel)
+    if padding == "same":
+        spans = [step * (size - 1) for step, size in zip(steps, kernel, strict=True)]
+        return None if any(span % 2 for span in spans) else tuple(span // 2 for span in spans)
+    return _each(padding, len(kernel))
+
+
+def _multi_head_attention(
+    recording: Recording,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Any,
+    in_proj_bias: Any,
+    bias_k: Any,
+    bias_v: Any,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Any,
+    out_proj_bias: Any,
+    training: bool = True,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    use_separate_proj_weight: bool = False,
+    q_proj_weight: Any = None,
+    k_proj_weight: Any = None,
+    v_proj_weight: Any = None,
+    static_k: Any = None,
+    static_v: Any = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> Any:
+    rare = (bias_k, bias_v, static_k, static_v)
+    if add_zero_attn or any(each is not None for each in rare) or query.dim() != 3:
+        return NotImplemented
+    if use_separate_proj_weight:
+        biases = (None,) * 3 if in_proj_bias is None else None
+        if biases is None:
+            return NotImplemented
+        weights = (q_proj_weight, k_proj_weight, v_proj_weight)
+        q, k, v = (
+            functional.linear(x, w) for x, w in zip((query, key, value), weights, strict=True)
+        )
+    elif query is key and key is value:
+        q, k, v = functional.linear(query, in_proj_weight, in_proj_bias).chunk(3, -1)
+    else:
+        q, k, v = (
+            functional.linear(x, in_proj_weight, in_proj_bias).chunk(3, -1)[part]
+            for part, x in enumerate((query, key, value))
+        )
+    # from [tokens, batch, heads * size]
+    q, k, v = (x.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3) for x in (q, k, v))
+    mask = _additive(attn_mask, q)
+    if mask is not None and mask.dim() == 3:
+        mask = mask.unflatten(0, (-1, num_heads))
+    if key_padding_mask is not None:
+        hidden = _additive(key_padding_mask, q)[:, None, None, :]  # type: ignore[index]
+        mask = hidden if mask is None else mask + hidden
+    dropped = dropout_p if training else 0.0
+    shares = None
+    if need_weights:
+        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        shares = (scores if mask is None else scores + mask).softmax(-1)
+        shares = functional.dropout(shares, dropped) if dropped else shares
+        out = shares @ v
+        shares = shares.mean(1) if average_attn_weights else shares
+    else:
+        causal = is_causal and mask is None
+        out = recording.attend(q, k, v, mask, dropped, causal)
+        if out is NotImplemented:
+            out = functional.scaled_dot_product_attention(q, k, v, mask, dropped, causal)
+    out = out.permute(2, 0, 1, 3).flatten(2)
+    return functional.linear(out, out_proj_weight, out_proj_bias), shares
+
+
+def _additive(mask: Tensor | None, like: Tensor) -> Tensor | None:
+    """A mask that is added to scores, from one that is or from one that is true where to hide."""
+    if mask is None or mask.dtype is not torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, -math.inf)
+
+
+def _lstm_cell(x: Tensor, h: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """(h, c) after one token, from what input and last output give the gates."""
+    i, f, g, o = (x + h).chunk(4, -1)
+    c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def _gru_cell(x: Tensor, h: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    (xr, xz, xn), (hr, hz, hn) = x.chunk(3, -1), h.chunk(3, -1)
+    z = (xz + hz).sigmoid()
+    n = (xn + (xr + hr).sigmoid() * hn).tanh()
+    return (n + z * (state[0] - n),)
+
+
+def _recurrent(cell: Callable[..., tuple[Tensor, ...]], states: int) -> Rule:
+    """The rule of layers that take one token after the other.
+
+    Args:
+        cell: What one token does.
+        states: Tensors that are passed on to the next token.
+    """
+
+    def run(
+        recording: Recording,
+        x: Any,
+        start: Any,
+        weights: Any,
+        biases: Any,
+        layers: Any,
+        dropout: float,
+        training: bool,
+        bidirectional: bool,
+        batch_first: Any = None,
+    ) -> Any:
+        directions = 2 if bidirectional else 1
+        each = 4 if biases else 2
+        # packed sequences have other arguments, projections have more weights
+        known = isinstance(layers, int) and not isinstance(layers, bool)
+        if not known or batch_first is None or len(weights) != each * layers * directions:
+            return NotImplemented
+        start = (start,) if torch.is_tensor(start) else start
+        x = x.transpose(0, 1) if batch_first else x
+        last: list[tuple[Tensor, ...]] = []
+        for layer in range(layers):
+            outputs = []
+            for direction in range(directions):
+                k = layer * directions + direction
+                own = weights[each * k : each * (k + 1)]
+                state = tuple(part[k] for part in start)
+                output, state = _along(cell, x, state, own, bool(direction))
+                outputs.append(output)
+                last.append(state)
+            x = torch.cat(outputs, -1) if directions > 1 else outputs[0]
+            if dropout and training and layer < layers - 1:
+                x = functional.dropout(x, dropout)
+        ends = tuple(torch.stack([state[k] for state in last]) for k in range(states))
+        return (x.transpose(0, 1) if batch_first else x, *ends)
+
+    return run
+
+
+def _along(
+    cell: Callable[..., tuple[Tensor, ...]],
+    x: Tensor,
+    state: tuple[Tensor, ...],
+    weights: Sequence[Any],
+    backwards: bool,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """One layer in one direction over [tokens, batch, inputs]: its outputs and last states."""
+    input_weight, own_weight, *biases = weights
+    input_bias, own_bias = biases or (None, None)
+    into = functional.linear(x, input_weight, input_bias).unbind(0)
+    outputs = []
+    for token in reversed(into) if backwards else into:
+        state = cell(token, functional.linear(state[0], own_weight, own_bias), state)
+        outputs.append(state[0])
+    return torch.stack(outputs[::-1] if backwards else outputs), state
+
+
+RULES: Mapping[Any, Rule] = {
+    functional.linear: _linear,
+    torch.matmul: _matmul,
+    torch.mm: _matmul,
+    torch.Tensor.matmul: _matmul,
+    torch.Tensor.mm: _matmul,
+    torch.Tensor.__matmul__: _matmul,
+    torch.addmm: _addmm,
+    functional.embedding: _embedding,
+    functional.layer_norm: _layer_norm,
+    functional.rms_norm: _rms_norm,
+    functional.group_norm: _group_norm,
+    torch.conv1d: _convolution(1),
+    torch.conv2d: _convolution(2),
+    torch.conv3d: _convolution(3),
+    functional.multi_head_attention_forward: _multi_head_attention,
+    torch.lstm: _recurrent(_lstm_cell, 2),
+    torch.gru: _recurrent(_gru_cell, 1),
+    torch.rnn_tanh: _recurrent(lambda x, h, state: ((x + h).tanh(),), 1),
+    torch.rnn_relu: _recurrent(lambda x, h, state: ((x + h).relu(),), 1),
+}
+"""By the function that meets a parameter; see `Recording`."""

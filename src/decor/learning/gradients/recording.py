@@ -1,0 +1,342 @@
+"""Runs a module with the parameters of n models at once and records how it uses them.
+
+Examples are mapped over by `torch.vmap`, so that no example can influence another, whatever the
+module does. In place of its parameters the module gets placeholders. A function that meets one,
+such as `torch.nn.functional.linear`, is carried out for all models together by its rule, which
+records what it saw. After one backward pass each record becomes contributions to the gradients of
+single examples. A function without a rule gets a copy of the parameter for each example.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.func import functional_call, vmap
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from .contributions import Contribution, Given, join
+
+Rule = Callable[..., Any]
+Contributions = list[tuple[str, Contribution]]
+"""To the gradients of parameters, by name."""
+
+
+class Unsupported(Exception):
+    """The module does what a recording cannot follow."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One use of parameters.
+
+    Attributes:
+        output: Where to take the gradient from.
+        contributions: From the output's gradient.
+        input: What the contributions need besides.
+        version: Of the input's values, which must not have changed until then.
+    """
+
+    output: GradientEdge
+    contributions: Callable[[Tensor], Contributions]
+    input: Tensor
+    version: int
+
+
+class Placeholder(torch.Tensor):
+    """Stands for one parameter of all models; has no values, so it cannot be used unnoticed."""
+
+    recording: Recording
+    known_as: str
+    values: Tensor
+
+    @staticmethod
+    def __new__(cls, recording: Recording, name: str, values: Tensor) -> Placeholder:
+        made: Placeholder = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, values.shape[1:], dtype=values.dtype, device=values.device, requires_grad=True
+        )
+        made.recording, made.known_as, made.values = recording, name, values
+        return made
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in DESCRIPTIONS or getattr(func, "__name__", "") == "__get__":
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        flat = _placeholders((*args, *kwargs.values()))
+        recording = flat[0].recording
+        if func in recording.rules:
+            result = recording.rules[func](recording, *args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        copies = {id(p): recording.copy(p) for p in flat}
+        args, kwargs = _replace(args, copies), {k: _replace(v, copies) for k, v in kwargs.items()}
+        return func(*args, **kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise Unsupported(f"{func} was given a parameter without passing through torch's functions")
+
+
+class Recording:
+    """One run of a module for n models with m examples each, and one backward pass.
+
+    Args:
+        model: The module.
+        parameters: Trained parameters of all models by name, [n, *shape].
+        fixed: What is not trained, by name.
+        tied: Further names of trained parameters.
+        rules: How functions that meet a parameter are carried out for all models together:
+            (recording, arguments) -> output, or NotImplemented for arguments they do not cover.
+        randomness: As of `torch.vmap`.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        parameters: Mapping[str, Tensor],
+        fixed: Mapping[str, Tensor],
+        tied: Mapping[str, str],
+        rules: Mapping[Any, Rule],
+        randomness: str = "different",
+    ) -> None:
+        self.model, self.rules, self.randomness = model, rules, randomness
+        self.parameters = parameters
+        self.models = len(next(iter(parameters.values())))
+        named = {name: Placeholder(self, name, values) for name, values in parameters.items()}
+        self.named: dict[str, Tensor] = {
+            **named,
+            **{k: named[own] for k, own in tied.items()},
+            **fixed,
+        }
+        self.records: list[Record] = []
+        self.number: Tensor | None = None
+        self.values = 0
+
+    def run(self, cost: Callable[..., Tensor], *examples: Tensor) -> dict[str, Contribution]:
+        """Contributions of all examples to the gradients, by parameter.
+
+        Args:
+            cost: (output of the module, targets) -> the loss of one example.
+            examples: The inputs and targets, [n * m, ...]; the last are the targets.
+        """
+
+        def one(number: Tensor, *example: Tensor) -> Tensor:
+            self.number = number
+            output = functional_call(self.model, self.named, example[:-1], strict=False)
+            return cost(output, example[-1])
+
+        count = len(examples[0])
+        numbers = torch.arange(count, device=examples[0].device)
+        with torch.enable_grad(), _Attention(self), _no_advice():
+            each = vmap(one, randomness=self.randomness)(numbers, *examples)
+            if not self.records or not each.requires_grad:
+                return {}
+            edges = [record.output for record in self.records]
+            found = torch.autograd.grad(each.sum(), edges, allow_unused=True)
+        parts: dict[str, list[Contribution]] = {}
+        with torch.no_grad():
+            for record, g in zip(self.records, found, strict=True):
+                if record.input._version != record.version:
+                    raise Unsupported("an input of a layer was changed in place")
+                if g is None:
+                    continue
+                for name, contribution in record.contributions(g):
+                    parts.setdefault(name, []).append(contribution)
+            return {name: join(several) for name, several in parts.items()}
+
+    def apply(self, rule: Rule, *inputs: Tensor) -> Tensor:
+        """The rule, on all examples together."""
+        if self.number is None:
+            raise Unsupported("a parameter is used outside the module's forward")
+        output: Tensor = _OnAll.apply(rule, self.number, *inputs)  # type: ignore[no-untyped-call]
+        return output
+
+    def layer(
+        self,
+        forward: Callable[[Tensor], Tensor],
+        backward: Callable[[Tensor], Tensor] | None,
+        contributions: Callable[[Tensor], Contributions],
+        x: Tensor,
+    ) -> Tensor:
+        """The output of a layer for all examples, whose gradient makes contributions.
+
+        Args:
+            forward: From the input to a new output.
+            backward: From the output's gradient to the input's; None if the input needs none.
+            contributions: From the output's gradient.
+            x: The input.
+        """
+        leaf = torch.zeros((), device=x.device, requires_grad=True)
+        output: Tensor = _Layer.apply(forward, backward, leaf, x)  # type: ignore[no-untyped-call]
+        self.values += output.numel() + x.numel()
+        # what changes the output in place later comes after this edge
+        edge = get_gradient_edge(output)
+        self.records.append(Record(edge, contributions, x, x._version))
+        return output
+
+    def copy(self, parameter: Placeholder) -> Tensor:
+        """A copy of the parameter for each example."""
+
+        def rule(numbers: Tensor) -> Tensor:
+            values = parameter.values
+            each = len(numbers) // len(values)
+            return self.layer(
+                lambda _: values.repeat_interleave(each, 0),
+                None,
+                lambda g: [(parameter.known_as, Given(g))],
+                numbers,
+            )
+
+        return self.apply(rule)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Scaled dot product attention, which `vmap` would take for one example after the other."""
+        inputs = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
+        alike = self.randomness == "same" and dropout_p > 0
+        if alike or any(isinstance(x, Placeholder) for x in inputs):
+            return NotImplemented
+
+        def rule(numbers: Tensor, q: Tensor, k: Tensor, v: Tensor, *masks: Tensor) -> Tensor:
+            leading = torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v)))
+            # [examples * ..., heads, tokens, size]
+            every = [
+                _aligned(x, len(leading) + 2).expand(*leading, *x.shape[-2:]).flatten(0, -4)
+                for x in (q, k, v, *masks)
+            ]
+            out = functional.scaled_dot_product_attention(
+                *every, dropout_p=dropout_p, is_causal=is_causal, **options
+            )
+            return out.reshape(*leading, *out.shape[-2:])
+
+        return self.apply(rule, *inputs)
+
+
+class _Attention(TorchFunctionMode):
+    """Takes attention for all examples at once, which `vmap` would take one after the other."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self.recording = recording
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is functional.scaled_dot_product_attention:
+            result = self.recording.attend(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def _no_advice() -> Iterator[None]:
+    """Without torch's advice to report functions that `vmap` takes one example at a time."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+        yield
+
+
+def _aligned(x: Tensor, dimensions: int) -> Tensor:
+    """With ones after the dimension of examples, so that the others are the last."""
+    return x.view(len(x), *[1] * (dimensions - x.dim()), *x.shape[1:])
+
+
+class _OnAll(torch.autograd.Function):
+    """Carries a rule through `vmap`: it sees whole tensors, examples first."""
+
+    @staticmethod
+    def forward(rule: Rule, number: Tensor, *inputs: Tensor) -> Tensor:
+        raise Unsupported("a parameter is used where examples are not mapped over")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Never called: there is a rule for `vmap`."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, rule: Rule, number: Tensor, *inputs: Tensor) -> Any:
+        count = info.batch_size
+        whole = [
+            x.unsqueeze(0).expand(count, *x.shape) if dim is None else x.movedim(dim, 0)
+            for x, dim in zip(inputs, in_dims[2:], strict=True)
+        ]
+        return rule(number, *whole), 0
+
+
+class _Layer(torch.autograd.Function):
+    """A layer whose gradient goes to its input alone."""
+
+    @staticmethod
+    def forward(ctx: Any, forward: Any, backward: Any, leaf: Tensor, x: Tensor) -> Tensor:
+        """`leaf` makes the output need a gradient where the input does not."""
+        ctx.through = backward
+        output: Tensor = forward(x)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        needed = ctx.needs_input_grad[3] and ctx.through is not None
+        return None, None, None, ctx.through(g) if needed else None
+
+
+def _placeholders(values: Any) -> list[Placeholder]:
+    """All placeholders among nested arguments."""
+    if isinstance(values, Placeholder):
+        return [values]
+    if isinstance(values, (tuple, list)):
+        return [p for value in values for p in _placeholders(value)]
+    return []
+
+
+def _replace(value: Any, copies: Mapping[int, Tensor]) -> Any:
+    if isinstance(value, Placeholder):
+        return copies[id(value)]
+    if isinstance(value, (tuple, list)):
+        return type(value)(_replace(each, copies) for each in value)
+    return value
+
+
+DESCRIPTIONS = {
+    torch.Tensor.size,
+    torch.Tensor.dim,
+    torch.Tensor.numel,
+    torch.Tensor.stride,
+    torch.Tensor.is_floating_point,
+    torch.Tensor.is_complex,
+    torch.Tensor.__len__,
+    torch.is_floating_point,
+    torch.numel,
+}
+"""What may be asked of a parameter without using its values."""
+
+# torch binds arguments to this signature at every use, which takes long where it is not stored
+_OnAll.forward.__signature__ = inspect.signature(_OnAll.forward)  # type: ignore[attr-defined]

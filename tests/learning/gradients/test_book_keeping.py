@@ -1,24 +1,31 @@
 """Recorded layers: each kind has the clipped gradients of autograd, example by example."""
 
-import math
+import warnings
 
 import pytest
 import torch
 from gradient_oracle import F64, added_by, assert_close, clips, expected, scattered, seeded, task
-from hypothesis import given as drawn
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
 from decor.learning import losses
-from decor.learning.batches import Batch
-from decor.learning.gradients import book_keeping, contributions, recording
+from decor.learning.batches import Batches
+from decor.learning.gradients import book_keeping
 from decor.learning.gradients.book_keeping import BookKeeping
 from decor.learning.gradients.choose import choose_gradients
+from decor.learning.gradients.contributions import (
+    Convolution,
+    Geometry,
+    Given,
+    Lookup,
+    Outer,
+    join,
+)
 from decor.learning.gradients.modules import Modules
-from decor.learning.task import Task
 
+F32 = torch.float32
 VOCABULARY = 7
 
 
@@ -92,7 +99,7 @@ KINDS = {
     "RMS norm": (lambda: sequence(nn.Linear(5, 4), nn.RMSNorm(4)), (6, 5)),
     "group norm": (lambda: pooled(nn.Conv2d(2, 4, 2), nn.GroupNorm(2, 4), nn.ReLU(), outputs=4), (2, 4, 5)),
     "instance norm": (lambda: pooled(nn.Conv2d(2, 4, 2), nn.InstanceNorm2d(4, affine=True), outputs=4), (2, 4, 5)),
-    "PReLU": (lambda: sequence(nn.Linear(5, 4), nn.PReLU(4)), (5,)[:0] + (4, 5)),
+    "PReLU": (lambda: sequence(nn.Linear(5, 4), nn.PReLU(4)), (4, 5)),
     "attention": (lambda: sequence(Through(lambda own, x: own.layer(x, x, x)[0], layer=nn.MultiheadAttention(4, 2, batch_first=True))), (5, 4)),
     "attention without weights": (lambda: sequence(Through(lambda own, x: own.layer(x, x, x, need_weights=False)[0], layer=nn.MultiheadAttention(4, 2, bias=False, batch_first=True))), (5, 4)),
     "attention, causal": (lambda: sequence(Through(causal, layer=nn.MultiheadAttention(4, 2, batch_first=True))), (5, 4)),
@@ -133,8 +140,6 @@ def made(name, seed=0, sizes=(4, 7, 3)):
 
 
 def batch_of(kind, sizes=(4, 7, 3)):
-    from decor.learning.batches import Batches
-
     names = (11, 12)
     size, sampling = (None, "fixed") if kind == "all" else (3, kind)
     return Batches(sizes, size, sampling, names).draw(3)
@@ -144,9 +149,152 @@ def batch_of(kind, sizes=(4, 7, 3)):
 @pytest.mark.parametrize("kind", ["poisson", "all"])
 @pytest.mark.parametrize("name", KINDS)
 def test_each_kind_of_layer_has_the_gradients_of_autograd(name, kind):
-    given = made(name)
-    gradients, batch = BookKeeping(given, F64, unit="user"), batch_of(kind)
-    blocks = scattered(gradients, given.users, scale=0.1)
+    trained = made(name)
+    gradients, batch = BookKeeping(trained, F64, unit="user"), batch_of(kind)
+    blocks = scattered(gradients, trained.users, scale=0.1)
     state = gradients.state(blocks)
-    for level, wanted in expected(given, state, batch, *clips()).items():
+    for level, wanted in expected(trained, state, batch, *clips()).items():
         assert_close(added_by(gradients, blocks, batch, level), wanted, 1e-9)
+
+
+def test_chunks_of_examples_add_up_to_the_batch(monkeypatch):
+    trained = made("transformer layer")
+    gradients, batch = BookKeeping(trained, F64), batch_of("poisson")
+    blocks = scattered(gradients, trained.users, scale=0.1)
+    wanted = added_by(gradients, blocks, batch, "example")
+    monkeypatch.setattr(book_keeping, "_CPU_CHUNK", 1)
+    assert_close(added_by(gradients, blocks, batch, "example"), wanted, 1e-13)
+
+
+# Bounds of lengths: never below the exact length, whatever cancels, vanishes or overflows.
+
+
+def exact_length(gradient):
+    """Of float32 products added up in float64, whose own rounding is far below what is tested."""
+    return gradient.double().flatten(1).square().sum(1).sqrt()
+
+
+def hostile(generator, *shape, scale=1.0):
+    """Tokens that nearly cancel: each is one direction, with signs and a little noise."""
+    one = torch.randn(shape[0], 1, shape[2], generator=generator)
+    signs = torch.randint(2, (shape[0], shape[1], 1), generator=generator) * 2.0 - 1.0
+    noise = 1e-4 * torch.randn(shape, generator=generator)
+    return scale * (signs * one + noise)
+
+
+SCALES = st.sampled_from([1e-30, 1e-14, 1e-3, 1.0, 1e6, 1e18])
+
+
+@given(
+    st.integers(0, 10**6), st.sampled_from([(2, 3, 50), (16, 8, 8), (64, 40, 3)]), SCALES, SCALES
+)
+@settings(max_examples=60, deadline=None)
+def test_no_length_of_a_product_is_too_short(seed, sizes, left, right):
+    generator = torch.Generator().manual_seed(seed)
+    tokens, outputs, inputs = sizes
+    g = hostile(generator, 6, tokens, outputs, scale=left)
+    a = torch.randn(6, tokens, inputs, generator=generator) * right
+    a[:3] = hostile(generator, 3, tokens, inputs, scale=right)
+    a[5] = 0.0
+    exact = exact_length(torch.bmm(g.double().transpose(1, 2), a.double()))
+    bound = Outer(g, a).bound()
+    within = torch.isfinite(bound.length)
+    assert (bound.length[within] >= exact[within]).all()
+    assert (bound.size[within] >= bound.length[within] * (1 - 1e-12)).all()
+    assert bool(within[5]) and bound.length[5] == 0
+
+
+@given(st.integers(0, 10**6), SCALES)
+@settings(max_examples=30, deadline=None)
+def test_no_length_of_a_lookup_is_too_short(seed, scale):
+    generator = torch.Generator().manual_seed(seed)
+    g = hostile(generator, 5, 12, 7, scale=scale)
+    lookup = Lookup(g, torch.randint(4, (5, 12), generator=generator), 4)
+    exact = exact_length(Lookup(g.double(), lookup.ids, 4).gradients(slice(None)))
+    assert (lookup.bound().length >= exact).all()
+
+
+@given(st.integers(0, 10**6), st.sampled_from([1, 2]), SCALES)
+@settings(max_examples=30, deadline=None)
+def test_no_length_of_a_convolution_is_too_short(seed, groups, scale):
+    generator = torch.Generator().manual_seed(seed)
+    geometry = Geometry((3,), (1,), ((1, 1),), (1,), groups)
+    shape = (4, 4 // groups, 3)
+    g = hostile(generator, 5, 4, 9, scale=scale).unsqueeze(1)
+    x = torch.randn(5, 1, 4, 9, generator=generator)
+    used = Convolution(g, x, shape, geometry, None)
+    precise = Convolution(g.double(), x.double(), shape, geometry, None)
+    exact = exact_length(precise.gradients(slice(None)))
+    assert (used.bound().length >= exact).all()
+
+
+def test_a_parameter_with_two_uses_has_the_length_of_their_sum():
+    generator = torch.Generator().manual_seed(0)
+    g, a = torch.randn(4, 3, 5, generator=generator), torch.randn(4, 3, 2, generator=generator)
+    twice = (
+        join([Outer(g, a), Outer(-g, a)]),
+        join([Outer(g, a), Given(-Outer(g, a).gradients(slice(None)))]),
+    )
+    for none in twice:
+        assert (none.bound().length <= 1e-4 * Outer(g, a).bound().length).all()
+    double = join([Outer(g, a), Given(Outer(g, a).gradients(slice(None)))])
+    assert torch.allclose(double.bound().length, 2 * Outer(g, a).bound().length, rtol=1e-4)
+
+
+def test_what_is_not_finite_adds_nothing():
+    g, a = torch.ones(4, 3, 5), torch.ones(4, 3, 2)
+    g[1, 0, 0], a[2, 1, 1] = torch.inf, torch.nan
+    product = Outer(g, a)
+    assert torch.isfinite(product.bound().length).tolist() == [True, False, False, True]
+    to = torch.zeros(2, 5, 2)
+    product.add(to, torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=F64))
+    assert torch.equal(to, torch.full((2, 5, 2), 3.0))
+
+
+# Which path is taken, and what happens to a module that cannot be recorded.
+
+
+class Crossing(nn.Module):
+    """Writes through `.data`, past everything that could see it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+
+    def forward(self, x):
+        return functional.linear(
+            x, self.layer.weight.data * 1.0 + self.layer.weight, self.layer.bias
+        )
+
+
+@pytest.mark.parametrize("name", ["transformer layer", "convolution 2d", "LSTM"])
+@pytest.mark.parametrize("unit", ["user", "example"])
+def test_modules_of_common_layers_are_recorded_without_a_word(name, unit):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        chosen = choose_gradients(made(name), unit, 3, F32)
+    assert type(chosen) is BookKeeping
+
+
+def test_a_module_that_cannot_be_recorded_is_trained_one_example_at_a_time():
+    trained = task(seeded(Crossing), losses.cross_entropy)
+    with pytest.warns(UserWarning, match="cannot be recorded, so gradients of its examples are"):
+        chosen = choose_gradients(trained, "example", 3, F64)
+    assert type(chosen) is Modules
+
+
+def test_every_parameter_of_common_layers_has_a_rule():
+    """A copy for each example would give the same numbers, but be slow."""
+    without = {
+        "PReLU",
+        "a bilinear form",
+        "convolution, transposed",
+        "convolution, padded unequally",
+    }
+    for name in KINDS:
+        if name.startswith("a parameter") or name in without:
+            continue
+        gradients = BookKeeping(made(name), F32)
+        recording = gradients._recording(gradients.initial()[0].unsqueeze(0))
+        recording.copy = lambda parameter: pytest.fail(f"{parameter.known_as} was copied")
+        gradients._run(recording, gradients.X[:2], gradients.y[:2], True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -84,7 +85,7 @@ class BookKeeping(Modules):
         flat, count = x.reshape(-1, x.shape[-1]), x.shape[1]
         out = torch.zeros_like(flat)
         if isinstance(weights, Tensor):
-            for part, shares in self._chunks(rows, weights, self._width(flat, rows.shape[1])):
+            for part, shares in _chunks(rows, weights, self._width(flat)):
                 every = _by_model(shares.unsqueeze(1), count).reshape(-1).double()
                 self._add(out, self._record(flat, part, count), every)
         else:
@@ -117,7 +118,7 @@ class BookKeeping(Modules):
         # what roundings may add to a length, as a share of the size
         share = 4 * torch.finfo(self.dtype).eps
         slack = torch.zeros(1, dtype=torch.float64, device=rows.device)
-        width = self._width(flat, rows.shape[1])
+        width = self._width(flat)
         if self.exact:
             sizes = nominal_sizes(weights)
             more, slack = self._exact_sums(sizes, out.dtype)
@@ -126,7 +127,7 @@ class BookKeeping(Modules):
             width = self._tile_width(flat, width, float(sizes.max()))
         limit = limits(cap, self.dtype, x.shape[-1], slack.unsqueeze(1))
         limit, rate = (v.expand(len(x), count).reshape(-1, 1) for v in (limit, rate))
-        for part, shares in self._chunks(rows, weights, width):
+        for part, shares in _chunks(rows, weights, width, self.exact):
             contributions = self._record(flat, part, count)
             if not contributions:
                 return
@@ -153,23 +154,10 @@ class BookKeeping(Modules):
         share = (errors / _SIZE_OVER_LENGTH).sqrt()
         return share, sum_slack(sizes, self.dtype, to) + errors / share
 
-    def _chunks(self, rows: Tensor, weights: Tensor, width: int) -> list[tuple[Tensor, Tensor]]:
-        """Rows and weights [B, width] of examples that are computed together."""
-        parts = []
-        for k in range(0, rows.shape[1], width):
-            part, shares = rows[:, k : k + width], weights[:, k : k + width]
-            if self.exact and part.shape[1] < width:
-                # padded with the user's own first example, at weight zero
-                missing = width - part.shape[1]
-                part = torch.cat([part, rows[:, :1].expand(-1, missing)], 1)
-                shares = pad(shares, (0, missing))
-            parts.append((part, shares))
-        return parts
-
-    def _width(self, flat: Tensor, examples: int) -> int:
+    def _width(self, flat: Tensor) -> int:
         """Examples of each model in memory at a time."""
         most = _GPU_CHUNK if flat.is_cuda else _CPU_CHUNK
-        return min(examples, max(1, most // (len(flat) * self.values)))
+        return max(1, most // (len(flat) * self.values))
 
     def _tile_width(self, flat: Tensor, widest: int, expected: float) -> int:
         """`choose_tile`: the examples of each model in a tile."""
@@ -239,6 +227,27 @@ class BookKeeping(Modules):
         ):
             if name in contributions:
                 contributions[name].add(part.view(len(to), *shape), factor, wide)
+
+
+def _chunks(
+    rows: Tensor, weights: Tensor, width: int, padded: bool = False
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows and weights [B, width] of examples that are computed together.
+
+    Args:
+        rows: Of all examples, [B, b].
+        weights: Theirs.
+        width: Examples of each user at a time.
+        padded: Whether the last chunk has this width too.
+    """
+    for k in range(0, rows.shape[1], width):
+        part, shares = rows[:, k : k + width], weights[:, k : k + width]
+        missing = width - part.shape[1]
+        if padded and missing:
+            # the user's own first example, at weight zero
+            part = torch.cat([part, rows[:, :1].expand(-1, missing)], 1)
+            shares = pad(shares, (0, missing))
+        yield part, shares
 
 
 def _settle(contributions: dict[str, Contribution]) -> dict[str, Contribution]:

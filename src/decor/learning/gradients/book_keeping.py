@@ -116,13 +116,14 @@ class BookKeeping(Modules):
         )
         flat, sums = x.reshape(-1, x.shape[-1]), target.view(-1, x.shape[-1])
         # what roundings may add to a length, as a share of the size
-        share = 4 * torch.finfo(self.dtype).eps
+        share = torch.full((len(flat), 1), 4 * torch.finfo(self.dtype).eps, dtype=torch.float64)
+        share = share.to(rows.device)
         slack = torch.zeros(1, dtype=torch.float64, device=rows.device)
         width = self._width(flat)
         if self.exact:
             sizes = nominal_sizes(weights)
             more, slack = self._exact_sums(sizes, out.dtype)
-            share = share + more.repeat_interleave(len(flat) // len(more))
+            share += more.repeat_interleave(len(flat) // len(more)).unsqueeze(1)
             sums = torch.zeros_like(sums, dtype=torch.float64)
             width = self._tile_width(flat, width, float(sizes.max()))
         limit = limits(cap, self.dtype, x.shape[-1], slack.unsqueeze(1))
@@ -135,7 +136,7 @@ class BookKeeping(Modules):
                 contributions = _settle(contributions)
             length, size = _join(contributions)
             length, size = (v.view(len(flat), -1) for v in (length, size))
-            bound = length + (share.unsqueeze(1) if isinstance(share, Tensor) else share) * size
+            bound = length + share * size
             factor = (
                 factors(bound, limit) * rate * _by_model(shares.unsqueeze(1), count).flatten(0, 1)
             )

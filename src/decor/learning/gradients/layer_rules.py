@@ -27,14 +27,14 @@ def _linear(
 
     def rule(numbers: Tensor, x: Tensor) -> Tensor:
         n, inputs = recording.models, x.shape[-1]
-        W = weight.values if isinstance(weight, Placeholder) else weight.expand(n, *weight.shape)
+        W = weight.stacked if isinstance(weight, Placeholder) else weight.expand(n, *weight.shape)
         W = W if transposed else W.transpose(1, 2)  # [n, inputs, outputs]
 
         def forward(x: Tensor) -> Tensor:
             out = x.new_empty(*x.shape[:-1], W.shape[2])
             flat, rows = out.view(n, -1, W.shape[2]), x.reshape(n, -1, inputs)
             if isinstance(bias, Placeholder):
-                torch.baddbmm(bias.values.unsqueeze(1), rows, W, out=flat)
+                torch.baddbmm(bias.stacked.unsqueeze(1), rows, W, out=flat)
             else:
                 torch.bmm(rows, W, out=flat)
             return out if bias is None or isinstance(bias, Placeholder) else out.add_(bias)
@@ -89,7 +89,7 @@ def _embedding(
     silent = None if padding_idx is None else padding_idx % rows
 
     def rule(numbers: Tensor, ids: Tensor) -> Tensor:
-        W = weight.values
+        W = weight.stacked
         each = len(numbers) // len(W)
         first = torch.arange(len(W), device=ids.device).repeat_interleave(each)
         owner = first.view(-1, *[1] * (ids.dim() - 1))
@@ -126,7 +126,7 @@ def _scale_and_shift(
     def shaped(parameter: Any) -> Tensor:
         """In a shape that multiplies `hat`."""
         if isinstance(parameter, Placeholder):
-            values = parameter.values.repeat_interleave(each, 0)
+            values = parameter.stacked.repeat_interleave(each, 0)
         else:
             values = parameter.unsqueeze(0)
         return values.view(len(values), *ones[0], *values.shape[1:], *ones[1])
@@ -241,8 +241,8 @@ def _convolution(dimensions: int) -> Rule:
             return found
 
         def rule(numbers: Tensor, x: Tensor) -> Tensor:
-            W, n = weight.values, recording.models
-            own = bias.values if isinstance(bias, Placeholder) else [bias] * n
+            W, n = weight.stacked, recording.models
+            own = bias.stacked if isinstance(bias, Placeholder) else [bias] * n
 
             def forward(x: Tensor) -> Tensor:
                 models = zip(x.reshape(n, -1, *x.shape[2:]), W, own, strict=True)
@@ -322,12 +322,11 @@ def _multi_head_attention(
     if add_zero_attn or any(each is not None for each in rare) or query.dim() != 3:
         return NotImplemented
     if use_separate_proj_weight:
-        biases = (None,) * 3 if in_proj_bias is None else None
-        if biases is None:
-            return NotImplemented
         weights = (q_proj_weight, k_proj_weight, v_proj_weight)
+        biases = (0.0, 0.0, 0.0) if in_proj_bias is None else in_proj_bias.chunk(3)
         q, k, v = (
-            functional.linear(x, w) for x, w in zip((query, key, value), weights, strict=True)
+            functional.linear(x, weight) + bias
+            for x, weight, bias in zip((query, key, value), weights, biases, strict=True)
         )
     elif query is key and key is value:
         q, k, v = functional.linear(query, in_proj_weight, in_proj_bias).chunk(3, -1)
@@ -337,10 +336,10 @@ def _multi_head_attention(
             for part, x in enumerate((query, key, value))
         )
     # from [tokens, batch, heads * size]
-    q, k, v = (x.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3) for x in (q, k, v))
+    q, k, v = (x.view(*x.shape[:2], num_heads, -1).permute(1, 2, 0, 3) for x in (q, k, v))
     mask = _additive(attn_mask, q)
     if mask is not None and mask.dim() == 3:
-        mask = mask.unflatten(0, (-1, num_heads))
+        mask = mask.view(-1, num_heads, *mask.shape[1:])
     if key_padding_mask is not None:
         hidden = _additive(key_padding_mask, q)[:, None, None, :]  # type: ignore[index]
         mask = hidden if mask is None else mask + hidden

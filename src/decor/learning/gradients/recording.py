@@ -56,14 +56,14 @@ class Placeholder(torch.Tensor):
 
     recording: Recording
     known_as: str
-    values: Tensor
+    stacked: Tensor
 
     @staticmethod
     def __new__(cls, recording: Recording, name: str, values: Tensor) -> Placeholder:
-        made: Placeholder = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: Placeholder = torch.Tensor._make_wrapper_subclass(
             cls, values.shape[1:], dtype=values.dtype, device=values.device, requires_grad=True
         )
-        made.recording, made.known_as, made.values = recording, name, values
+        made.recording, made.known_as, made.stacked = recording, name, values
         return made
 
     @classmethod
@@ -89,7 +89,9 @@ class Placeholder(torch.Tensor):
         return func(*args, **kwargs)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         raise Unsupported(f"{func} was given a parameter without passing through torch's functions")
 
 
@@ -194,7 +196,7 @@ class Recording:
         """A copy of the parameter for each example."""
 
         def rule(numbers: Tensor) -> Tensor:
-            values = parameter.values
+            values = parameter.stacked
             each = len(numbers) // len(values)
             return self.layer(
                 lambda _: values.repeat_interleave(each, 0),
@@ -222,14 +224,16 @@ class Recording:
             return NotImplemented
 
         def rule(numbers: Tensor, q: Tensor, k: Tensor, v: Tensor, *masks: Tensor) -> Tensor:
-            leading = torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v)))
+            leading = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
+                *(x.shape[:-2] for x in (q, k, v))
+            )
             # [examples * ..., heads, tokens, size]
-            every = [
+            q, k, v, *mask = [
                 _aligned(x, len(leading) + 2).expand(*leading, *x.shape[-2:]).flatten(0, -4)
                 for x in (q, k, v, *masks)
             ]
             out = functional.scaled_dot_product_attention(
-                *every, dropout_p=dropout_p, is_causal=is_causal, **options
+                q, k, v, mask[0] if mask else None, dropout_p, is_causal, **options
             )
             return out.reshape(*leading, *out.shape[-2:])
 

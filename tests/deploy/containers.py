@@ -162,8 +162,12 @@ class Runtime:
         mounts = [*((source, place, True) for place, source in self.binds.items()), *mounts]
         if hosts is not None:
             mounts.append((hosts, "/etc/hosts", True))
-        for source, place, read_only in [*mounts, ("/dev", "/dev", False)]:
+        mounts.append(("/dev", "/dev", False))
+        # "tmpfs" first: an environment of Python may lie in /tmp
+        for source, place, read_only in sorted(mounts, key=lambda each: each[0] != "tmpfs"):
             end = shlex.quote(f"{root}{place}")
+            if not Path(source).is_file():
+                lines.append(f"mkdir -p {end}")
             if source == "tmpfs":
                 lines.append(f"mount -t tmpfs tmpfs {end}")
             else:

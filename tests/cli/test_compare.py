@@ -80,6 +80,8 @@ BAD = [
     ("--topology ring,ring", "twice"),
     ("--topology ring,moebius", "moebius"),
     ("--seeds 0", "--seeds"),
+    ("--messages 40 --steps 10", "drop --steps"),
+    ("--messages 0", "messages must be"),
     ("--seeds secret", "choosing among private runs"),
     ("--learning-rate 0", "learning_rate"),
     ("--resume", "nothing to resume"),

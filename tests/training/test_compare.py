@@ -146,3 +146,57 @@ def test_bad_input_is_one_sentence(options, said):
 def test_a_task_is_needed():
     with pytest.raises(InputError, match="task must be a Task, not 'wine'"):
         decor.compare("wine")
+
+
+def test_at_equal_communication_steps_and_rounds_are_chosen_for_each_method(tmp_path):
+    exposure = decor.Exposure(clip=1.0, steps=999)
+    chosen = decor.compare(
+        made(("a", "b", "c", "d", "e", "f")),
+        budgets=[10],
+        topologies=["ring"],
+        folder=tmp_path / "c",
+        messages=24,
+        **{**FAST, "exposure": exposure},
+    )
+    design = json.loads((tmp_path / "c" / "manifest.json").read_text())["design"]
+    assert design["messages"] == 24
+    took = {}
+    for path in (tmp_path / "c" / "runs").iterdir():
+        run = decor.Run.load(path)
+        rounds = run.manifest["recipe"]["gossip"]["rounds"]
+        took[path.name] = run.plan.exposure.steps * rounds
+        assert rounds in (1, 2, 4, 8, 16) and run.plan.exposure.steps == 24 // rounds
+        assert (run.manifest["recipe"]["gossip"]["accelerate"] == "designed") == (rounds > 1)
+    # 16 rounds leave one step
+    assert len(took) == 4 and all(16 <= messages <= 24 for messages in took.values())
+    text = "".join(chosen.report.notes)
+    assert "24 messages to each neighbour" in text and "DECOR ring at epsilon 10 took" in text
+    assert "24 messages to each neighbour" in chosen.report.subtitle
+
+
+def test_each_number_of_rounds_has_the_noise_of_its_own_steps():
+    from decor.training.compare import Design
+
+    design = Design(
+        graphs=(("ring", decor.ring(6)),),
+        epsilons=(3.0,),
+        exposure=decor.Exposure(1.0, 7),
+        couples=(1.0,),
+        messages=40,
+    )
+    assert {steps: recipe.gossip_rounds for steps, recipe in design.steps.items()} == {
+        40: 1, 20: 2, 10: 4, 5: 8, 2: 16,
+    }  # fmt: skip
+    ((_, plans),) = design.plans(design.methods()[2])
+    for plan in plans:
+        recipe = design.steps[plan.exposure.steps]
+        expected = decor.calibrate(
+            decor.ring(6),
+            decor.Exposure(1.0, plan.exposure.steps),
+            decor.Adversary.curious(),
+            decor.Budget(3.0, 1e-5),
+            gossip_rounds=recipe.gossip_rounds,
+            accelerate=recipe.accelerate,
+        )
+        assert plan == expected
+    assert len(plans) == 5

@@ -52,6 +52,11 @@ def add_to(commands: Any) -> None:
         "0.001 to 5, and more beyond these where the smallest or largest is best)"
     )
     parser.add_argument("--learning-rate", type=values.numbers, metavar="R,...", help=rates)
+    messages = (
+        "messages of a run to each neighbour: every method also chooses among 1 to 16 designed "
+        "gossip rounds per step, with as many steps as so many messages allow"
+    )
+    parser.add_argument("--messages", type=values.whole, metavar="N", help=messages)
     seeds = "runs of each setting, with different seeds (default: 4)"
     parser.add_argument("--seeds", type=_seeds, default=4, metavar="N", help=seeds)
     output = "folder for the comparison (default: comparison)"
@@ -86,6 +91,13 @@ def run(options: argparse.Namespace) -> None:
     # the exposure has one clip; the design tries all of them
     clips = options.clip or (opt.CLIP,)
     options.clip = clips[0]
+    if options.messages is not None:
+        given = options.steps, options.gossip_rounds, options.accelerate
+        if any(each is not None for each in given):
+            raise InputError(
+                "--messages chooses steps and rounds; drop --steps, --gossip-rounds and "
+                "--accelerate"
+            )
     exposure, batch_size = training_options.exposure_of(options, task)
     if options.seeds < 1:
         raise InputError(f"--seeds must be at least 1, not {options.seeds}")
@@ -100,6 +112,7 @@ def run(options: argparse.Namespace) -> None:
         seeds=tuple(range(options.seeds)),
         recipe=training_options.recipe_of(options, topology, batch_size),
         any_delta=options.any_delta,
+        messages=options.messages,
     )
     folder = Path(options.output)
     if options.overwrite and not options.resume and (folder / "manifest.json").exists():

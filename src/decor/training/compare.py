@@ -14,13 +14,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 from weakref import finalize
 
-from decor import progress
+from decor import checks, progress
+from decor.choices import Acceleration
 from decor.errors import InputError
 from decor.graph import named
 from decor.graph.topology import Topology
@@ -37,7 +38,7 @@ from decor.results.report_data import GridEnd, Method, Outcome, Repeat, Report, 
 from decor.results.run import Run
 from decor.results.safe_files import replace_text
 
-from .engine import Engine
+from .engine import Engine, Setting
 from .manifest import fingerprint, versions
 from .sweep import NOT_FREE, Sweep, Tuned, sweep
 
@@ -49,6 +50,8 @@ BEYOND: dict[str, tuple[float, ...]] = {
 }
 """Also tried where the best of RATES is at that end; for all methods they would cost half again."""
 
+_ROUNDS = (1, 2, 4, 8, 16)
+"""Gossip rounds per step to choose from at equal communication."""
 _ALWAYS_WRITTEN = {
     "momentum",
     "weight_decay",
@@ -82,6 +85,9 @@ class Design:
         criterion: The metric that chooses.
         recipe: How to train, the same for all methods.
         any_delta: Allows a delta that is too large to be meaningful for the data.
+        messages: Messages of a run to each neighbour. Every method then also chooses among 1 to 16
+            gossip rounds per step, designed for the graph, with as many steps as so many messages
+            allow; `exposure.steps` and the recipe's rounds do not matter.
     """
 
     graphs: tuple[tuple[str, Topology], ...]
@@ -96,8 +102,11 @@ class Design:
     criterion: str = "loss"
     recipe: Recipe = field(default_factory=Recipe)
     any_delta: bool = False
+    messages: int | None = None
 
     def __post_init__(self) -> None:
+        if self.messages is not None:
+            checks.count("messages", self.messages, 1, 10**9)
         # folders are named by the printed epsilon
         printed = {f"{epsilon:g}" for epsilon in self.epsilons}
         if not printed or len(printed) < len(self.epsilons):
@@ -120,6 +129,8 @@ class Design:
         # newer fields are left out at their default, so that older comparisons can be resumed
         if not self.any_delta:
             del plain["any_delta"]
+        if self.messages is None:
+            del plain["messages"]
         for name, value in asdict(self.recipe).items():
             if name in _ALWAYS_WRITTEN or value != getattr(Recipe(), name):
                 plain[name] = value
@@ -131,6 +142,20 @@ class Design:
     def beyond(self) -> dict[str, tuple[float, ...]]:
         """Rates to try where the best is at an end; none if the caller has chosen the rates."""
         return BEYOND if self.learning_rates == RATES else {}
+
+    @property
+    def steps(self) -> dict[int, Recipe]:
+        """Numbers of steps to choose from, and how to train with each."""
+        if self.messages is None:
+            return {self.exposure.steps: self.recipe}
+        choices = {}
+        # fewer rounds come later: of equal numbers of steps they cost fewer messages
+        for rounds in reversed(_ROUNDS):
+            how: Acceleration = "designed" if rounds > 1 else False
+            if steps := self.messages // rounds:
+                recipe = replace(self.recipe, gossip_rounds=rounds, accelerate=how)
+                choices[steps] = recipe
+        return choices
 
     def methods(self) -> list[Method]:
         """The methods, in the order of the table."""
@@ -146,14 +171,15 @@ class Design:
         """Every epsilon with the plans to choose from."""
         topology = dict(self.graphs)[method.graph or self.graphs[0][0]]
         if method.kind == "none":
-            unclipped = replace(self.exposure, clip=1e30)  # so large a clip never clips
-            yield None, [NoisePlan(topology, unclipped, self.adversary, 0.0, 0.0)]
+            # so large a clip never clips
+            exposures = [replace(self.exposure, clip=1e30, steps=steps) for steps in self.steps]
+            yield None, [NoisePlan(topology, each, self.adversary, 0.0, 0.0) for each in exposures]
             return
         for epsilon in self.epsilons:
             budget = Budget(epsilon, self.delta)
             plans: list[NoisePlan] = []
-            for clip in self.clips:
-                exposure = replace(self.exposure, clip=clip)
+            for clip, steps in product(self.clips, self.steps):
+                exposure = replace(self.exposure, clip=clip, steps=steps)
                 if method.kind == "decor":
                     plans += self._noise_pairs(topology, exposure, budget)
                 else:
@@ -168,7 +194,8 @@ class Design:
         make = partial(
             calibrate, topology, exposure, self.adversary, budget, any_delta=self.any_delta
         )
-        plan = make(gossip_rounds=self.recipe.gossip_rounds, accelerate=self.recipe.accelerate)
+        recipe = self.steps[exposure.steps]
+        plan = make(gossip_rounds=recipe.gossip_rounds, accelerate=recipe.accelerate)
         s, c = plan.sigma_cdp, plan.sigma_cor
         # noise designed by edge or by user has no single ratio to vary
         ratio = (c / s) ** 2 if isinstance(c, float) and isinstance(s, float) else 0.0
@@ -194,6 +221,7 @@ def compare(
     resume: bool = False,
     engine: Engine | None = None,
     any_delta: bool = False,
+    messages: int | None = None,
     **recipe_fields: Any,
 ) -> ComparisonResult:
     """Measures what privacy costs: DECOR on several graphs, central DP, local DP and no privacy.
@@ -220,6 +248,9 @@ def compare(
         resume: Goes on with an interrupted comparison in `folder`.
         engine: What runs it; None takes `Vectorised()`.
         any_delta: Allows a delta that is too large to be meaningful for the data.
+        messages: Messages of a run to each neighbour. Every method then chooses among 1 to 16
+            designed gossip rounds per step, with as many steps as so many messages allow, instead
+            of the exposure's steps and the recipe's rounds.
         recipe_fields: Fields of the recipe, such as `gossip_rounds=4`.
 
     Returns:
@@ -243,6 +274,7 @@ def compare(
         criterion=criterion,
         recipe=recipe_with(recipe, recipe_fields),
         any_delta=any_delta,
+        messages=messages,
     )
     if folder is not None:
         result = ComparisonResult(
@@ -342,14 +374,15 @@ class Comparison:
             )
         outcomes = [outcome for method in methods for outcome in self._load(method)]
         unit = "everything a user holds" if d.exposure.unit == "user" else "one record"
-        adversary = d.adversary.sentence
+        adversary, length = d.adversary.sentence, f"{d.exposure.steps:,} steps"
+        if d.messages is not None:
+            length = f"{d.messages:,} messages to each neighbour"
         return make_report(
             f"{self.task.name}: what privacy costs {self.task.users} users",
             methods,
             outcomes,
             d.graphs,
-            subtitle=f"{d.exposure.steps:,} steps, protecting {unit}, against {adversary}; "
-            f"{len(d.seeds)} seeds",
+            subtitle=f"{length}, protecting {unit}, against {adversary}; {len(d.seeds)} seeds",
             tuning=self._tuning(),
             repeat=Repeat(
                 command=self.command,
@@ -376,8 +409,10 @@ class Comparison:
         }
         for end, rates in d.beyond.items():
             grid[f"learning rate, if the best is the {end}"] = list(rates)
+        if d.messages is not None:
+            grid["steps"] = list(d.steps)
         # nothing was chosen
-        if max(map(len, (d.learning_rates, d.clips, d.couples))) == 1:
+        if max(map(len, (d.learning_rates, d.clips, d.couples, d.steps))) == 1:
             return None
         return Tuning(criterion=d.criterion, grid=grid, warning=NOT_FREE)
 
@@ -391,6 +426,15 @@ class Comparison:
                 notes.append(
                     f"{each.method}{where} took the {each.edge} learning rate of the grid, "
                     f"{each.learning_rate:g}; a wider --learning-rate may serve it better."
+                )
+            if self.design.messages is not None:
+                where = "" if each.epsilon is None else f" at epsilon {each.epsilon:g}"
+                took = Run.load(self.folder / "runs" / _slug(each.method, each.epsilon), False)
+                rounds = took.manifest["recipe"]["gossip"]["rounds"]
+                notes.append(
+                    f"{each.method}{where} took {took.plan.exposure.steps:,} steps of {rounds} "
+                    f"gossip round{'s' if rounds > 1 else ''}: {self.design.messages:,} messages "
+                    "to each neighbour at most."
                 )
         if "public" in self.task.facts:
             notes.append(f"Taken as public knowledge: {self.task.facts['public']}.")
@@ -443,15 +487,23 @@ class Comparison:
         engine: Engine | None,
         keep_models: bool = False,
     ) -> Sweep:
-        return sweep(
-            self.task,
-            plans,
-            self.design.recipe,
-            learning_rates=rates,
-            seeds=seeds,
-            engine=engine,
-            keep_models=keep_models,
-        )
+        settings: tuple[Setting, ...] = ()
+        runs: tuple[Run, ...] = ()
+        for steps, recipe in self.design.steps.items():
+            some = [plan for plan in plans if plan.exposure.steps == steps]
+            if not some:
+                continue
+            swept = sweep(
+                self.task,
+                some,
+                recipe,
+                learning_rates=rates,
+                seeds=seeds,
+                engine=engine,
+                keep_models=keep_models,
+            )
+            settings, runs = settings + swept.settings, runs + swept.runs
+        return Sweep(settings, runs)
 
     def _path(self, method: Method) -> Path:
         return self.folder / "outcomes" / f"{_slug(method.name)}.json"

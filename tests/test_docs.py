@@ -353,7 +353,7 @@ def test_the_protocol_page_names_every_message_and_event_of_the_log():
     assert len(events) > 8 and all(f"`{event}`" in deploy for event in events), events
 
 
-@pytest.mark.parametrize("name", ["accountant", "simulator", "beside"])
+@pytest.mark.parametrize("name", ["accountant", "simulator", "beside", "own_noise"])
 def test_the_benchmark_page_shows_what_was_measured(name):
     script, measured = ROOT / "benchmarks" / f"{name}.py", ROOT / "benchmarks" / f"{name}.jsonl"
     table = subprocess.run(

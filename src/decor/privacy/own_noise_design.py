@@ -45,7 +45,8 @@ _LEAST_PRICE = 1e-6
 without a price would have no limit.
 """
 _ROUNDS = 400
-_BATCH = 1000
+_VALUES = 2_000_000
+"""Values of the inverses that are held at a time."""
 _WORST = 3
 """Coalitions per user that are taken from a search, and cuts per user in a round."""
 _UNUSED = 6
@@ -150,22 +151,31 @@ class _Coalitions:
         G[:, users, users] *= honest
         return np.asarray(G)
 
-    def leverages(self, x: Floats) -> Floats:
+    def leverages(self, x: Floats, sets: Ints) -> Floats:
         """[sets, users]."""
-        parts = [self.inverses(x, sets).diagonal(axis1=1, axis2=2) for sets in self._batches()]
+        parts = [
+            self.inverses(x, sets[some]).diagonal(axis1=1, axis2=2)
+            for some in self._parts(len(sets))
+        ]
         return np.concatenate(parts)
 
-    def _batches(self) -> Iterator[Ints]:
-        for first in range(0, len(self.sets), _BATCH):
-            yield self.sets[first : first + _BATCH]
-
-    def cuts(self, G: Floats, sets: Ints, at: Ints, users: Ints) -> Floats:
-        """The cut of the potential of each user in `users` against the set with number `at`."""
+    def cuts(self, x: Floats, sets: Ints, users: Ints) -> Floats:
+        """The cut of the potential of each user against the set beside it."""
         i, j = self.topology.edges.T
-        h = G[at, :, users] / G[at, users, users][:, None]
-        honest = self.honest(sets[at])
-        kept = honest[:, i] & honest[:, j]
-        return np.concatenate([h**2, np.where(kept, (h[:, i] - h[:, j]) ** 2, 0.0)], axis=1)
+        cuts = []
+        for some in self._parts(len(sets)):
+            row, user = np.arange(len(users[some])), users[some]
+            G = self.inverses(x, sets[some])
+            h = G[row, :, user] / G[row, user, user][:, None]
+            honest = self.honest(sets[some])
+            apart = np.where(honest[:, i] & honest[:, j], (h[:, i] - h[:, j]) ** 2, 0.0)
+            cuts.append(np.concatenate([h**2, apart], axis=1))
+        return np.concatenate(cuts)
+
+    def _parts(self, count: int) -> Iterator[slice]:
+        size = max(1, _VALUES // self.topology.users**2)
+        for first in range(0, count, size):
+            yield slice(first, first + size)
 
 
 class _Search:
@@ -202,7 +212,7 @@ class _Search:
 
     def _survey(self, x: Floats) -> float:
         """The worst leverage over its limit at x; its coalitions enter the pool."""
-        shares = self.coalitions.leverages(x) / self.limits
+        shares = self.coalitions.leverages(x, self.coalitions.sets) / self.limits
         for row in np.argsort(-shares, axis=0)[:_WORST].ravel().tolist():
             self.pool[row] = None
         return float(shares.max())
@@ -216,15 +226,14 @@ class _Search:
     def _add_cuts(self, x: Floats) -> float:
         """Adds cuts of each user's worst coalitions at x; returns the worst share of a limit."""
         sets = self.coalitions.sets[list(self.pool)]
-        G = self.coalitions.inverses(x, sets)
-        shares = G.diagonal(axis1=1, axis2=2) / self.limits
+        shares = self.coalitions.leverages(x, sets) / self.limits
         worst = float(shares.max())
         order = np.argsort(-shares, axis=0)[:_WORST]
         at, users = order.ravel(), np.tile(np.arange(self.limits.size), len(order))
         near = shares[at, users] > 0.9 * min(worst, 1.0)
         at, users = at[near], users[near]
         # a cut holds for the limit's inverse: divided by it, every right side is one
-        cuts = self.coalitions.cuts(G, sets, at, users) * self.limits[users][:, None]
+        cuts = self.coalitions.cuts(x, sets[at], users) * self.limits[users][:, None]
         self.cuts = np.concatenate([self.cuts, cuts])
         self.unused = np.concatenate([self.unused, np.zeros(len(cuts), dtype=np.int64)])
         return worst

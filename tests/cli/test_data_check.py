@@ -94,3 +94,12 @@ def test_every_party_reads_which_columns_its_table_needs(file, ask, here):
     shown = here("federation", "check", file).stdout
     assert "Tables have the columns age, ward; and the label sick (no, yes)." in shown
     assert ask("federation check heart.toml")["data"]["label"]["name"] == "sick"
+
+
+def test_with_a_common_rate_the_owner_learns_its_largest_step_and_any_number_may_join(here, users):
+    line = "federation new --name heart --epsilon 3 --features 2 --output heart.toml"
+    here(*line.split(), *users(count=3), *"--unit example --rate 0.1 --batch-size 70".split())
+    for count, clips in ((5, "0.007143"), (2000, "2.858")):
+        np.savez("own.npz", X=np.zeros((count, 2)), y=np.arange(count) % 2)
+        shown = here(*"node heart.toml --check --data own.npz".split()).stdout
+        assert f"Largest local step: {clips} clips" in shown

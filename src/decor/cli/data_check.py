@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from decor.text import table
+from decor.text import rounded_up, table
 
 from .json_output import write_json
 
@@ -39,6 +39,8 @@ def check_data(options: argparse.Namespace) -> None:
         read_test_data(federation, options.test, options.label)
     facts = _numbers(federation, data.shard) if data.counts is None else _counted(data.counts)
     facts = {"data": options.data, "federation": federation.name, **facts}
+    if federation.privacy.rate is not None:
+        facts["largest_local_step"] = federation.exposure.local_step(facts["used"])
     facts["warnings"] = warnings_of(facts["used"], facts["classes"])
     if options.json:
         write_json(facts)
@@ -100,6 +102,9 @@ def _show(facts: dict[str, Any]) -> None:
     if facts["base_rate"] is not None:
         most = max(facts["classes"], key=facts["classes"].__getitem__)
         print(f"\nAlways guessing {most!r} is right for {facts['base_rate']:.1%} of the records.")
+    if "largest_local_step" in facts:
+        clips = rounded_up(facts["largest_local_step"])
+        print(f"\nLargest local step: {clips} clips in an expected batch.")
     for warning in facts["warnings"]:
         print(f"Warning: {warning}.")
     print("\nThese figures are of private data, for you alone. Nothing was sent or spent.")

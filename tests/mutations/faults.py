@@ -110,6 +110,7 @@ BOOK = "net/test_receipt_book.py::test_"
 RENEWAL = "federation/test_renewal.py::test_"
 TURN, LOOP = "training/test_turn.py::test_", "federation/test_loop_updates.py::test_"
 OWN_LOOPS = "own loops are audited by tests/auditing/test_own_loop.py, not by `decor audit`"
+TABLES = "federation/test_member_data.py::test_"
 NO_CRASH = "an audit kills nobody"
 NO_FOLDER = "an audit looks at messages, not at folders or sentences"
 NO_LAW = "the noise's law is right, and the audit hears nothing but messages"
@@ -2053,5 +2054,54 @@ FAULTS = (
         ),
         (TURN + "a_model_that_is_not_finite_is_given_before_the_warning",),
         dash=OWN_LOOPS,
+    ),
+    Fault(
+        "own tables: records without a label are dropped where their number is public",
+        "neighbours learn from a refusal to join that a label is missing",
+        (
+            Edit(
+                "federation/member_data.py",
+                "wanted = records if declared is not None else max(1, prepared.counts.used)",
+                "wanted = max(1, prepared.counts.used)",
+            ),
+        ),
+        (TABLES + "where_the_number_of_records_is_public_it_does_not_depend_on_labels",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "own tables: a user without a known label cannot join",
+        "neighbours learn it",
+        (
+            Edit(
+                "federation/member_data.py",
+                "else max(1, prepared.counts.used)",
+                "else prepared.counts.used",
+            ),
+        ),
+        (TABLES + "a_user_without_a_known_label_joins_all_the_same",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "federation: columns are not in the digest",
+        "users whose inputs mean different things train together, and the budget is spent on it",
+        (
+            Edit(
+                "federation/federation.py",
+                '            sections["data"] = self.data.to_json()',
+                "            pass",
+            ),
+        ),
+        (
+            "federation/test_federation.py::test_every_field_changed_in_one_place_changes_its_own_"
+            "digest_and_the_federations",
+        ),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "predict: a folder's code runs without being trusted",
+        "whoever sends a run folder runs code on the reader's machine",
+        (Edit("results/run.py", "if code is not None and not trust_code:", "if False:"),),
+        ("cli/test_predict.py::test_own_code_is_imported_only_if_it_is_trusted",),
+        dash=NO_FOLDER,
     ),
 )

@@ -76,7 +76,7 @@ def test_all_members_see_the_whole_table_also_of_two_behind_a_relay(tmp_path, fo
         return f"127.0.0.1:{direct[name]} {met}" if name in direct else met
 
     with Trial(tmp_path, fork_server, proxied=False, addresses=address) as trial:
-        relay = RelayProcess(fork_server, tmp_path, trial.file, relay_port)
+        relay = RelayProcess(fork_server, tmp_path, [trial.file], relay_port)
         relay.start()
         probes = Probes(trial)
         probes.start(*trial.names)

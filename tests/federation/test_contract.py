@@ -95,13 +95,15 @@ RECIPES = {
     "chebyshev": Recipe(gossip_rounds=3, accelerate="chebyshev", local_steps=2),
 }
 IRREGULAR = decor.from_edges(USERS, [(0, 1), (0, 2), (0, 3), (1, 2), (3, 4)])
+OWN_WEIGHTS = IRREGULAR.with_mixing(0.3 * np.eye(USERS) + 0.7 * IRREGULAR.mixing.toarray())
 
 
 @pytest.mark.parametrize(
     ("kind", "recipe", "graph"),
     [("mlp", recipe, decor.ring(USERS)) for recipe in RECIPES]
     + [(kind, "gossip", decor.ring(USERS)) for kind in ("linear", "logistic", "module")]
-    + [("mlp", "momentum", IRREGULAR), ("logistic", "gossip", IRREGULAR)],
+    + [("mlp", "momentum", IRREGULAR), ("logistic", "gossip", IRREGULAR)]
+    + [("mlp", "paper", OWN_WEIGHTS), ("mlp", "gossip", OWN_WEIGHTS)],
     ids=lambda value: value if isinstance(value, str) else value.description.split(",")[0],
 )
 def test_peers_train_the_simulators_models_at_user_level(kind, recipe, graph, keys, tmp_path):

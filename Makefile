@@ -51,6 +51,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/composition.py | tee benchmarks/composition.jsonl
 	$(BIN)/python benchmarks/simulator.py | tee benchmarks/simulator.jsonl
 	$(BIN)/python benchmarks/private.py | tee benchmarks/private.jsonl
+	$(BIN)/python benchmarks/models.py | tee benchmarks/models.jsonl
 	$(BIN)/python benchmarks/noise.py | tee benchmarks/noise.jsonl
 	$(BIN)/python benchmarks/peers.py | tee benchmarks/peers.jsonl
 	$(BIN)/python benchmarks/process_group.py | tee benchmarks/process_group.jsonl

@@ -102,6 +102,7 @@ ACCOUNTANT, EXAMPLES, SUBSAMPLED = (
 PRIVATE, SECRET = "training/test_private.py::test_", "noise/test_private_noise.py::test_"
 RESUMPTION = "training/test_resume_state.py::test_"
 
+KEPT = "learning/gradients/test_book_keeping.py::test_"
 CLIP, TILES = "learning/gradients/test_clip.py::test_", "learning/gradients/test_tiles.py::test_"
 
 SLACK = "return _ROUNDINGS / 2 * torch.finfo(dtype).eps + (parameters + 32) * 2.0**-52\n"
@@ -718,6 +719,58 @@ FAULTS = (
         (
             "learning/gradients/test_gradients.py::test_no_data_makes_what_is_added_longer_than_the_clip",
         ),
+        "small",
+    ),
+    Fault(
+        "the length of a sum over tokens is as rounded",
+        "where tokens cancel an example is longer than its clip",
+        (
+            Edit(
+                "learning/gradients/contributions.py",
+                "error = (tokens + 8) * _unit(g.dtype) * size",
+                "error = 0.0 * size",
+            ),
+        ),
+        (KEPT + "no_length_of_a_product_is_too_short",),
+        "small",
+    ),
+    Fault(
+        "the length from products of tokens is as rounded",
+        "where tokens cancel an example is longer than its clip",
+        (
+            Edit(
+                "learning/gradients/contributions.py",
+                "error = roundings * _unit(dtype) * size * size",
+                "error = 0.0 * size",
+            ),
+        ),
+        (KEPT + "no_length_of_a_product_is_too_short",),
+        "small",
+    ),
+    Fault(
+        "products of tokens that vanish count as zero",
+        "tiny inputs with large gradients are not clipped",
+        (
+            Edit(
+                "learning/gradients/contributions.py",
+                "torch.where(_is_safe(back) & _is_safe(into), length, size)",
+                "length",
+            ),
+        ),
+        (KEPT + "no_length_of_a_product_is_too_short",),
+        "small",
+    ),
+    Fault(
+        "two uses of a parameter are two parameters",
+        "a shared layer's gradient is longer than its clip",
+        (
+            Edit(
+                "learning/gradients/contributions.py",
+                "        length = torch.minimum(torch.cat(total) + error, size)",
+                "        parts = [part.bound().length for part in self.parts]\n        length = torch.stack(parts).square().sum(0).sqrt()",
+            ),
+        ),
+        (KEPT + "a_parameter_with_two_uses_has_the_length_of_their_sum",),
         "small",
     ),
     Fault(

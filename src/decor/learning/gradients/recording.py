@@ -10,9 +10,7 @@ single examples. A function without a rule gets a copy of the parameter for each
 from __future__ import annotations
 
 import inspect
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,7 +143,7 @@ class Recording:
 
         count = len(examples[0])
         numbers = torch.arange(count, device=examples[0].device)
-        with torch.enable_grad(), _Attention(self), _no_advice():
+        with torch.enable_grad(), _Attention(self):
             each = vmap(one, randomness=self.randomness)(numbers, *examples)
             if not self.records or not each.requires_grad:
                 return {}
@@ -260,14 +258,6 @@ class _Attention(TorchFunctionMode):
             if result is not NotImplemented:
                 return result
         return func(*args, **kwargs)
-
-
-@contextmanager
-def _no_advice() -> Iterator[None]:
-    """Without torch's advice to report functions that `vmap` takes one example at a time."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-        yield
 
 
 def _aligned(x: Tensor, dimensions: int) -> Tensor:

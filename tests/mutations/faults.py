@@ -732,7 +732,7 @@ FAULTS = (
             ),
         ),
         (KEPT + "no_length_of_a_product_is_too_short",),
-        "small",
+        dash="audited models have no tokens",
     ),
     Fault(
         "the length from products of tokens is as rounded",
@@ -745,7 +745,7 @@ FAULTS = (
             ),
         ),
         (KEPT + "no_length_of_a_product_is_too_short",),
-        "small",
+        dash="audited models have no tokens",
     ),
     Fault(
         "products of tokens that vanish count as zero",
@@ -758,7 +758,7 @@ FAULTS = (
             ),
         ),
         (KEPT + "no_length_of_a_product_is_too_short",),
-        "small",
+        dash="audited models have no tokens",
     ),
     Fault(
         "two uses of a parameter are two parameters",
@@ -771,7 +771,7 @@ FAULTS = (
             ),
         ),
         (KEPT + "a_parameter_with_two_uses_has_the_length_of_their_sum",),
-        "small",
+        dash="audited models have no tokens",
     ),
     Fault(
         "gradients are not clipped",

@@ -71,6 +71,14 @@ def test_what_is_no_table_is_refused_without_its_content(write, text, problem):
     assert "77123" not in str(refused.value)
 
 
+def test_long_files_are_read_whole_and_their_records_counted(write):
+    lines = [f"{k},{k}" for k in range(1000)]
+    assert read_columns(write("a,b\n" + "\n".join(lines)))["b"] == [str(k) for k in range(1000)]
+    lines[700] = "1,2,3"
+    with pytest.raises(InputError, match="record 701 of .* has 3 cells"):
+        read_columns(write("a,b\n" + "\n".join(lines)))
+
+
 def test_a_missing_file_is_one_sentence(tmp_path):
     with pytest.raises(InputError, match="cannot be read: No such file.*; give a CSV file"):
         read_columns(tmp_path / "none.csv")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
@@ -22,6 +23,8 @@ NUMBER = re.compile(
 )
 """Stricter than float(), which also takes "1_0" and digits of other alphabets."""
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*", re.ASCII)
+_ROWS = 256
+"""Rows that are held at a time."""
 _QUOTED = re.compile(r'"[^"]*"')
 
 
@@ -42,12 +45,11 @@ def read_columns(path: str | Path) -> Columns:
             with more or fewer cells than the header.
     """
     name = repr(str(path))
-    header, rows = _read(path, name)
+    header, columns = _read(path, name)
     if not header:
         raise InputError(f"{name} is empty; its first line names the columns")
     _check_header(header, name)
-    columns: list[list[str]] = [list(cells) for cells in zip(*rows, strict=True)]
-    return dict(zip(header, columns or [[] for _ in header], strict=True))
+    return dict(zip(header, columns, strict=True))
 
 
 def read_header(path: str | Path) -> tuple[str, ...]:
@@ -105,21 +107,38 @@ def _parse(file: TextIO, name: str, header_only: bool) -> tuple[list[str], list[
     separator = separator_of(file.readline())
     file.seek(0)
     lines = csv.reader(file, delimiter=separator, skipinitialspace=True, strict=True)
-    rows: list[list[str]] = []
+    columns: list[list[str]] = []
     try:
         header = [cell.strip() for cell in next(_not_blank(lines), [])]
         if not header_only:
-            rows = list(_not_blank(lines))
+            columns = _transposed(_not_blank(lines), header, name, separator)
     except csv.Error as problem:
         raise InputError(f"line {lines.line_num} of {name} is not CSV: {problem}") from None
-    _check_lengths(header, rows, name)
-    return header, [_with_points(row) for row in rows] if separator == ";" else rows
+    return header, columns
 
 
-def _check_lengths(header: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> None:
+def _transposed(
+    rows: Iterator[list[str]], header: Sequence[str], name: str, separator: str
+) -> list[list[str]]:
+    """The columns."""
+    # some rows at a time: the garbage collector goes through all that live, again and again
+    columns: list[list[str]] = [[] for _ in header]
+    while some := list(islice(rows, _ROWS)):
+        _check_lengths(header, some, name, len(columns[0]))
+        if separator == ";":
+            some = [_with_points(row) for row in some]
+        for column, cells in zip(columns, zip(*some, strict=True), strict=True):
+            column.extend(cells)
+    return columns
+
+
+def _check_lengths(
+    header: Sequence[str], rows: Sequence[Sequence[str]], name: str, before: int
+) -> None:
     if {*map(len, rows)} <= {len(header)}:
         return
-    number, row = next((k, r) for k, r in enumerate(rows, start=1) if len(r) != len(header))
+    numbered = enumerate(rows, start=before + 1)
+    number, row = next((k, r) for k, r in numbered if len(r) != len(header))
     raise InputError(
         f"record {number} of {name} has {len(row)} cells, and the header has {len(header)}; "
         "correct the record"

@@ -1,5 +1,6 @@
 """Recorded layers: each kind has the clipped gradients of autograd, example by example."""
 
+import gc
 import warnings
 
 import pytest
@@ -300,3 +301,20 @@ def test_every_parameter_of_common_layers_has_a_rule():
         recording = gradients._recording(gradients.initial()[0].unsqueeze(0))
         recording.copy = lambda parameter: pytest.fail(f"{parameter.known_as} was copied")
         gradients._run(recording, gradients.X[:2], gradients.y[:2], True)
+
+
+def test_a_step_leaves_nothing_in_memory_for_the_collector():
+    trained = made("transformer layer")
+    gradients, batch = BookKeeping(trained, F64), batch_of("poisson")
+    blocks = scattered(gradients, trained.users, scale=0.1)
+
+    def held():
+        added_by(gradients, blocks, batch, "example")
+        return sum(torch.is_tensor(each) for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert held() == held() == held()
+    finally:
+        gc.enable()

@@ -145,13 +145,16 @@ class Recording:
         numbers = torch.arange(count, device=examples[0].device)
         with torch.enable_grad(), _Attention(self):
             each = vmap(one, randomness=self.randomness)(numbers, *examples)
-            if not self.records or not each.requires_grad:
-                return {}
-            edges = [record.output for record in self.records]
-            found = torch.autograd.grad(each.sum(), edges, allow_unused=True)
+        # placeholders refer to this recording: without this, what it holds stays for long
+        records, self.records, self.named, self.number = self.records, [], {}, None
+        if not records or not each.requires_grad:
+            return {}
+        edges = [record.output for record in records]
+        ones = torch.ones_like(each)
+        found = torch.autograd.grad(each, edges, ones, allow_unused=True)
         parts: dict[str, list[Contribution]] = {}
         with torch.no_grad():
-            for record, g in zip(self.records, found, strict=True):
+            for record, g in zip(records, found, strict=True):
                 if record.input._version != record.version:
                     raise Unsupported("an input of a layer was changed in place")
                 if g is None:

@@ -64,7 +64,8 @@ def parse(text: str, path: str = "edge list") -> EdgeList:
     Args:
         text: The content of the file. One line per edge: two names with a semicolon, tab, comma or
             blanks between them, and perhaps a weight, which is ignored. A line with one name
-            declares a user. `#` starts a comment. Names with separators stand in double quotes. A
+            declares a user. `#` starts a comment. Names with separators or double
+            quotes stand in double quotes, where each double quote of the name is written twice. A
             first line with names that occur nowhere else is a header if its names are usual ones
             (source and target, from and to) or its third column is no number where all others are.
         path: What error messages call the file.
@@ -103,11 +104,12 @@ def format(topology: Topology) -> str:
 
 def quoted(name: str) -> str:
     """The name of a user as `parse` reads it; raises GraphError for one that cannot be written."""
-    if '"' in name or len(name.splitlines()) != 1 or "\0" in name or name != name.strip():
+    if len(name.splitlines()) != 1 or "\0" in name or name != name.strip():
         raise GraphError(
             f"an edge list cannot hold the user name {name!r}; write a .gml or .graphml file"
         )
-    return f'"{name}"' if re.search(r"[\s,;#]", name) else name
+    # as tables have it: a double quote inside quotes is written twice
+    return '"' + name.replace('"', '""') + '"' if re.search(r'[\s,;#"]', name) else name
 
 
 def _without_comments(text: str, path: str) -> list[_Line]:

@@ -87,7 +87,9 @@ def test_a_name_that_an_edge_list_cannot_hold_is_refused(tmp_path):
             decor.write(decor.from_edges(2, [(0, 1)], labels=[name, "b"]), tmp_path / "g.txt")
 
 
-@pytest.mark.parametrize("name", ["San Carlo", 'San "Carlo"', '"', '""', 'a"b', '"a;b", #c'])
+@pytest.mark.parametrize(
+    "name", ["San Carlo", "San  Carlo", 'San "Carlo"', '"', '""', 'a"b', '"a;b", #c']
+)
 def test_a_name_with_blanks_or_quotes_is_written_in_quotes(tmp_path, name):
     topology = decor.from_edges(2, [(0, 1)], labels=[name, "b"])
     decor.write(topology, tmp_path / "g.txt")

@@ -10,7 +10,7 @@ from decor.ui.question import MAX_USERS, parse_edge_list, parse_graph, parse_que
 
 from .client import USUAL, post
 
-STRANGE = ("", "x" * 41, "a b", "a,b", "a#b", "a\nb", "a\0b", "\u2028")
+STRANGE = ("", " ", "a ", "x" * 41, "a\nb", "a\0b", "\u2028")
 
 
 WRONG = [
@@ -113,6 +113,13 @@ def test_an_edge_list_that_is_no_graph_is_refused(text, planner):
     with pytest.raises(GraphError):
         parse_edge_list(text)
     assert post(planner, "edge-list", {"text": text})[1]["error"]
+
+
+@pytest.mark.parametrize("name", ["Branch 00", "a,b", "a#b", "a;b", 'San "Carlo"', "x" * 40])
+def test_a_name_is_whatever_an_edge_list_can_hold(name):
+    drawn = parse_graph({"drawn": {"names": [name, "b", "c d"], "edges": [[0, 1], [1, 2]]}})
+    opened = parse_edge_list(drawn.text)
+    assert opened.topology == drawn.topology and drawn.topology.name(0) == name
 
 
 def test_names_in_an_edge_list_stay_text(planner):

@@ -24,6 +24,7 @@ _ENDS = (
 """Names of the two columns of users, in lower case."""
 _NUMBER = re.compile(r"[+-]?\d+([.,]\d*)?([eE][+-]?\d+)?")
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
+_BLANKS = re.compile(rf"({_QUOTED.pattern})|\s+")
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,8 @@ def _separator(lines: Sequence[str], path: str) -> str:
 def _cells(lines: Sequence[_Line], separator: str, path: str) -> list[_Line]:
     rows = []
     for line in lines:
-        text = line.text if separator != " " else re.sub(r"\s+", " ", line.text)
+        # blanks inside quotes are part of a name
+        text = line.text if separator != " " else _BLANKS.sub(lambda m: m[1] or " ", line.text)
         cells = next(csv.reader([text], delimiter=separator, skipinitialspace=True))
         # a line of a table may end with empty cells
         while cells and not cells[-1].strip():

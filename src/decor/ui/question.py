@@ -175,11 +175,11 @@ def _check_size(topology: Topology) -> Topology:
 
 
 def _check_name(name: str) -> None:
-    # separators and comments of an edge list cannot be part of a name
-    if not 1 <= len(name) <= MAX_NAME or not name.isprintable() or set(name) & set(" ,#"):
+    # as an edge list can hold it
+    if not 1 <= len(name) <= MAX_NAME or not name.isprintable() or name != name.strip():
         raise GraphError(
-            f"a user's name has 1 to {MAX_NAME} characters without blanks, commas and #, not "
-            f"{name[:60]!r}"
+            f"a user's name has 1 to {MAX_NAME} printable characters, and no blank at either end, "
+            f"not {name[:60]!r}"
         )
 
 

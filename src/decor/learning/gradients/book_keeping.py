@@ -14,7 +14,7 @@ from decor.learning.batches import Batch
 from decor.learning.task import Task, evaluating
 
 from .clip import CPU, Blocks, factors, limits
-from .contributions import Contribution, Convolution
+from .contributions import Contribution, Convolution, product_error
 from .layer_rules import RULES
 from .modules import Modules
 from .recording import Recording, Unsupported
@@ -116,7 +116,8 @@ class BookKeeping(Modules):
         )
         flat, sums = x.reshape(-1, x.shape[-1]), target.view(-1, x.shape[-1])
         # what roundings may add to a length, as a share of the size
-        share = torch.full((len(flat), 1), 4 * torch.finfo(self.dtype).eps, dtype=torch.float64)
+        roundings = 4 * torch.finfo(self.dtype).eps + product_error(flat)
+        share = torch.full((len(flat), 1), roundings, dtype=torch.float64)
         share = share.to(rows.device)
         slack = torch.zeros(1, dtype=torch.float64, device=rows.device)
         width = self._width(flat)

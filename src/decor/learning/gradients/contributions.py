@@ -29,6 +29,8 @@ _SAFE = 1e-12, 1e15
 _CPU_VALUES, _GPU_VALUES = 1 << 18, 1 << 28
 """Values computed together: what fits a CPU's cache, or occupies a GPU."""
 
+_CUT = 1.01 * 2.0**-9
+"""Largest relative error of a product whose operands are cut to eleven bits (TF32)."""
 _SETTLED = 16_000_000
 """Most values of example gradients that are kept."""
 
@@ -183,15 +185,16 @@ class Lookup(Contribution):
         return self.ids.shape[1]
 
     def bound(self) -> Bound:
-        width, whole = self.g.shape[2], lengths(self.g.flatten(1))
+        width, whole, cut = self.g.shape[2], _longest(self.g), product_error(self.g)
         size = whole * math.sqrt(self.terms)
         squares = []
         for part in _chunks(len(self.g), self.terms * (self.terms + width), self.g):
             g, ids = self.g[part], self.ids[part]
             same = ids.unsqueeze(2) == ids.unsqueeze(1)
-            products = _product(g, g.transpose(1, 2))
+            products = torch.bmm(g, g.transpose(1, 2))
             squares.append((products * same).sum((1, 2), dtype=torch.float64))
-        return _from_square(torch.cat(squares), size, width + 8, self.g.dtype, whole, whole)
+        roundings = width + 8 + 2 * cut / _unit(self.g.dtype)
+        return _from_square(torch.cat(squares), size, roundings, self.g.dtype, whole, whole)
 
     def gradients(self, examples: slice) -> Tensor:
         g, ids = self.g[examples], self.ids[examples]
@@ -272,30 +275,32 @@ def outer_bound(g: Tensor, a: Tensor) -> Bound:
         a: [N, tokens, inputs].
     """
     tokens, outputs, inputs = g.shape[1], g.shape[2], a.shape[2]
-    back, into = lengths(g.flatten(1)), lengths(a.flatten(1))
-    size = back * into
     if tokens == 1:
-        return Bound(size, size)
-    products = tokens * (inputs + outputs) <= inputs * outputs
+        length = lengths(g[:, 0]) * lengths(a[:, 0])
+        return Bound(length, length)
+    back, into = _longest(g), _longest(a)
+    size = back * into
+    cut = product_error(g)
+    # operands that are cut to eleven bits would make the square too uncertain
+    products = not cut and tokens * (inputs + outputs) <= inputs * outputs
     if products:
         squares = []
         for part in _chunks(len(g), tokens * (2 * tokens + inputs + outputs), g):
             h, b = g[part], a[part]
-            both = _product(h, h.transpose(1, 2)).mul_(_product(b, b.transpose(1, 2)))
+            both = torch.bmm(h, h.transpose(1, 2)).mul_(torch.bmm(b, b.transpose(1, 2)))
             squares.append(both.sum((1, 2), dtype=torch.float64))
         square = torch.cat(squares)
         return _from_square(square, size, inputs + outputs + 8, g.dtype, back, into)
     totals = []
     for part in _chunks(len(g), inputs * outputs + tokens * (inputs + outputs), g):
-        total = _product(g[part].transpose(1, 2), a[part])
-        totals.append(lengths(total.flatten(1)))
-    error = (tokens + 8) * _unit(g.dtype) * size
+        totals.append(_longest(torch.bmm(g[part].transpose(1, 2), a[part])))
+    error = ((tokens + 8) * _unit(g.dtype) + cut) * size
     length = torch.minimum(torch.cat(totals) + error, size)
     return Bound(torch.where(_is_safe(back) & _is_safe(into), length, size), size)
 
 
 def _from_square(
-    square: Tensor, size: Tensor, roundings: int, dtype: torch.dtype, *safe: Tensor
+    square: Tensor, size: Tensor, roundings: float, dtype: torch.dtype, *safe: Tensor
 ) -> Bound:
     """A bound from a computed square of the length, with an error of `roundings` in size^2."""
     error = roundings * _unit(dtype) * size * size
@@ -313,15 +318,23 @@ def _unit(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps / 2
 
 
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    """In full precision, also where TF32 is allowed: lengths must not be too short."""
-    if not left.is_cuda or not torch.backends.cuda.matmul.allow_tf32:
-        return torch.bmm(left, right)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        return torch.bmm(left, right)
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = True
+def product_error(like: Tensor) -> float:
+    """The relative error of a product whose operands are cut to eleven bits, if they are."""
+    allowed = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
+    return _CUT if like.is_cuda and allowed else 0.0
+
+
+def _longest(rows: Tensor) -> Tensor:
+    """At least the lengths of [N, ..., d], taken as one row each, in float64."""
+    if not rows.is_cuda or rows.dtype is not torch.float32:
+        return lengths(rows.flatten(1))
+    # in float32 along the last dimension, because float64 would first be a copy of everything
+    width = rows.shape[-1]
+    parts = torch.linalg.vector_norm(rows, dim=-1).double().flatten(1)
+    whole: Tensor = torch.linalg.vector_norm(parts, dim=-1)
+    # squares below 2^-126 vanish
+    vanished = math.sqrt(rows[0].numel()) * 2.0**-63
+    return whole * (1 + (width + 8) * 2.0**-24) + vanished
 
 
 def _chunks(examples: int, values: int, like: Tensor) -> Iterator[slice]:
@@ -340,8 +353,13 @@ def _rounded(factor: Tensor, dtype: torch.dtype) -> Tensor:
 def _scaled(rows: Tensor, factor: Tensor) -> Tensor:
     """rows * factor, exactly zero where the factor is."""
     flat = rows.reshape(len(rows), -1)
-    # `scale` writes to its argument on a CPU, and what autograd returns may be shared
-    return scale(flat if rows.is_cuda else flat.clone(), factor).view(rows.shape)
+    if not rows.is_cuda:
+        # `scale` writes to its argument, and what autograd returns may be shared
+        return scale(flat.clone(), factor).view(rows.shape)
+    product = flat * _rounded(factor, rows.dtype).unsqueeze(1)
+    # as in `scale`: zero below the normal numbers; and where zero meets what is not finite
+    tiny = torch.finfo(rows.dtype).smallest_normal
+    return functional.hardshrink(product, tiny).nan_to_num_(0.0).view(rows.shape)
 
 
 def _finite(rows: Tensor, factor: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ import decor
 from decor.learning.batches import Batch
 from decor.learning.gradients.book_keeping import BookKeeping
 from decor.learning.gradients.modules import Modules
+from decor.training.cuda.steps import matmul_precision
 
 USERS, EXAMPLES = 16, 64
 GPU = "--gpu" in sys.argv[1:]
@@ -218,11 +220,11 @@ def compare(name: str, precision: str) -> None:
             ways["opacus ghost"] = opacus(model, X, y, "ghost")
         except ModuleNotFoundError:
             pass
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     row = {"benchmark": "models", "what": what, "precision": precision, "torch": torch.__version__}
     if GPU:
         row["device"] = torch.cuda.get_device_name()
-    figures = best(ways, 5)
+    with matmul_precision(precision == "tf32") if GPU else nullcontext():
+        figures = best(ways, 5)
     print(json.dumps({**row, **figures}), flush=True)
 
 

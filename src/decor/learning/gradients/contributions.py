@@ -17,6 +17,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -320,8 +321,11 @@ def _unit(dtype: torch.dtype) -> float:
 
 def product_error(like: Tensor) -> float:
     """The relative error of a product whose operands are cut to eleven bits, if they are."""
-    allowed = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
-    return _CUT if like.is_cuda and allowed else 0.0
+    backends: Any = torch.backends
+    kinds = (backends.cuda.matmul, backends.cudnn.conv)
+    # convolutions may be cut unless they are told not to be; see `matmul_precision`
+    cut = like.is_cuda and any(each.fp32_precision != "ieee" for each in kinds)
+    return _CUT if cut else 0.0
 
 
 def _longest(rows: Tensor) -> Tensor:

@@ -594,13 +594,13 @@ def test_with_a_common_rate_one_record_moves_a_node_of_any_size_by_the_same_publ
     assert Fraction(999_999, 1_000_000) ** 2 < worst_step(sums, 0.3, 3) <= 1
 
 
-@pytest.mark.parametrize("path", [Layers, Modules])
+@pytest.mark.parametrize("path", [Layers, Modules, BookKeeping])
 def test_with_a_common_rate_bounds_on_rounding_cover_more_records_than_sums_are_divided_by(path):
     """What covers 600 records does not cover 60,000, whose sum is rounded to float32."""
     task = long_records(60_000, 0.3)
     shape = Stack.of(task.model, task.loss, (4,))
     gradients = (
-        Layers(task, shape, F32, exact=True) if path is Layers else Modules(task, F32, exact=True)
+        Layers(task, shape, F32, exact=True) if path is Layers else path(task, F32, exact=True)
     )
     rows = [torch.arange(some)[None] for some in range(59_995, 60_001)]
     sums = [

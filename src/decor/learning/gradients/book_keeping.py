@@ -122,11 +122,11 @@ class BookKeeping(Modules):
         slack = torch.zeros(1, dtype=torch.float64, device=rows.device)
         width = self._width(flat)
         if self.exact:
-            sizes = nominal_sizes(weights)
-            more, slack = self._exact_sums(sizes, out.dtype)
+            sizes = nominal_sizes(weights, batch.planned)
+            width = self._tile_width(flat, width, float(sizes.max()))
+            more, slack = self._exact_sums(sizes, width, out.dtype)
             share += more.repeat_interleave(len(flat) // len(more)).unsqueeze(1)
             sums = torch.zeros_like(sums, dtype=torch.float64)
-            width = self._tile_width(flat, width, float(sizes.max()))
         limit = limits(cap, self.dtype, x.shape[-1], slack.unsqueeze(1))
         limit, rate = (v.expand(len(x), count).reshape(-1, 1) for v in (limit, rate))
         for part, shares in _chunks(rows, weights, width, self.exact):
@@ -145,14 +145,15 @@ class BookKeeping(Modules):
         if self.exact:
             target += sums.view(target.shape).to(target.dtype)
 
-    def _exact_sums(self, sizes: Tensor, to: torch.dtype) -> tuple[Tensor, Tensor]:
+    def _exact_sums(self, sizes: Tensor, width: int, to: torch.dtype) -> tuple[Tensor, Tensor]:
         """What exact sums over batches cost: (share of an example's size, share of the clip), [B].
 
         All sums are in float64. Their error is at most `errors` times the largest size of an
         example after clipping, which is at most its limit over the first share.
         """
         most = 4 * sizes + 256
-        errors = 2 * most * (WIDEST * self.terms + 2 + most) * 2.0**-53
+        # additions within a tile, and one per tile
+        errors = 2 * most * (width * self.terms + 2 + most / width) * 2.0**-53
         share = (errors / _SIZE_OVER_LENGTH).sqrt()
         return share, sum_slack(sizes, self.dtype, to) + errors / share
 

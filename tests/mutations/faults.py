@@ -727,7 +727,7 @@ FAULTS = (
         (
             Edit(
                 "learning/gradients/contributions.py",
-                "error = (tokens + 8) * _unit(g.dtype) * size",
+                "error = ((tokens + 8) * _unit(g.dtype) + cut) * size",
                 "error = 0.0 * size",
             ),
         ),

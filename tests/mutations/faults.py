@@ -2021,7 +2021,7 @@ FAULTS = (
             ),
         ),
         (
-            "cli/test_ledger_files.py::test_a_run_that_is_given_up_for_a_new_key_goes_on_"
+            "cli/test_ledger_setup.py::test_a_run_that_is_given_up_for_a_new_key_goes_on_"
             "reserving_its_plan",
         ),
         dash=NO_FOLDER,

@@ -23,10 +23,10 @@ from .attackers import Attacker, list_attackers, plan_covariance
 from .canary_tasks import NORMS, PATHS, ExampleCanaries
 from .claim import DELTAS, Claim
 from .findings import SourceFindings
+from .message_noise import CHECKS, Transcript, integers_without_first, without_first
 from .mu_bound import Attack, ErrorCounts, count_errors, measure_mu
 from .noise_law import Check, largest
 from .sources import MessageSource, RunProblems, StepView
-from .transcript import CHECKS, Transcript, integers_without_first, without_first
 
 _AIM = 3.0
 """The mu of canaries, about."""

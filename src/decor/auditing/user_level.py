@@ -18,10 +18,10 @@ from .attackers import Attacker, list_attackers, plan_covariance
 from .canary_tasks import NORMS, PATTERNS, UserCanaries
 from .claim import Claim
 from .findings import SourceFindings
+from .message_noise import CHECKS, Transcript, integers_without_first, without_first
 from .mu_bound import Attack, count_errors, fit_linear, measure_mu
 from .noise_law import Check, largest
 from .sources import MessageSource, StepView
-from .transcript import CHECKS, Transcript, integers_without_first, without_first
 
 _AIM = 3.0
 """The mu of canaries against an eavesdropper: error rates of a few percent measure it best."""

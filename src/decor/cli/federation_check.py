@@ -1,7 +1,8 @@
-"""What `decor federation check` prints: graph, noise, adversaries, users, and improvements."""
+"""`decor federation check`: a file's graph, noise, adversaries, users, and improvements."""
 
 from __future__ import annotations
 
+import argparse
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,14 +13,38 @@ from decor.privacy.adversary import Adversary
 from decor.privacy.plan_answer import AdversaryRow, PlanAnswer
 from decor.text import rounded_up, table
 
+from . import options as opt
 from .json_output import guarantee_json, write_json
 from .plan_output import adversary_table, noise_lines
 
 if TYPE_CHECKING:
     from decor.federation.federation import Federation
 
+_EXAMPLE = """example:
+  decor federation check heart.toml"""
 _LISTED = 40
 """Users in the table of users."""
+
+
+def add_to(kinds: Any) -> None:
+    help = "show a federation's guarantee, and what would improve it"
+    parser = opt.add_command(kinds, "check", run, help, _EXAMPLE)
+    parser.add_argument("file", metavar="FILE", help="the federation file")
+    trust = (
+        "import and call the model's code that the file names, which can do anything on this "
+        "machine; without it the model's size is unknown"
+    )
+    parser.add_argument("--trust-code", action="store_true", help=trust)
+    opt.add_json(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    from decor.federation.federation import Federation
+
+    federation = Federation.read(options.file, run_code=options.trust_code)
+    report(
+        federation, options.json, {"file": options.file, **start_facts(federation, options.file)}
+    )
 
 
 def report(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from decor.errors import InputError
 from decor.results.safe_files import clear
 
-from .output_files import make_folder, replaceable_trial, write_federation
+from .federation_files import make_folder, replaceable_trial, write_federation
 from .task_option import TaskOption
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from decor.federation.file_member import NAME
 from decor.federation.file_rules import net_module
 
 from . import options as opt
+from .federation_files import make_folder
 from .json_output import write_json
-from .output_files import make_folder
 
 _EXAMPLE = """example:
   decor keygen bonn    # writes bonn.key (keep it secret), prints the public key (share it)"""

@@ -20,7 +20,7 @@ from . import (
     audit,
     compare,
     federation,
-    fetch,
+    fetch_model,
     graph,
     keygen,
     ledger,
@@ -42,7 +42,7 @@ from .progress_line import show_progress
 _COMMANDS = (
     *(plan, account, graph),
     *(task, train, predict, release, compare, report, reproduce),
-    *(keygen, federation, ledger, node, relay, fetch, up, status),
+    *(keygen, federation, ledger, node, relay, fetch_model, up, status),
     *(ui, audit),
 )
 """In the order of `decor --help`: plan, train, deploy, and the rest."""

@@ -22,8 +22,8 @@ from decor.text import rounded_up
 
 from . import options as opt
 from . import values
-from .data_check import check_data
 from .json_output import guarantee_json, write_json
+from .node_check import check_data
 
 _EXAMPLE = """example:
   decor node heart.toml --identity bonn.key --data patients.csv --label diagnosis \\

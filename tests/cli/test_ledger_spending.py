@@ -1,4 +1,4 @@
-"""`decor ledger`: what was spent, and what more runs cost."""
+"""`decor ledger show` and `afford`: what was spent, and what more runs cost."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Transcript: splits the messages of a run into known gradients and noise, and checks the noise."""
+"""Splits the messages of a run into known gradients and noise, and checks the noise."""
 
 from __future__ import annotations
 

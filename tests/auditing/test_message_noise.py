@@ -1,4 +1,4 @@
-"""Transcript: from messages back to gradients, and to the estimate with the least noise."""
+"""The noise in messages: from messages back to gradients, and the estimate with the least noise."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,8 @@ from small_audits import plan
 
 import decor
 from decor.auditing.attackers import list_attackers
+from decor.auditing.message_noise import Transcript
 from decor.auditing.sources import SimulatedSource
-from decor.auditing.transcript import Transcript
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from decor.federation.file import FAMILIES, Network, Privacy, Training
 from . import options as opt
 from . import values
 from .federation_check import report, start_facts
-from .output_files import write_federation
+from .federation_files import write_federation
 from .user_options import SHAPE, pair, record_count, user_table
 
 if TYPE_CHECKING:

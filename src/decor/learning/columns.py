@@ -213,7 +213,11 @@ class Label:
         _set(self, name=name, classes=_texts(f"classes of label {name!r}", classes, least=2))
 
     def targets(self, values: Array) -> tuple[Array, NDArray[np.bool_]]:
-        """The class of each record as int64, and which records have one."""
+        """The class of each record as int64, and which records have one.
+
+        Args:
+            values: The column of the label, one value for each record.
+        """
         codes = _codes(values, self.classes)
         return codes, codes >= 0
 

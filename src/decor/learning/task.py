@@ -270,9 +270,10 @@ class Task:
                 ) from None
 
     def own_metrics(self, output: Tensor) -> dict[str, float]:
-        """The own metrics, given the model's outputs for all test examples.
+        """The own metrics; NaN where one fails on what a diverged model gives.
 
-        NaN where one fails: a function may not take what a diverged model gives.
+        Args:
+            output: The model's, for all test examples.
         """
         assert self.test is not None  # checked with the metrics
         values = {}

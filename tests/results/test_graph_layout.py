@@ -36,3 +36,11 @@ def test_families_are_drawn_as_they_are_known():
     assert np.allclose(places(decor.star(6))[0], (0, 0)), "the hub is in the middle"
     assert places(decor.torus(3, 4))[5].tolist() == [1, -1], "row by row, downwards"
     assert places(decor.path(5))[:, 1].tolist() == [0] * 5
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_forty_users_do_not_touch(seed):
+    graph = decor.from_edges(40, decor.random_regular(40, 4, seed=seed).edges)
+    at = places(graph)
+    gaps = np.linalg.norm(at[:, None] - at[None], axis=2) + 9 * np.eye(40)
+    assert gaps.min() > 0.12

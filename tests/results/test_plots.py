@@ -70,3 +70,28 @@ def test_a_large_graph_is_a_histogram(drawn, tmp_path):
     graph_figure(decor.ring(users), np.linspace(0.1, 1, users), 4.0, tmp_path / "a.png")
     (axis,) = drawn[0].axes
     assert sum(bar.get_height() for bar in axis.patches) == users
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_forty_long_names_are_drawn_beside_their_dots_without_overlap(drawn, tmp_path, seed):
+    names = [f"Branch {k:02d}" for k in range(40)]
+    graph = decor.from_edges(40, decor.random_regular(40, 4, seed=seed).edges, labels=names)
+    graph_figure(graph, np.linspace(0.1, 1, 40), 4.0, tmp_path / "a.png")
+    axis = drawn[0].axes[0]
+    assert texts(axis) == names
+    drawn[0].draw_without_rendering()
+    boxes = np.array([text.get_window_extent().extents for text in axis.texts])
+    assert overlaps(boxes) == []
+
+
+def test_a_name_of_any_length_is_drawn(drawn, tmp_path):
+    names = ["a" * 80, "b", "ulm"]
+    graph_figure(decor.from_edges(3, [(0, 1)], labels=names), np.ones(3), 4.0, tmp_path / "a.png")
+    assert texts(drawn[0].axes[0]) == ["every user: 1", "a" * 29 + "…", "b", "ulm"]
+
+
+def overlaps(boxes):
+    """Pairs of boxes (left, bottom, right, top) that share more than their borders."""
+    low = np.maximum(boxes[:, None, :2], boxes[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], boxes[None, :, 2:])
+    return [(i, j) for i, j in np.argwhere(np.all(high - low > 1, axis=2)) if i < j]

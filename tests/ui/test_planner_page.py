@@ -307,6 +307,30 @@ def test_names_from_a_file_stay_text(show, tmp_path):
         "return [document.images.length, document.scripts.length, "
         "document.querySelectorAll('b').length]"
     ) == [0, 1, 3]
-    browser.hover(page, user(page, HOSTILE))
+    browser.hover(page, find(page, f'.user[data-user="{HOSTILE}"] .node'))
     assert HOSTILE in text(page, "#tip")
     assert HOSTILE in text(page, "#statement")
+
+
+def test_the_names_of_forty_branches_cover_no_other_name_and_no_dot(show, tmp_path):
+    page = show()
+    pairs = [(k, (k + step) % 40) for k in range(40) for step in (1, 7)]
+    lines = [f'"Branch {a:02d}","Branch {b:02d}"' for a, b in pairs]
+    (tmp_path / "branches.csv").write_text("\n".join(lines))
+    Select(find(page, "#topology")).select_by_visible_text("drawn by hand")
+    click(page, "#table summary")
+    find(page, "#open").send_keys(str(tmp_path / "branches.csv"))
+    until(page, "document.querySelectorAll('.user text').length === 40")
+    assert page.execute_script(OVERLAPS) == []
+    assert "Branch 39" in user(page, "Branch 39").text
+
+
+OVERLAPS = """
+const box = (element) => element.getBoundingClientRect();
+const users = [...document.querySelectorAll('.user')];
+const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1.5
+  && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1.5;
+return users.flatMap((one, k) => users.flatMap((other, j) => (
+  (j < k && meet(box(one.lastChild), box(other.lastChild)))
+  || (j !== k && meet(box(one.lastChild), box(other.firstChild))) ? [[k, j]] : [])));
+"""

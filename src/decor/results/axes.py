@@ -27,6 +27,8 @@ _ON_DARK, _ON_LIGHT = "#fdfdfd", "#10131a"
 COLOURS = "viridis_r"
 """From a small (light) to a large (dark) epsilon."""
 
+_LONGEST = 30
+"""Letters of a name in a picture; a longer one ends with an ellipsis."""
 _SHADES = 32
 """Steps of the colour scale: each is a shape of the SVG, and 32 look continuous."""
 NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -121,25 +123,25 @@ def draw_graph(
         look = {"cmap": shades, "norm": norm, **outline}
         dots = axis.scatter(*places[finite].T, c=values[finite], **look)
         if alike and finite.all():
-            _annotate_middle(axis, f"every user: {rounded_up(high)}")
+            _annotate_below(axis, f"every user: {rounded_up(high)}")
         elif not alike:
             _draw_colour_bar(figure, axis, dots, low, high, label)
     else:
-        _annotate_middle(axis, "infinite for every user")
+        _annotate_below(axis, "infinite for every user")
     if finite.any() and not finite.all():
         axis.legend(frameon=False, labelcolor=INK)
-    if users <= 64:
-        _draw_names(axis, places, fractions, names)
     # a circle of users must look like a circle
     axis.set_aspect("equal")
     axis.autoscale_view()
     axis.margins(0.08)
     axis.set_axis_off()
+    if users <= 64:
+        _draw_names(figure, axis, places, fractions, names, (size / np.pi) ** 0.5)
 
 
-def _annotate_middle(axis: Any, text: str) -> None:
+def _annotate_below(axis: Any, text: str) -> None:
     axis.annotate(
-        text, (0.5, 0.5), xycoords="axes fraction", ha="center", va="center", color=INK, fontsize=12
+        text, (0.5, 0), xycoords="axes fraction", ha="center", va="top", color=INK, fontsize=12
     )
 
 
@@ -157,16 +159,68 @@ def _draw_colour_bar(
     bar.ax.tick_params(labelcolor=INK, color=GREY)
 
 
-def _draw_names(axis: Any, places: Floats, fractions: Floats, names: Sequence[str]) -> None:
-    """Short names inside the dots, readable on every shade; long names below the dots."""
-    for name, place, fraction in zip(names, places, fractions, strict=True):
-        style: dict[str, Any] = {
-            "va": "center",
-            "color": _ON_DARK if fraction > 0.45 else _ON_LIGHT,
-        }
-        if len(name) > 3:
-            style = {"va": "top", "color": INK, "xytext": (0, -11), "textcoords": "offset points"}
-        axis.annotate(literal(name), place, ha="center", fontsize=7, **style)
+def _draw_names(
+    figure: Figure,
+    axis: Any,
+    places: Floats,
+    fractions: Floats,
+    names: Sequence[str],
+    radius: float,
+) -> None:
+    """Names inside the dots if all are short, readable on every shade; else beside the dots."""
+    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7}
+    if max(map(len, names)) <= 3:
+        for name, place, fraction in zip(names, places, fractions, strict=True):
+            shade = _ON_DARK if fraction > 0.45 else _ON_LIGHT
+            axis.annotate(literal(name), place, color=shade, **style)
+        return
+    shown = [name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…" for name in names]
+    beside = {"xytext": (0, -radius - 5), "textcoords": "offset points", "color": INK}
+    notes = [
+        axis.annotate(literal(name), place, **beside, **style)
+        for name, place in zip(shown, places, strict=True)
+    ]
+    # scale and widths are known only when the picture has been laid out
+    figure.draw_without_rendering()
+    to_points = 72 / figure.dpi
+    at = axis.transData.transform(places) * to_points
+    widths = np.array([note.get_window_extent().width * to_points for note in notes])
+    for note, offset in zip(notes, name_offsets(at, widths, radius), strict=True):
+        note.set_position(tuple(offset))
+
+
+def name_offsets(at: Floats, widths: Floats, radius: float, height: float = 8.0) -> Floats:
+    """Where to write each name, from its dot: the side on which it covers least, below first.
+
+    Args:
+        at: The middle of each dot, in points.
+        widths: The width of each name, in points.
+        radius: The radius of the dots, in points.
+        height: The height of all names, in points.
+    """
+    n, sizes = len(at), np.stack([widths, np.full(len(at), height)], axis=1)
+    aside, away = radius + 2 + widths / 2, radius + 1 + height / 2
+    offsets = np.tile((0.0, -away), (n, 1))
+    # boxes as middles and sizes: all dots, and all names but one
+    dots = np.full((n, 2), 2 * radius)
+    # a second round, because a name may have been moved from where another one avoided it
+    for k in [*range(n), *range(n)]:
+        others = np.arange(n) != k
+        middles = np.vstack([at, (at + offsets)[others]])
+        boxes = np.vstack([dots, sizes[others]])
+        half, side = widths[k] / 2, aside[k]
+        sides = [(0, -away), (0, away), (side, 0), (-side, 0)]
+        sides += [(half, -away), (-half, -away), (half, away), (-half, away)]
+        covered = [_covered(at[k] + side, sizes[k], middles, boxes) for side in sides]
+        offsets[k] = sides[int(np.argmin(np.round(covered, 3)))]
+    return offsets
+
+
+def _covered(middle: Floats, size: Floats, middles: Floats, sizes: Floats) -> float:
+    """The area that a box shares with others."""
+    overlap = (size + sizes) / 2 - np.abs(middles - middle)
+    shared = np.minimum(np.maximum(overlap, 0), np.minimum(size, sizes))
+    return float(np.sum(np.prod(shared, axis=1)))
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:

@@ -42,6 +42,9 @@ function drawCanvas() {
   Object.assign(view, canvasSize());
   const count = drawn.names.length;
   view.radius = Math.max(3.5, Math.min(16, Math.min(view.width, 460) / (2.6 * Math.sqrt(count) + 6)));
+  const inside = view.radius >= 9 && drawn.names.every((name) => name.length <= 3);
+  // smaller dots leave space for names beside them
+  if (!inside) view.radius = Math.min(view.radius, Math.max(3.5, 40 / Math.sqrt(count)));
   const held = view.nodes.findIndex((node) => node === document.activeElement);
   if (view.focus >= count) view.focus = Math.max(0, count - 1);
   view.root = svg('svg', {
@@ -49,15 +52,15 @@ function drawCanvas() {
   }, svg('path', { class: 'edges', id: 'edges', 'stroke-width': Math.max(0.5, Math.min(1.8, 120 / Math.max(1, drawn.edges.length))) }), svg('path', { class: 'near', id: 'near' }), svg('path', { class: 'rubber', id: 'rubber' }));
   view.nodes = drawn.names.map((name, user) => {
     const node = svg('g', { class: 'user', tabindex: user === view.focus ? 0 : -1, 'data-user': name }, svg('circle', { class: 'node', r: view.radius }), svg('text', {}, name));
-    const text = node.lastChild;
-    if (view.radius >= 9 && name.length <= 3) text.classList.add('inside');
-    else if (count <= 64) text.setAttribute('y', view.radius + 13); else text.remove();
+    if (inside) node.lastChild.classList.add('inside'); else if (count > 64) node.lastChild.remove();
     view.root.append(node);
     return node;
   });
+  view.root.classList.toggle('many', count > 24);
   view.root.classList.toggle('drawing', state.topology === DRAWN);
   if (!count) view.root.append(svg('text', { x: view.width / 2, y: view.height / 2, 'text-anchor': 'middle' }, 'Click here to begin, or press Add.'));
   byId('canvas').replaceChildren(view.root);
+  view.widths = view.nodes.map((node) => { const name = node.children[1]; return name && !inside ? name.getComputedTextLength() : 0; });
   place();
   paintUsers();
   showChosen();
@@ -70,6 +73,40 @@ function edgeLine(edge, k) { return edgePath(pixels(drawn.at[edge[0]]), pixels(d
 function place() {
   byId('edges').setAttribute('d', drawn.edges.map(edgeLine).join(''));
   view.nodes.forEach((node, user) => node.setAttribute('transform', `translate(${pixels(drawn.at[user]).map((v) => v.toFixed(1)).join(' ')})`));
+  placeNames();
+}
+
+// the area that two boxes share: [middle x, middle y, width, height]
+function shared([x, y, w, h], [u, v, a, b]) { return Math.max(0, Math.min(w, a, (w + a) / 2 - Math.abs(x - u))) * Math.max(0, Math.min(h, b, (h + b) / 2 - Math.abs(y - v))); }
+
+// each name on the side of its dot where it covers least, below first; a second round, because a name may have been moved
+// from where another one avoided it
+function placeNames() {
+  if (!view.widths.some((width) => width > 0)) return;
+  const [r, high] = [view.radius, drawn.names.length > 24 ? 11 : 14];
+  const away = r + 2 + high / 2;
+  const dots = drawn.at.map((place) => [...pixels(place), 2 * r, 2 * r]);
+  const boxes = dots.map(([x, y], user) => [x, y + away, view.widths[user], high]);
+  for (let k = 0; k < 2 * dots.length; k += 1) {
+    const user = k % dots.length;
+    const [x, y, width] = [dots[user][0], dots[user][1], view.widths[user]];
+    const [half, side] = [width / 2, r + 3 + width / 2];
+    let least = Infinity;
+    for (const [dx, dy] of [[0, away], [0, -away], [side, 0], [-side, 0], [half, away], [-half, away], [half, -away], [-half, -away]]) {
+      const box = [x + dx, y + dy, width, high];
+      // what is cut off at the border is as bad as what is covered
+      let covered = width * high - shared(box, [view.width / 2, view.height / 2, view.width, view.height]);
+      for (const dot of dots) covered += shared(box, dot);
+      boxes.forEach((other, at) => { if (at !== user) covered += shared(box, other); });
+      if (covered < least - 0.5) [least, boxes[user]] = [covered, box];
+    }
+  }
+  view.nodes.forEach((node, user) => {
+    const name = node.children[1];
+    if (!name) return;
+    name.setAttribute('x', (boxes[user][0] - dots[user][0]).toFixed(1));
+    name.setAttribute('y', (boxes[user][1] - dots[user][1]).toFixed(1));
+  });
 }
 
 // colours and words of everybody; nobody has any while the answer is not there

@@ -27,6 +27,7 @@ from . import (
     node,
     plan,
     predict,
+    rehearse,
     relay,
     release,
     report,
@@ -42,7 +43,7 @@ from .progress_line import show_progress
 _COMMANDS = (
     *(plan, account, graph),
     *(task, train, predict, release, compare, report, reproduce),
-    *(keygen, federation, ledger, node, relay, fetch_model, up, status),
+    *(keygen, federation, rehearse, ledger, node, relay, fetch_model, up, status),
     *(ui, audit),
 )
 """In the order of `decor --help`: plan, train, deploy, and the rest."""

@@ -8,7 +8,6 @@ sent again; no step is ever computed twice.
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import platform
 import sys
@@ -32,7 +31,6 @@ from decor.net.neighbour import Values
 from decor.net.peer import Peer
 from decor.net.peer_config import PeerConfig
 from decor.net.reach import Reach
-from decor.noise.integer_gaussians import EDGE_SIGMA
 from decor.privacy.guarantee import Guarantee
 from decor.results.run import Run
 from decor.results.stop_reason import StopReason
@@ -117,7 +115,7 @@ class Node:
                 "another"
             )
         self.steps = exposure.steps
-        self.rates = terms.recipe.schedule.rates(terms.learning_rate, self.steps)
+        self.rates = terms.rates
         self.multiples = terms.multiples(self.number)
         # the gossip weights of the plan: row i of W
         W = terms.plan.topology.mixing
@@ -229,15 +227,9 @@ class Node:
         """
         if self.peer is None:
             return 1.0
-        plan, rates = self.terms.plan, self.rates
-        own = float(np.sum(plan.sigma_cdp_per_user**2))
-        planned = own * float(np.sum(rates**2))
-        left = 0.0
-        for number, steps in self.peer.steps_left_over().items():
-            edge = self.terms.grid.unit * self.multiples[number] * EDGE_SIGMA
-            over = [step for step in steps if step < self.step]
-            left += edge**2 * float(np.sum(rates[over] ** 2))
-        return math.sqrt(1.0 + left / planned)
+        left_over = self.peer.steps_left_over()
+        over = {n: [s for s in steps if s < self.step] for n, steps in left_over.items()}
+        return self.terms.noise_left(self.number, over)
 
     def outcome(self) -> Run:
         """The run as far as it has come."""

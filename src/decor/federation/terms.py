@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +19,7 @@ from decor.net.neighbour import Neighbour
 from decor.net.peer_config import RunLength
 from decor.net.reach import Reach
 from decor.noise.grid import Grid
+from decor.noise.integer_gaussians import EDGE_SIGMA
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
 from decor.training.release_grid import grid_of
@@ -177,3 +179,27 @@ class Terms:
             elif number == high:
                 multiples[low] = -multiple  # opposite signs: the noise cancels in the average
         return multiples
+
+    @cached_property
+    def rates(self) -> Vector:
+        """The step size of each step."""
+        steps = self.plan.exposure.steps
+        return np.asarray(self.recipe.schedule.rates(self.learning_rate, steps))
+
+    def noise_left(self, number: int, steps: Mapping[int, Sequence[int]]) -> float:
+        """Noise in the average of all models over the planned noise, by one user's edges.
+
+        Args:
+            number: The user.
+            steps: Neighbour -> the steps in which the noise of the edge to it does not cancel.
+
+        Returns:
+            1 if all noise of the edges cancels.
+        """
+        own = float(np.sum(self.plan.sigma_cdp_per_user**2))
+        planned, left = own * float(np.sum(self.rates**2)), 0.0
+        for neighbour, multiple in self.multiples(number).items():
+            edge = self.grid.unit * multiple * EDGE_SIGMA
+            over = list(steps.get(neighbour, ()))
+            left += edge**2 * float(np.sum(self.rates[over] ** 2))
+        return math.sqrt(1.0 + left / planned)

@@ -37,7 +37,7 @@ def test_the_table_is_plain_and_narrow_enough_for_a_mail():
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert "bonn - ulm direct 12.3 ms 41.5 12 -0.00 s bonn" in lines
     assert "bonn - kiel none - - - - bonn" in lines and "kiel - - - -" in lines
-    assert "ulm says: kiel is away" in lines and "kiel has told nothing" in lines
+    assert "ulm says: kiel is away" in lines and "kiel has sent no report" in lines
     assert lines[-2:] == ["problems:", "kiel hung up"]
     assert show(outcome(problems=()), NAMES).endswith("everything agrees")
 

@@ -54,10 +54,10 @@ def test_the_owner_learns_what_was_changed():
     text = "\n".join(counts.lines())
     for line in (
         "4 of 5 records are used",
-        "1 records without a known label were dropped",
-        "column 'age': 1 missing values",
-        "column 'age': 1 values outside the range, clamped",
-        "column 'sex': 1 values not listed, taken as \"other\"",
+        "1 record without a known label was dropped",
+        "column 'age': 1 value missing",
+        "column 'age': 1 value outside the range, clamped",
+        "column 'sex': 1 value not listed, taken as \"other\"",
         "always guessing 'no' is right for 50.0 %",
     ):
         assert line in text

@@ -85,8 +85,8 @@ def add_to(commands: Any) -> None:
     )
     opt.add_fixed_noise(parser)
     task = (
-        "a task whose users, and with --unit example their numbers of records, the plan is for, "
-        "instead of --users and --records; its data are not used: canaries are attacked"
+        "take the users (and, with --unit example, the number of records of each) from this task, "
+        "instead of --users and --records. Its data are not used: the audit plants its own canaries"
     )
     parser.add_argument("--task", type=TaskOption, metavar="TASK", help=task)
     opt.add_adversary(parser)

@@ -53,8 +53,9 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--learning-rate", type=values.numbers, metavar="R,...", help=rates)
     messages = (
-        "messages of a run to each neighbour: every method also chooses among 1 to 16 designed "
-        "gossip rounds per step, with as many steps as so many messages allow"
+        "number of messages that each run may send to each neighbour. Each method then tries 1 to "
+        "16 designed gossip rounds per step, with as many steps as this number allows, and keeps "
+        "the best"
     )
     parser.add_argument("--messages", type=values.whole, metavar="N", help=messages)
     seeds = "runs of each setting, with different seeds (default: 4)"

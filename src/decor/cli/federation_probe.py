@@ -85,7 +85,7 @@ def show(outcome: Outcome, names: list[str]) -> str:
         f"{outcome.federation}: probe by {outcome.user}, {at}\ndigest {outcome.digest}",
         table(("member", "decor", "python", "torch", "code"), _members(outcome, names)),
         table(
-            ("edge", "way", "round trip", "MB/s there", "MB/s back", "clock", "told by"),
+            ("edge", "way", "round trip", "MB/s there", "MB/s back", "clock", "reported by"),
             _edges(outcome, names),
         ),
     ]
@@ -95,9 +95,9 @@ def show(outcome: Outcome, names: list[str]) -> str:
         for row in report.rows
         if name != outcome.user and row.problem
     ]
-    told += [f"{name} has told nothing" for name in outcome.missing]
+    told += [f"{name} has sent no report" for name in outcome.missing]
     if told:
-        parts.append("told by others, not verified:\n" + _lines(told))
+        parts.append("reported by others, not verified:\n" + _lines(told))
     problems = _lines(list(outcome.problems))
     good = f"{outcome.user} reaches all its neighbours, and everything agrees"
     parts.append(f"problems:\n{problems}" if problems else good)

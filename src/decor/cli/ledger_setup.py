@@ -40,7 +40,8 @@ def add_to(kinds: Any) -> None:
     adopt.add_argument("file", metavar="FILE", help="the ledger; it is changed in place")
     adopt.add_argument("--identity", required=True, metavar="FILE", help="the new key file")
     which = adopt.add_mutually_exclusive_group(required=True)
-    which.add_argument("--old-key", metavar="FILE", help="a key file of the ledger, which signs")
+    old_key = "the file of a key that may already use the ledger; it signs the new key"
+    which.add_argument("--old-key", metavar="FILE", help=old_key)
     which.add_argument("--old-key-lost", action="store_true", help="no key of the ledger is left")
     give_up = "leave a run unfinished for good; its whole plan stays counted"
     adopt.add_argument("--give-up-run", action="store_true", help=give_up)

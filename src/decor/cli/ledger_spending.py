@@ -43,7 +43,7 @@ def add_to(kinds: Any) -> None:
 def _add_show(kinds: Any) -> None:
     help = "show the privacy budget that a user has spent, run by run and in total"
     parser = opt.add_command(kinds, "show", run_show, help, _SHOW)
-    parser.add_argument("file", metavar="FILE", help="the user's ledger, written by decor node")
+    parser.add_argument("file", metavar="FILE", help="the user's ledger, made by decor ledger new")
     delta = "failure probability of all runs together (default: the largest of a run)"
     parser.add_argument("--delta", type=values.probability, metavar="D", help=delta)
     opt.add_json(parser)
@@ -61,8 +61,8 @@ def _add_afford(kinds: Any) -> None:
     delta = "failure probability, of each run and of all together (default: 1e-5)"
     parser.add_argument("--delta", type=values.probability, metavar="D", help=delta)
     adversary = (
-        "against whom in the ledger's runs: eavesdropper, curious, colluding:Q or everyone "
-        f"(default: {opt.ADVERSARY}). Further runs are planned against the same adversary"
+        "the adversary for whom the total is computed, and against whom further runs are planned: "
+        f"eavesdropper, curious, colluding:Q or everyone (default: {opt.ADVERSARY})"
     )
     parser.add_argument("--adversary", metavar="WHO", help=adversary)
     for name in _EXPOSURE:

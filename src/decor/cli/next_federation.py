@@ -75,8 +75,8 @@ def _add_members(group: argparse._ArgumentGroup) -> None:
         (
             "--edge",
             "A:B",
-            "an edge to add to a graph that is given by its edges (default for users who join: as "
-            "many as the user with the fewest has, to those with the fewest)",
+            "an edge to add, if the file lists edges one by one (default: each new user gets as "
+            "many edges as the least-connected user has, to the least-connected users)",
         ),
     ):
         group.add_argument(flag, action="append", default=[], metavar=metavar, help=help)

@@ -26,8 +26,8 @@ from .json_output import guarantee_json, write_json
 from .node_check import check_data
 
 _EXAMPLE = """example:
-  decor node heart.toml --identity bonn.key --data patients.csv --label diagnosis \\
-      --test public.csv --output bonn"""
+  decor node heart.toml --identity bonn.key --ledger bonn.ledger --data patients.csv \\
+      --label diagnosis --test public.csv --output bonn"""
 
 
 def add_to(commands: Any) -> None:
@@ -36,8 +36,9 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("file", metavar="FILE", help="the federation file")
     check = (
-        "only look at the data, without joining: what would be clamped, become other or be "
-        "dropped, and the base rate; needs neither --identity nor --ledger"
+        "check the data without joining: show which values would be clamped or counted as "
+        '"other", which records would be dropped, and the accuracy of always guessing the most '
+        "frequent class; needs neither --identity nor --ledger"
     )
     parser.add_argument("--check", action="store_true", help=check)
     key = "the user's key file, written by decor keygen (required)"

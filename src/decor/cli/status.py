@@ -167,10 +167,14 @@ def _lines(node: dict[str, Any]) -> list[str]:
     epsilon, delta, fixed = (
         rounded_up(node[name]) for name in ("epsilon", "delta", "epsilon_if_fixed")
     )
+    if node["epsilon"]:
+        spent = f"for the whole plan; {node['messages']} messages{missed}"
+        spent += f" (for information: epsilon {fixed} if their number was fixed in advance)"
+    else:
+        spent = f"so far: no message has been made{missed}"
     lines = [
         f"{node['user']} in {node['federation']}: step {node['step']} of {node['steps']}, {state}",
-        f"  guarantee: epsilon {epsilon} (delta {delta}) for the whole plan; {node['messages']} "
-        f"messages{missed}: epsilon {fixed} if their number was fixed in advance",
+        f"  guarantee: epsilon {epsilon} (delta {delta}) {spent}",
     ]
     # unknown where no node answers and its folder is elsewhere, or of version 0.1
     if (left := node.get("noise_left") or 1.0) > 1:

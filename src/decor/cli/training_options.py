@@ -36,8 +36,8 @@ def add_task(parser: argparse.ArgumentParser, default: str | None = None) -> Non
         help=names,
     )
     shards = (
-        "how the data is split among users: iid, dirichlet or by-label (default: depends on the "
-        "task; not where it says whose each record is)"
+        "how to split the data among users: iid, dirichlet or by-label (default: depends on the "
+        "task; not allowed if the task already says whose each record is)"
     )
     group.add_argument("--shards", metavar="NAME", help=shards)
     alpha = "with --shards dirichlet, the smaller A is, the more users' data differ (default: 10)"

@@ -93,7 +93,7 @@ class Privacy:
         number("a number from 0 to 1e9, such as 100.0", lambda x: 0 <= x <= 1e9),
         None,
         help="sigma_cor^2 / sigma_cdp^2: variance of shared noise relative to independent noise "
-        "(default: the one with the least predicted error)",
+        "(default: the one with the least predicted error, which supposes that no node fails)",
         metavar="X",
     )
     any_delta: bool = file_field(
@@ -262,7 +262,8 @@ class Network:
     liars: int = file_field(
         whole(0),
         1,
-        help="users that may lie: a user skips steps only if more others have signed them",
+        help="number of lying users to tolerate: a user skips steps only if more others than this "
+        "have signed them",
     )
 
     def __post_init__(self) -> None:

@@ -287,15 +287,16 @@ class Counts:
         """Sentences for the owner's terminal, one per thing that was found."""
         lines = [f"{self.used:,} of {self.records:,} records are used"]
         if self.dropped:
-            lines.append(f"{self.dropped:,} records without a known label were dropped")
+            were = "record without a known label was", "records without a known label were"
+            lines.append(f"{_counted(self.dropped, *were)} dropped")
         for name, counts in self.columns.items():
-            for number, what in (
-                (counts.missing, "missing values"),
-                (counts.clamped, "values outside the range, clamped"),
-                (counts.other, 'values not listed, taken as "other"'),
+            for number, end in (
+                (counts.missing, "missing"),
+                (counts.clamped, "outside the range, clamped"),
+                (counts.other, 'not listed, taken as "other"'),
             ):
                 if number:
-                    lines.append(f"column {name!r}: {number:,} {what}")
+                    lines.append(f"column {name!r}: {_counted(number, 'value', 'values')} {end}")
         if self.base_rate is not None:
             most = max(self.classes, key=self.classes.__getitem__)
             lines.append(f"always guessing {most!r} is right for {100 * self.base_rate:.1f} %")
@@ -547,6 +548,10 @@ def plain_targets(name: str, values: Array) -> Array:
 def _set(target: object, **fields: object) -> None:
     for name, value in fields.items():
         object.__setattr__(target, name, value)
+
+
+def _counted(number: int, one: str, several: str) -> str:
+    return f"{number:,} {one if number == 1 else several}"
 
 
 def _check_name(name: object) -> None:

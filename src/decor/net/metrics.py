@@ -38,7 +38,7 @@ _OWN = (
         "epsilon_so_far",
         "gauge",
         "epsilon_if_fixed",
-        "Epsilon of the messages so far, if their number was fixed in advance; no promise.",
+        "Epsilon of the messages so far, if their number was fixed in advance; no guarantee.",
     ),
     ("epsilon_planned", "gauge", "epsilon_planned", "Epsilon of the whole plan."),
     ("delta", "gauge", "delta", "Failure probability of this run's epsilons."),

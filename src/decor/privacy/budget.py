@@ -194,8 +194,8 @@ class Exposure:
     weighting: Weighting | None = field(
         default=None,
         metadata={
-            "help": "with --rate, records computes the batch size from --records, of which the "
-            "total becomes public",
+            "help": 'with --rate: "records" computes --batch-size from --records. This makes the '
+            "total number of records public",
             "metavar": "NAME",
         },
     )

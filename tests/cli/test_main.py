@@ -119,6 +119,22 @@ def test_the_example_in_the_help_works(here, line):
     here(*[word for word in example[1:] if word not in ("--plot", "torus.png")])
 
 
+def test_help_lists_every_command_once_under_the_heading_of_its_group(here):
+    out = here("--help").stdout
+    listed = re.findall(r"^(?:([a-z]+):|  ([a-z]+) .*)$", out, re.M)
+    groups = {}
+    for heading, command in listed:
+        if heading:
+            groups[heading] = inside = []
+        elif command:
+            inside.append(command)
+    groups.pop("usage", None), groups.pop("options")
+    assert [*groups] == ["plan", "train", "federate", "check"]
+    every = sorted({path[0] for path in all_commands(parser())})
+    assert sorted(sum(groups.values(), [])) == every
+    assert "node" in groups["federate"] and "audit" in groups["check"]
+
+
 def test_python_dash_m_is_the_same_command():
     module = run("graph", "--json", command=[sys.executable, "-m", "decor"])
     assert module.stdout == run("graph", "--json").stdout

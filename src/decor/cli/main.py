@@ -40,13 +40,13 @@ from . import (
 )
 from .progress_line import show_progress
 
-_COMMANDS = (
-    *(plan, account, graph),
-    *(task, train, predict, release, compare, report, reproduce),
-    *(keygen, federation, rehearse, ledger, node, relay, fetch_model, up, status),
-    *(ui, audit),
-)
-"""In the order of `decor --help`: plan, train, deploy, and the rest."""
+_GROUPS = {
+    "plan": (plan, account, graph, ui),
+    "train": (task, train, predict, compare, report, release),
+    "federate": (keygen, federation, rehearse, ledger, node, relay, fetch_model, up, status),
+    "check": (audit, reproduce),
+}
+"""In the order of `decor --help`, under these headings."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -74,15 +74,25 @@ def parser() -> argparse.ArgumentParser:
     """The parser of all commands. It loads no heavy library, so that `decor --help` is fast."""
     top = _Parser(
         prog="decor",
+        usage="%(prog)s [-h] [--version] COMMAND ...",
         description="Private decentralised learning: plan the noise, see what each adversary "
         "learns, and train.",
     )
     top.add_argument("--version", action="version", version=f"decor {decor.__version__}")
+    # the groups below list the commands, instead of argparse's one list
     commands = top.add_subparsers(
-        title="commands", metavar="COMMAND", required=True, parser_class=_Parser
+        prog="decor",
+        metavar="COMMAND",
+        help=argparse.SUPPRESS,
+        required=True,
+        parser_class=_Parser,
     )
-    for command in _COMMANDS:
-        command.add_to(commands)
+    for heading, group in _GROUPS.items():
+        first = len(commands._choices_actions)
+        for command in group:
+            command.add_to(commands)
+        listed = top.add_argument_group(heading)
+        listed._group_actions.extend(commands._choices_actions[first:])
     return top
 
 

@@ -91,8 +91,8 @@ def test_the_best_edges_to_add_are_those_of_the_library(here, ask):
 
 def test_a_fragile_graph_gets_a_warning(here, ask):
     out = here(*"plan --epsilon 3 --adversary colluding:2".split()).stdout
-    assert "Warning: ring(16)" in out and "can isolate user 0" in out
-    assert "random_regular(16, degree=4)" in out
+    assert "Warning: 16 users on ring(16), against" in out and "can isolate user 0" in out
+    assert "Give every user at least 4 neighbours, or plan for curious" in out
     answer = ask("plan --epsilon 3 --adversary colluding:2")
     assert len(answer["warnings"]) == 1 and answer["sigma_cor"] == 0
 

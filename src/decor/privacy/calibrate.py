@@ -253,13 +253,11 @@ def _fragile_graph_message(limit: LeverageLimit) -> str:
     able = (
         f"user{plural} {shown} can isolate user" if names else "no user shares a secret with user"
     )
-    # a regular graph needs an even number of edge ends: n times the degree
-    degree = q + 2 + (q * n) % 2
-    better = f"random_regular({n}, degree={degree})" if degree < n else f"more than {n} users"
+    better = f"Give every user at least {q + 2} neighbours" if q + 2 < n else "Take more users"
     fewer = int(topology.degrees.min()) - 1
     lesser = f", or plan for {Adversary(fewer)}" if fewer >= 0 else ""
     return (
-        f"{topology!r} against {limit.adversary.sentence}: {able} {topology.name(user)}, so "
+        f"{topology.description}, against {limit.adversary.sentence}: {able} {topology.name(user)}, so "
         "correlated noise buys nothing there and the plan is local DP. "
-        f"Use {better}{lesser}."
+        f"{better}{lesser}."
     )

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decor.text import json_safe, rounded_up, table
+import decor
+from decor.text import counted, json_safe, rounded_up, table
 
 
 @given(st.floats(1e-250, 1e250))
@@ -32,3 +33,14 @@ def test_infinities_and_what_is_no_number_survive_json():
 def test_columns_of_numbers_are_aligned_to_the_right_and_words_to_the_left():
     lines = table(["user", "epsilon"], [["bonn", "3"], ["ulm", "1,024"]], indent="").splitlines()
     assert lines == ["user  epsilon", "----  -------", "bonn        3", "ulm     1,024"]
+
+
+def test_one_is_no_plural():
+    texts = [counted(count, "edge") for count in (0, 1, 2, 1000)]
+    assert texts == ["0 edges", "1 edge", "2 edges", "1,000 edges"]
+    assert decor.path(1).description == "1 user on path(1)"
+    assert decor.from_edges(2, [(0, 1)]).description == "2 users, 1 edge, connected"
+    plan = decor.NoisePlan(
+        decor.ring(4), decor.Exposure(clip=1.0, steps=1), decor.Adversary.curious(), 1.0, 2.0
+    )
+    assert "over 1 step, with" in str(plan.guarantee(1e-5))

@@ -46,6 +46,11 @@ def setting_text(value: float | None) -> str:
     return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
+def counted(count: int, noun: str) -> str:
+    """ "1 user", "1,000 users": a number with a noun whose plural ends with an s."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def value_text(value: float, digits: int) -> str:
     """A value with `digits` after the point, or with three digits where those would say nothing."""
     return f"{value:.{digits}f}" if 10.0 ** (1 - digits) <= abs(value) < 1e5 else f"{value:.3g}"

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from decor.errors import GraphError
+from decor.text import counted
 
 from .families import from_edges
 from .topology import Topology
@@ -42,8 +43,8 @@ class EdgeList:
     header: str | None
 
     def __str__(self) -> str:
-        n, m = self.topology.users, self.topology.edge_count
-        users, edges = f"{n:,} user{'s' * (n != 1)}", f"{m:,} edge{'s' * (m != 1)}"
+        users = counted(self.topology.users, "user")
+        edges = counted(self.topology.edge_count, "edge")
         header = "no header" if self.header is None else f"header skipped: {self.header[:60]!r}"
         return f"{users}, {edges}; separator: {self.separator}; {header}"
 

@@ -257,7 +257,7 @@ def _fragile_graph_message(limit: LeverageLimit) -> str:
     fewer = int(topology.degrees.min()) - 1
     lesser = f", or plan for {Adversary(fewer)}" if fewer >= 0 else ""
     return (
-        f"{topology.description}, against {limit.adversary.sentence}: {able} {topology.name(user)}, so "
-        "correlated noise buys nothing there and the plan is local DP. "
-        f"{better}{lesser}."
+        f"{topology.description}, against {limit.adversary.sentence}: "
+        f"{able} {topology.name(user)}, so correlated noise buys nothing there and the plan is "
+        f"local DP. {better}{lesser}."
     )

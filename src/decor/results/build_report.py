@@ -14,6 +14,7 @@ from decor.privacy.adversary import Adversary
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
 from decor.privacy.plan_answer import PlanAnswer
+from decor.text import counted
 
 from .report_data import (
     AdversaryEpsilon,
@@ -207,7 +208,7 @@ def report_of_runs(runs: Sequence[tuple[str, Run]], command: str) -> Report:
         methods,
         outcomes,
         list(graphs.items()),
-        subtitle=topology.description if len(graphs) == 1 else f"{topology.users} users",
+        subtitle=topology.description if len(graphs) == 1 else counted(topology.users, "user"),
         repeat=Repeat(
             command=command,
             versions=manifest.get("versions", {}),

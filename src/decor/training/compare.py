@@ -37,6 +37,7 @@ from decor.results.comparison import ComparisonResult
 from decor.results.report_data import GridEnd, Method, Outcome, Repeat, Report, Tuning
 from decor.results.run import Run
 from decor.results.safe_files import replace_text
+from decor.text import counted
 
 from .engine import Engine, Setting
 from .manifest import fingerprint, versions
@@ -374,15 +375,16 @@ class Comparison:
             )
         outcomes = [outcome for method in methods for outcome in self._load(method)]
         unit = "everything a user holds" if d.exposure.unit == "user" else "one record"
-        adversary, length = d.adversary.sentence, f"{d.exposure.steps:,} steps"
+        adversary, length = d.adversary.sentence, f"{counted(d.exposure.steps, 'step')}"
         if d.messages is not None:
-            length = f"{d.messages:,} messages to each neighbour"
+            length = f"{counted(d.messages, 'message')} to each neighbour"
         return make_report(
-            f"{self.task.name}: what privacy costs {self.task.users} users",
+            f"{self.task.name}: what privacy costs {counted(self.task.users, 'user')}",
             methods,
             outcomes,
             d.graphs,
-            subtitle=f"{length}, protecting {unit}, against {adversary}; {len(d.seeds)} seeds",
+            subtitle=f"{length}, protecting {unit}, against {adversary}; "
+            f"{counted(len(d.seeds), 'seed')}",
             tuning=self._tuning(),
             repeat=Repeat(
                 command=self.command,

@@ -45,7 +45,7 @@ class Outcome:
         at: When the probe ended, seconds since 1970.
         reports: By member; this member's own is measured, others' are told.
         problems: Sentences; none: all edges of this member are there, and everything agrees.
-        missing: Members that have told nothing.
+        missing: Members that have sent no report.
     """
 
     user: str

@@ -97,4 +97,7 @@ def test_own_code_runs_only_if_it_is_trusted(here, users, monkeypatch, ask):
     Path("public.csv").write_text("\n".join(["a,b,c,y", *rows]))
     facts = ask("rehearse own.toml --trust-code --public public.csv")
     assert Path("imported").exists() and facts["score"]["source"] == "sample"
-    assert "give a public sample" in here("rehearse", "own.toml", "--trust-code", check=2).stderr
+    assert (
+        "own code, which may know more"
+        in here("rehearse", "own.toml", "--trust-code", check=2).stderr
+    )

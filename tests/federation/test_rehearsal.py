@@ -18,6 +18,7 @@ from decor.federation.federation import Federation
 from decor.federation.member_data import read_member_data
 from decor.federation.node import Node
 from decor.federation.rehearsal import Link, rehearse, traffic_of
+from decor.federation.start_model import StartModel
 from decor.federation.terms import Terms
 from decor.net.identity import Identity
 
@@ -163,6 +164,21 @@ def test_a_number_is_rehearsed_by_its_loss():
     score = rehearse(Federation.parse(text), seeds=1).score
     assert score.metric == "test_loss" and score.base_rate is None and not score.is_useless
     assert math.isfinite(score.mean)
+
+
+def test_a_federation_that_begins_with_a_trained_model_is_rehearsed_from_it(tmp_path):
+    X = np.random.default_rng(0).normal(size=(400, 30))
+    np.savez(tmp_path / "public.npz", X=X, y=(X[:, 0] > 0).astype(int))
+    weight = np.zeros((1, 30), dtype=np.float32)
+    weight[0, 0] = 1e4
+    start = StartModel({"weight": weight, "bias": np.zeros(1, dtype=np.float32)})
+    new = with_section(Federation.parse(TEXT), "training", steps=5)
+    renewed = with_section(new, "model", start_sha256=start.sha256)
+    score = rehearse(renewed, tmp_path / "public.npz", start=start, seeds=1).score
+    assert score.figure > 0.98 > rehearse(new, tmp_path / "public.npz", seeds=1).score.figure
+    # no ceiling: it is good already, whatever planted records teach it
+    with pytest.raises(InputError, match="begins with a trained model"):
+        rehearse(renewed, start=start)
 
 
 def test_samples_that_do_not_fit_are_refused(tmp_path):

@@ -22,7 +22,7 @@ _EXAMPLE = """examples:
 _CEILING = "a ceiling, not a forecast"
 _BEST_CASE = "the best case, not a forecast"
 _CLOSING = (
-    "Nothing was sent or spent. No key, no ledger and no user's data was opened{}. These figures "
+    "Nothing was sent or spent. No key, no ledger and no user's data was opened. These figures "
     "follow from what is public."
 )
 
@@ -144,7 +144,7 @@ def _show(found: Rehearsal) -> None:
     ):
         print("\n".join([title, *(f"  {line}" for line in lines)]))
     print("".join(f"\nWarning: {warning}." for warning in _warnings(found)))
-    print(_CLOSING.format("" if federation.model.start_sha256 is None else ", but the first model"))
+    print(_CLOSING)
 
 
 def _byte_lines(found: Rehearsal) -> list[str]:
@@ -159,8 +159,8 @@ def _byte_lines(found: Rehearsal) -> list[str]:
 def _time_lines(found: Rehearsal) -> list[str]:
     duration, link = found.duration, found.link
     return [
-        f"about {_span(duration.total)} at {link.megabits:g} Mbit/s and {1000 * link.latency:g} ms "
-        "(--bandwidth, --latency; decor federation probe measures them)",
+        f"at least {_span(duration.total)} at {link.megabits:g} Mbit/s and "
+        f"{1000 * link.latency:g} ms (--bandwidth, --latency; federation probe measures them)",
         f"a step: {_span(duration.gradient)} for a message ({duration.records:,} records, on this "
         f"machine) and {_span(duration.network)} on the network",
         "without TLS, the ledger's disk, and waiting for slow users",

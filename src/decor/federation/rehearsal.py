@@ -85,7 +85,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Duration:
-    """Expected seconds. The ledger's disk, TLS and waiting for slow users are not in them.
+    """Expected seconds, at least: without the ledger's disk, TLS and waiting for slow users.
 
     Attributes:
         gradient: To compute one message, measured on this machine.
@@ -210,7 +210,8 @@ def rehearse(
         Bytes, time, noise and accuracy to expect.
 
     Raises:
-        InputError: If the sample does not fit the file, or the model's code may not be run.
+        InputError: If the sample does not fit the file, the model's code may not be run, or there
+            is no sample and the model may be good already.
 
     Guarantee: reads `public` and the model's code, and nothing of any user; nothing is spent.
     """
@@ -249,6 +250,14 @@ class _Planted:
     source: Source = "planted"
 
     def __init__(self, federation: Federation) -> None:
+        model = federation.model
+        # a model that is good already can be better than what planted records teach it
+        if model.start_sha256 is not None or model.code is not None:
+            what = "own code" if model.start_sha256 is None else "a trained model"
+            raise InputError(
+                f"{federation.name} begins with {what}, which may know more than planted records "
+                "teach, so they give no ceiling; give a public sample with --public"
+            )
         self._federation, self._definition = federation, federation.definition
         kinds = len(self._definition.classes or "ab")
         self.trained = self.tested = max(PLANTED, kinds, _least_records(federation))

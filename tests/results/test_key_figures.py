@@ -1,11 +1,15 @@
 """The large numbers of a page: the metric, what it loses against each baseline, and settings."""
 
+import math
 import re
+from dataclasses import replace
+from statistics import stdev
 
+import pytest
 import sample
 
 from decor.results.key_figures import render_key_figures
-from decor.results.tables import spreads
+from decor.results.tables import difference_of, spreads
 
 
 def figures(data, outcome=0, metric=0):
@@ -28,7 +32,27 @@ def test_an_outcome_is_compared_with_every_baseline_at_its_budget():
     names = {"No privacy": None, "Local DP": 1.0, "Central DP": 1.0}
     for text, (method, epsilon) in zip(against, names.items(), strict=True):
         difference = mean(report, "DECOR ring", 1.0) - mean(report, method, epsilon)
-        assert f"{difference:+.1f} points".replace("-", "−") in text and f"{method}: " in text
+        assert f"{difference:+.1f}".replace("-", "−") in text and f"{method}: " in text
+        # the error of a difference, not of either mean
+        pairs = zip(
+            report.outcome("DECOR ring", 1.0).final["accuracy"],
+            report.outcome(method, epsilon).final["accuracy"],
+            strict=True,
+        )
+        error = 100 * stdev(a - b for a, b in pairs) / 2
+        assert f"± {error:.1f}; {method}: " in text, text
+
+
+def test_a_difference_of_other_seeds_adds_both_errors_and_one_of_single_runs_has_none():
+    report = sample.read(sample.comparison())
+    metric = report.metrics[0]
+    one, other = report.outcome("DECOR ring", 1.0), report.outcome("Local DP", 1.0)
+    apart = difference_of(one, replace(other, seeds=(7, 8, 9, 10)), metric)
+    errors = [100 * stdev(each.final[metric.name]) / 2 for each in (one, other)]
+    assert apart.error == pytest.approx(math.hypot(*errors))
+    assert apart.mean == pytest.approx(difference_of(one, other, metric).mean)
+    single = [replace(o, seeds=(0,), final={metric.name: (0.5,)}) for o in (one, other)]
+    assert difference_of(*single, metric).error is None
 
 
 def test_a_baseline_is_not_compared_with_itself():

@@ -8,7 +8,7 @@ from html import escape
 from decor.text import epsilon_text, mean_and_error_texts, value_text
 
 from .report_data import MethodKind, Metric, Outcome, Report
-from .tables import Spread, decimals, sigma_text, spread_text, spreads
+from .tables import Spread, decimals, difference_of, sigma_text, spread_text, spreads
 
 _BASELINES: dict[MethodKind, str] = {
     "none": "against no privacy",
@@ -37,12 +37,14 @@ def render_key_figures(
         other = _best_of_kind(report, outcome, kind, column, metric)
         # a baseline is not compared with itself
         if own is not None and other is not None and report.kind(outcome.method) != kind:
-            method, spread = other
-            difference = own.mean - spread.mean
-            text = ("+" if difference > 0 else "") + value_text(difference, digits)
+            best, spread = other
+            difference = difference_of(outcome, best, metric)
+            text, error = mean_and_error_texts(difference.mean, difference.error, digits)
+            text = ("+" if difference.mean > 0 else "") + text
             # a difference of two percentages is in percentage points
             points = "points" if metric.percent else ""
-            small = f"{method}: {spread_text(spread, digits, metric.unit)}"
+            small = f"± {error}; " if error else ""
+            small += f"{best.method}: {spread_text(spread, digits, metric.unit)}"
             parts.append(_key_figure(text, points, name, small))
     # a report of one run has no baseline: its second metric takes the place
     if len(parts) == 1:
@@ -100,14 +102,14 @@ def _best_of_kind(
     kind: MethodKind,
     column: Sequence[Spread | None],
     metric: Metric,
-) -> tuple[str, Spread] | None:
+) -> tuple[Outcome, Spread] | None:
     """The best other method of a kind, with the same budget or without privacy."""
     others = []
     for other, spread in zip(report.outcomes, column, strict=True):
         # another budget would compare two privacy levels
         comparable = other.epsilon in (outcome.epsilon, None) and other is not outcome
         if report.kind(other.method) == kind and comparable and spread is not None:
-            others.append((other.method, spread))
+            others.append((other, spread))
     # the strongest baseline: a comparison with a weak one would flatter the method
     sign = -1 if metric.better == "higher" else 1
     return min(others, key=lambda entry: sign * entry[1].mean, default=None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from decor.text import epsilon_text, mean_and_error_texts, rounded_up, rounded_up_range
 
-from .report_data import Curve, Metric, Report, SigmaRange
+from .report_data import Curve, Metric, Outcome, Report, SigmaRange
 
 BASE_RATE = "always the same guess"
 """The name of the base rate: the accuracy of always guessing the most frequent class."""
@@ -51,6 +51,32 @@ class Spread:
 def spreads(report: Report, metric: Metric) -> list[Spread | None]:
     """The final spread of a metric for every outcome, in the units that are shown."""
     return [Spread.of_seeds(o.final[metric.name], metric.scale) for o in report.outcomes]
+
+
+def difference_of(one: Outcome, other: Outcome, metric: Metric) -> Spread:
+    """One outcome's final mean minus another's, with the standard error of this difference.
+
+    Where both have the same seeds, each seed has one difference, in which what the seed decides
+    for both (the start and the batches) cancels; otherwise the errors of both means add as squares.
+
+    Args:
+        one: An outcome that has a value.
+        other: Another one.
+        metric: The metric.
+    """
+    values, others = one.final[metric.name], other.final[metric.name]
+    if one.seeds == other.seeds and None not in (*values, *others):
+        pairs = zip(values, others, strict=True)
+        paired = [a - b for a, b in pairs if a is not None and b is not None]
+        spread = Spread.of_seeds(paired, metric.scale)
+        assert spread is not None
+        return spread
+    a, b = Spread.of_seeds(values, metric.scale), Spread.of_seeds(others, metric.scale)
+    assert a is not None and b is not None
+    known = a.error is not None and b.error is not None
+    error = math.hypot(a.error or 0.0, b.error or 0.0) if known else None
+    low, high = a.low - b.high, a.high - b.low
+    return Spread(a.mean - b.mean, error, low, high, min(a.seeds, b.seeds), max(a.of, b.of))
 
 
 def curve_spreads(curve: Curve, metric: Metric, points: int) -> list[tuple[float, Spread | None]]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import decor
-from decor.text import counted, json_safe, rounded_up, table
+from decor.text import amount, json_safe, rounded_up, table
 
 
 @given(st.floats(1e-250, 1e250))
@@ -36,7 +36,7 @@ def test_columns_of_numbers_are_aligned_to_the_right_and_words_to_the_left():
 
 
 def test_one_is_no_plural():
-    texts = [counted(count, "edge") for count in (0, 1, 2, 1000)]
+    texts = [amount(count, "edge") for count in (0, 1, 2, 1000)]
     assert texts == ["0 edges", "1 edge", "2 edges", "1,000 edges"]
     assert decor.path(1).description == "1 user on path(1)"
     assert decor.from_edges(2, [(0, 1)]).description == "2 users, 1 edge, connected"

@@ -46,7 +46,7 @@ def setting_text(value: float | None) -> str:
     return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
-def counted(count: int, noun: str) -> str:
+def amount(count: int, noun: str) -> str:
     """ "1 user", "1,000 users": a number with a noun whose plural ends with an s."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 

@@ -6,7 +6,7 @@ from small_audits import EXAMPLES, failed_checks, failures, plan, reached
 
 import decor
 from decor.learning import batches
-from decor.learning.gradients import layers, linear, modules
+from decor.learning.gradients import book_keeping, layers, linear
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace"])
@@ -21,7 +21,7 @@ def test_attacks_on_examples_reach_the_claim_and_no_more(relation):
 def test_examples_are_attacked_on_every_gradient_path(monkeypatch):
     """Linear models and networks have gradient code of their own."""
     seen = {}
-    for path in (modules.Modules, linear.Linear, layers.Layers):
+    for path in (book_keeping.BookKeeping, linear.Linear, layers.Layers):
 
         def counted(self, to, *rest, own=path.add_clipped_examples):
             seen.setdefault(type(self).__name__, set()).update(
@@ -32,7 +32,7 @@ def test_examples_are_attacked_on_every_gradient_path(monkeypatch):
         monkeypatch.setattr(path, "add_clipped_examples", counted)
     audit = decor.audit(plan(decor.ring(4), **EXAMPLES), canaries=6_000, steps=4)
     assert audit.passed, audit.failures
-    assert seen.keys() == {"Modules", "Linear", "Layers"} and len(seen["Layers"]) == 2
+    assert seen.keys() == {"BookKeeping", "Linear", "Layers"} and len(seen["Layers"]) == 2
     assert audit.to_json()["records_of"] == {
         wire.name: ["module", "linear", "network"] for wire in audit.wires
     }
@@ -69,12 +69,12 @@ def test_batches_of_a_fixed_size_are_attacked_too():
 @pytest.mark.parametrize("seed", [0, None])
 def test_examples_that_are_clipped_too_late_are_detected(monkeypatch, seed):
     """Only the path for any module is wrong, one of three."""
-    taken = modules.Modules.add_clipped_examples
+    taken = book_keeping.BookKeeping.add_clipped_examples
 
     def add(self, to, models, batch, users, clip, alpha):
         taken(self, to, models, batch, users, 1.2 * clip, alpha)
 
-    monkeypatch.setattr(modules.Modules, "add_clipped_examples", add)
+    monkeypatch.setattr(book_keeping.BookKeeping, "add_clipped_examples", add)
     made = plan(decor.ring(4), **EXAMPLES)
     audit = decor.audit(made, engine=decor.Vectorised(seed=seed), canaries=24_000, steps=16)
     assert "clip" in failed_checks(audit)

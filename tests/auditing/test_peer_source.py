@@ -105,7 +105,7 @@ def test_bytes_that_are_not_the_operating_systems_are_detected(plant):
 def add_beside_the_grid():
     add_noise = Grid.add_noise
 
-    def beside(self, gradient, own_key, edges, factor=1.0, over=False):
+    def beside(self, gradient, own_key, edges, factor=1.0, over=False, own_multiple=0):
         held = factor * gradient
         message, tags = add_noise(self, 0 * gradient, own_key, edges)
         return (message + held).astype(gradient.dtype if over else np.float64), tags

@@ -75,7 +75,7 @@ def test_a_model_without_signal_gets_the_predicted_noise():
     terms = Terms.of(federation)
     noise = rehearsal._noise(terms)
     nothing = {m.name: (np.zeros((4, 2000)), np.arange(4) % 2) for m in federation.members}
-    module, loss = federation.trained_module()
+    module, loss = federation.load_module()
     task = decor.Task(module, loss, nothing)
     run = decor.train(
         task, federation.plan, federation.recipe, learning_rate=federation.learning_rate

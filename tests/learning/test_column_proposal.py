@@ -4,26 +4,26 @@ import pytest
 
 from decor.errors import InputError
 from decor.learning.column_proposal import (
+    parse_column,
+    parse_label,
     sample_column,
     sample_label,
-    typed_column,
-    typed_label,
 )
 from decor.learning.columns import CategoryColumn, Label, NumberColumn
 
 
 def test_what_is_typed_is_a_range_or_categories():
-    assert typed_column("age", "0:120") == NumberColumn("age", 0, 120)
-    assert typed_column("t", "-1.5:2e3") == NumberColumn("t", -1.5, 2000)
-    assert typed_column("ward", " north, south ") == CategoryColumn("ward", ["north", "south"])
-    assert typed_label("sick", "no,yes") == Label("sick", ["no", "yes"])
-    assert typed_label("days", "0:30") == NumberColumn("days", 0, 30)
+    assert parse_column("age", "0:120") == NumberColumn("age", 0, 120)
+    assert parse_column("t", "-1.5:2e3") == NumberColumn("t", -1.5, 2000)
+    assert parse_column("ward", " north, south ") == CategoryColumn("ward", ["north", "south"])
+    assert parse_label("sick", "no,yes") == Label("sick", ["no", "yes"])
+    assert parse_label("days", "0:30") == NumberColumn("days", 0, 30)
 
 
 @pytest.mark.parametrize("text", ["", "north", "5:1", "a:b", "1:", "0:inf"])
 def test_what_is_neither_is_refused(text):
     with pytest.raises(InputError):
-        typed_column("age", text)
+        parse_column("age", text)
 
 
 def test_a_public_sample_gives_ranges_and_categories():

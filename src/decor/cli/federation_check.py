@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from decor.errors import InputError
 from decor.privacy.adversary import Adversary
 from decor.privacy.plan_answer import AdversaryRow, PlanAnswer
-from decor.text import counted, rounded_up, table
+from decor.text import amount, rounded_up, table
 
 from . import options as opt
 from .json_output import guarantee_json, write_json
@@ -195,9 +195,9 @@ def _heading(federation: Federation, facts: dict[str, Any]) -> str:
     graph, training = federation.network.topology or "graph by edges", federation.training
     rounds = f"{facts['rounds']} round{'s' if facts['rounds'] > 1 else ''}"
     lines = [
-        f"{federation.name}: {counted(len(federation.members), 'user')}, {graph}, "
-        f"{counted(facts['edges'], 'edge')}; "
-        f"{counted(training.steps, 'step')}, clip {training.clip:g}; digest {facts['digest']}",
+        f"{federation.name}: {amount(len(federation.members), 'user')}, {graph}, "
+        f"{amount(facts['edges'], 'edge')}; "
+        f"{amount(training.steps, 'step')}, clip {training.clip:g}; digest {facts['digest']}",
         *noise_lines(rounded_up(facts["sigma_cdp"]), rounded_up(facts["sigma_cor"])),
         _message_line(facts, rounds),
         *_column_lines(federation),

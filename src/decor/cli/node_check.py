@@ -37,7 +37,7 @@ def check_data(options: argparse.Namespace) -> None:
         federation.check_records(number, records)
     if options.test is not None:
         read_test_data(federation, options.test, options.label)
-    facts = _numbers(federation, data.shard) if data.counts is None else _counted(data.counts)
+    facts = _numbers(federation, data.shard) if data.counts is None else _count_line(data.counts)
     facts = {"data": options.data, "federation": federation.name, **facts}
     if federation.privacy.rate is not None:
         facts["largest_local_step"] = federation.exposure.local_step(facts["used"])
@@ -63,7 +63,7 @@ def warnings_of(used: int, classes: Mapping[str, int]) -> list[str]:
     return []
 
 
-def _counted(counts: Counts) -> dict[str, Any]:
+def _count_line(counts: Counts) -> dict[str, Any]:
     return {
         "records": counts.records,
         "used": counts.used,

@@ -20,7 +20,7 @@ from decor.privacy.affordable import affordable_plan
 from decor.privacy.edge_advice import EdgeAdvice, best_edges
 from decor.privacy.gossip_choice import GossipChoice, choose_gossip
 from decor.privacy.plan_answer import PlanAnswer
-from decor.text import counted, rounded_up, table
+from decor.text import amount, rounded_up, table
 
 from . import options as opt
 from . import plan_output, plan_units, plan_users, values
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> None:
     else:
         answer = _solve_steps(options, topology, exposure)
         if not options.json:
-            steps = counted(answer.plan.exposure.steps, "step")
+            steps = amount(answer.plan.exposure.steps, "step")
             print(f"The budget pays for {steps} with this noise.\n")
     if options.save:
         answer.plan.save(options.save)

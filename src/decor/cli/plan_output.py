@@ -9,7 +9,7 @@ from typing import Any
 from decor.privacy.budget import Exposure
 from decor.privacy.plan import NoisePlan
 from decor.privacy.plan_answer import AdversaryRow, PlanAnswer, note_on_parts, who_pays
-from decor.text import counted, rounded_up, rounded_up_range, table
+from decor.text import amount, rounded_up, rounded_up_range, table
 
 from .json_output import write_json
 
@@ -103,7 +103,7 @@ def _heading(answer: PlanAnswer) -> str:
     what = "users" if plan.exposure.unit == "user" else "records"
     about = "about " if plan.exposure.rate is not None else ""
     lines = [
-        f"{plan.topology.description}; {counted(plan.exposure.steps, 'step')}, "
+        f"{plan.topology.description}; {amount(plan.exposure.steps, 'step')}, "
         f"clip {plan.exposure.clip:g}",
         *noise,
         "",

@@ -34,7 +34,7 @@ def write(answer: PlanAnswer, path: str) -> None:
         text = _csv(rows)
     else:
         # as in the other tables, epsilon is rounded up
-        cells = [[_shown(value) for value in row.values()] for row in rows]
+        cells = [[_display_text(value) for value in row.values()] for row in rows]
         text = table(list(rows[0]), cells) + "\n"
     replace_text(Path(path), text)
 
@@ -58,7 +58,7 @@ def _csv(rows: list[dict[str, Any]]) -> str:
     return out.getvalue()
 
 
-def _shown(value: Any) -> str:
+def _display_text(value: Any) -> str:
     if isinstance(value, float):
         return rounded_up(value)
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -8,7 +8,7 @@ from typing import Any
 
 import decor
 from decor.errors import InputError
-from decor.text import counted
+from decor.text import amount
 
 from . import options as opt
 from .json_output import write_json
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> None:
             }
         )
         return
-    print(counted(records, "record"))
+    print(amount(records, "record"))
     for name, count in sorted((classes or {}).items()):
         print(f"  predicted {name}: {count:,}")
     print(f"wrote {options.output}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from decor.errors import InputError, LedgerError
 from decor.federation.user_files import socket_of
-from decor.text import counted, rounded_up
+from decor.text import amount, rounded_up
 
 from . import options as opt
 from .json_output import write_json
@@ -163,7 +163,7 @@ def _lines(node: dict[str, Any]) -> list[str]:
         state = f"ended: {node['ended']}"
     else:
         state = "finished" if node["finished"] else "not running; restart it to go on"
-    missed = "" if node["missed"] is None else f", {counted(node['missed'], 'step')} missed"
+    missed = "" if node["missed"] is None else f", {amount(node['missed'], 'step')} missed"
     epsilon, delta, fixed = (
         rounded_up(node[name]) for name in ("epsilon", "delta", "epsilon_if_fixed")
     )

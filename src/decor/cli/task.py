@@ -212,7 +212,7 @@ class _Question:
 
     def column(self, name: str) -> Column:
         """What a column holds."""
-        from decor.learning.column_proposal import SYNTAX, sample_column, typed_column
+        from decor.learning.column_proposal import SYNTAX, parse_column, sample_column
 
         text = self._typed.get(name)
         if text is None and name in self._sample:
@@ -220,13 +220,13 @@ class _Question:
             return sample_column(name, self._sample[name])
         self.origins[name] = "typed in"
         if text is not None:
-            return typed_column(name, text)
-        return _ask(f"column {name!r} ({SYNTAX})", lambda text: typed_column(name, text))
+            return parse_column(name, text)
+        return _ask(f"column {name!r} ({SYNTAX})", lambda text: parse_column(name, text))
 
     @cached_property
     def label(self) -> AnyLabel:
         """What the label is."""
-        from decor.learning.column_proposal import sample_label, typed_label
+        from decor.learning.column_proposal import parse_label, sample_label
 
         name, text = self.options.label, self.options.classes
         if text is None and name in self._sample:
@@ -234,8 +234,8 @@ class _Question:
             return sample_label(name, self._sample[name])
         self.origins[name] = "typed in"
         if text is not None:
-            return typed_label(name, text)
-        return _ask(f"classes of label {name!r} (A,B,...)", lambda text: typed_label(name, text))
+            return parse_label(name, text)
+        return _ask(f"classes of label {name!r} (A,B,...)", lambda text: parse_label(name, text))
 
     def path_from(self, folder: Path) -> Callable[[str], str]:
         """Turns a path as typed into one from the folder of the task's file."""

@@ -69,7 +69,7 @@ class TaskOption:
         """The task of a function that decides itself who its users are."""
         if self._function is None or self._takes_users:
             return None
-        return self._checked(self._function())
+        return self._verify(self._function())
 
     @cached_property
     def users(self) -> int | tuple[str, ...] | None:
@@ -109,9 +109,9 @@ class TaskOption:
         if self._finished is not None:
             return self._finished
         takes_seed = "seed" in inspect.signature(self._function).parameters
-        return self._checked(self._function(users=users, **({"seed": seed} if takes_seed else {})))
+        return self._verify(self._function(users=users, **({"seed": seed} if takes_seed else {})))
 
-    def _checked(self, made: Any) -> Task:
+    def _verify(self, made: Any) -> Task:
         if not isinstance(made, decor.Task):
             raise InputError(
                 f"--task {self.text} must return a decor.Task, not {type(made).__name__}"

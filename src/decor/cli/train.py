@@ -22,7 +22,7 @@ from decor.federation.exit_codes import INTERRUPTED
 from decor.learning.recipe import Recipe
 from decor.results.live_status import LiveStatus
 from decor.results.stop_reason import StopReason
-from decor.text import counted, table
+from decor.text import amount, table
 
 from . import options as opt
 from . import task_option, training_options, values
@@ -348,7 +348,7 @@ def _show(run: decor.Run, folder: Path, options: argparse.Namespace) -> None:
         return
     rows = [[name, f"{value:.6g}"] for name, value in run.metrics.items() if name != "step"]
     task = run.manifest["task"]["name"]
-    print(f"{task} on {plan.topology.description}, {counted(run.steps_taken, 'step')}")
+    print(f"{task} on {plan.topology.description}, {amount(run.steps_taken, 'step')}")
     print(table(["metric", "value"], rows))
     if run.simulated:
         print("  (the training loss is of private data: a private run does not measure it)")

@@ -101,7 +101,7 @@ def exposure_of(options: argparse.Namespace, task: Any) -> tuple[decor.Exposure,
 def _schedule(text: str, topology: Topology) -> Any:
     from decor.learning import schedule
 
-    found = schedule.named(text)
+    found = schedule.parse_name(text)
     if found is not None:
         return found
     name, *numbers = text.strip().lower().split(":")

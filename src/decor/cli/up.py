@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import decor
 from decor import progress
 from decor.errors import InputError
-from decor.text import counted, rounded_up, table
+from decor.text import amount, rounded_up, table
 
 from . import options as opt
 from .json_output import guarantee_json, write_json
@@ -108,9 +108,7 @@ def _run(options: argparse.Namespace, starter: ProcessStarter) -> None:
         )
         return
     graph = federation.topology.description
-    print(
-        f"{federation.name}: {counted(len(members), 'user')}, {counted(steps, 'step')} on {graph}"
-    )
+    print(f"{federation.name}: {amount(len(members), 'user')}, {amount(steps, 'step')} on {graph}")
     rows = [_row(member.name, run) for member, run in zip(members, runs, strict=True)]
     print(table(["user", "messages", "steps missed", "test accuracy"], rows))
     for member, run in zip(members, runs, strict=True):

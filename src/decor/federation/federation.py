@@ -403,7 +403,7 @@ class Federation:
         Guarantee: a user trains from the model that the file names, or this raises.
         """
         if user is not None:
-            module, loss = self.trained_module(start)
+            module, loss = self.load_module(start)
         else:
             module, loss = self._module(start)
         # here, not above: a file is checked without torch
@@ -443,7 +443,7 @@ class Federation:
                     'refused; give it kind = "number" with low and high'
                 )
 
-    def trained_module(self, start: StartModel | None = None) -> tuple[Any, Any]:
+    def load_module(self, start: StartModel | None = None) -> tuple[Any, Any]:
         """The module that all users start from, and its loss; loads torch.
 
         Args:

@@ -77,7 +77,7 @@ def join(
     key = Identity.load(identity)
     number = federation.number_of(key.public)
     first = find_start(federation.model.start_sha256, file, start)
-    module, loss = federation.trained_module(first)
+    module, loss = federation.load_module(first)
     updates = LoopUpdates(module, loss, federation.exposure, federation.dtype)
     terms = Terms.of(federation)
     reach = terms.reach(number, listen, None if proxy is None else HttpProxy.parse(proxy))

@@ -64,7 +64,7 @@ def read_member_data(
         # always one more: were it there only without any other, it would replace the last example,
         # and the plan is for examples that are added or removed
         wanted = prepared.counts.used + 1
-    return MemberData(_filled(federation, prepared, wanted), prepared.counts)
+    return MemberData(_fill(federation, prepared, wanted), prepared.counts)
 
 
 def read_test_data(federation: Federation, source: str | Path, label: str | None = None) -> Pair:
@@ -106,7 +106,7 @@ def read_table(source: str | Path) -> Any:
     return read_columns(source)
 
 
-def _filled(federation: Federation, prepared: Prepared, wanted: int) -> Pair:
+def _fill(federation: Federation, prepared: Prepared, wanted: int) -> Pair:
     """The examples, and as many constant ones as are wanted: the middle of all ranges, no category,
     and one class after the other.
     """

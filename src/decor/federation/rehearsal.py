@@ -218,7 +218,7 @@ def rehearse(
     if seeds is None:
         seeds = _RUNS if public is not None else _PLANTED_RUNS
     seeds, link = checks.count("seeds", seeds), Link() if link is None else link
-    module = federation.trained_module(start)
+    module = federation.load_module(start)
     data = _Planted(federation) if public is None else _Sample(federation, public, label)
     terms, traffic = Terms.of(federation), traffic_of(federation)
     tasks = _tasks(federation, module, data, seeds)
@@ -263,7 +263,7 @@ class _Planted:
         self.trained = self.tested = max(PLANTED, kinds, _least_records(federation))
 
     def split(self, seed: int) -> tuple[list[Pair], Pair]:
-        counts = [n or self.trained for n in _wanted_records(self._federation)]
+        counts = [n or self.trained for n in _record_counts(self._federation)]
         own = [plant(self._definition, count, seed) for count in counts]
         return own, plant(self._definition, self.tested, seed)
 
@@ -295,7 +295,7 @@ class _Sample:
         parts = shards.iid(len(kept), len(self._federation.members), seed)
         rng = np.random.default_rng([seed, 2])
         own = []
-        for part, count in zip(parts, _wanted_records(self._federation), strict=True):
+        for part, count in zip(parts, _record_counts(self._federation), strict=True):
             # the planned batches need the planned number of records: drawn with replacement
             if count is None and len(part) < (least := _least_records(self._federation)):
                 count = least
@@ -304,7 +304,7 @@ class _Sample:
         return own, (self._X[held], self._y[held])
 
 
-def _wanted_records(federation: Federation) -> list[int | None]:
+def _record_counts(federation: Federation) -> list[int | None]:
     """How many records each user must have for the planned batches; None: any number."""
     exposure = federation.exposure
     if exposure.rate is not None:
@@ -325,12 +325,12 @@ def _tasks(
     names = [member.name for member in federation.members]
     for seed in range(seeds):
         own, test = data.split(seed)
-        fitting = [_converted(federation, part) for part in (*own, test)]
+        fitting = [_convert(federation, part) for part in (*own, test)]
         named = dict(zip(names, fitting[:-1], strict=True))
         yield Task(*module, named, fitting[-1], federation.name, test_public=True)
 
 
-def _converted(federation: Federation, part: Pair) -> Pair:
+def _convert(federation: Federation, part: Pair) -> Pair:
     return convert_data(federation.model, federation.dtype, "the sample", part)
 
 

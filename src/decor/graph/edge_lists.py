@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from decor.errors import GraphError
-from decor.text import counted
+from decor.text import amount
 
 from .families import from_edges
 from .topology import Topology
@@ -43,8 +43,8 @@ class EdgeList:
     header: str | None
 
     def __str__(self) -> str:
-        users = counted(self.topology.users, "user")
-        edges = counted(self.topology.edge_count, "edge")
+        users = amount(self.topology.users, "user")
+        edges = amount(self.topology.edge_count, "edge")
         header = "no header" if self.header is None else f"header skipped: {self.header[:60]!r}"
         return f"{users}, {edges}; separator: {self.separator}; {header}"
 
@@ -92,7 +92,7 @@ def format(topology: Topology) -> str:
     Raises:
         GraphError: If a user's name cannot be written.
     """
-    names = [quoted(topology.name(user)) for user in range(topology.users)]
+    names = [quote_name(topology.name(user)) for user in range(topology.users)]
     lines = [f"{names[i]} {names[j]}" for i, j in topology.edges.tolist()]
     # users without neighbours, one name per line
     alone = (topology.degrees == 0).nonzero()[0].tolist()
@@ -104,7 +104,7 @@ def format(topology: Topology) -> str:
     return "\n".join([*lines, *(names[user] for user in alone)]) + "\n"
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """The name of a user as `parse` reads it; raises GraphError for one that cannot be written."""
     if len(name.splitlines()) != 1 or "\0" in name or name != name.strip():
         raise GraphError(

@@ -87,7 +87,7 @@ def loss_left(topology: Topology, roots: Floats | None = None) -> float:
         topology: The graph.
         roots: Of the rounds in their order; by default one plain round.
     """
-    w, users, edges = _grouped_modes(topology)
+    w, users, edges = _group_modes(topology)
     plain = np.zeros(1) if roots is None else np.asarray(roots)
     return _loss_left(plain, w, users, edges, _mean_weight(topology), topology.users)
 
@@ -108,7 +108,7 @@ def _mean_weight(topology: Topology) -> float:
     return float(topology.edge_weights.mean()) if topology.edge_count else 0.0
 
 
-def _grouped_modes(topology: Topology) -> tuple[Floats, Floats, Floats]:
+def _group_modes(topology: Topology) -> tuple[Floats, Floats, Floats]:
     """Eigenvalues, and the noise of users and of edges; modes of about one eigenvalue together."""
     modes = modes_of(topology)
     w, users, edges = modes.eigenvalues, modes.users, modes.edges
@@ -126,7 +126,7 @@ def _order(roots: Floats, topology: Topology) -> Floats:
     """The roots in a good order for lost messages: no exchange of two of them makes it better."""
     if len(roots) < 2 or len(roots) > _ORDERED or not topology.edge_count:
         return _leja_order(roots)
-    modes, weight, n = _grouped_modes(topology), _mean_weight(topology), topology.users
+    modes, weight, n = _group_modes(topology), _mean_weight(topology), topology.users
     # small coefficients first: the large ones then find little left
     starts = (np.sort(roots), _leja_order(roots))
     found = [_exchange(start, lambda r: _loss_left(r, *modes, weight, n)) for start in starts]

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from decor import checks
 from decor.array_types import Floats, Ints
 from decor.errors import GraphError
-from decor.text import counted
+from decor.text import amount
 
 from .own_weights import mixing_matrix, self_weights, weights_of
 
@@ -225,11 +225,11 @@ class Topology:
     def description(self) -> str:
         """Users, edges and parts in one short line."""
         if self.family is not None:
-            return f"{counted(self.users, 'user')} on {self!r}"
-        users = counted(self.users, "user")
+            return f"{amount(self.users, 'user')} on {self!r}"
+        users = amount(self.users, "user")
         parts = "connected" if self.is_connected else f"in {self.component_count:,} parts"
         weights = "" if self.own_weights is None else ", own weights"
-        return f"{users}, {counted(self.edge_count, 'edge')}, {parts}{weights}"
+        return f"{users}, {amount(self.edge_count, 'edge')}, {parts}{weights}"
 
     def to_networkx(self) -> Any:
         """A networkx.Graph whose nodes are the labels, or the user numbers if there are none."""

@@ -20,7 +20,7 @@ _MOST_CLASSES = 20
 SYNTAX = "LOW:HIGH for numbers, or A,B,... for categories"
 
 
-def typed_column(name: str, text: str) -> Column:
+def parse_column(name: str, text: str) -> Column:
     """A column as it is typed.
 
     Args:
@@ -36,7 +36,7 @@ def typed_column(name: str, text: str) -> Column:
     return CategoryColumn(name, _names(name, text))
 
 
-def typed_label(name: str, text: str) -> AnyLabel:
+def parse_label(name: str, text: str) -> AnyLabel:
     """The label as it is typed: "no,yes" for its classes, or "0:30" for a number in this range."""
     span = _range(text)
     return Label(name, _names(name, text)) if span is None else NumberColumn(name, *span)

@@ -288,7 +288,7 @@ class Counts:
         lines = [f"{self.used:,} of {self.records:,} records are used"]
         if self.dropped:
             were = "record without a known label was", "records without a known label were"
-            lines.append(f"{_counted(self.dropped, *were)} dropped")
+            lines.append(f"{_count_values(self.dropped, *were)} dropped")
         for name, counts in self.columns.items():
             for number, end in (
                 (counts.missing, "missing"),
@@ -296,7 +296,9 @@ class Counts:
                 (counts.other, 'not listed, taken as "other"'),
             ):
                 if number:
-                    lines.append(f"column {name!r}: {_counted(number, 'value', 'values')} {end}")
+                    lines.append(
+                        f"column {name!r}: {_count_values(number, 'value', 'values')} {end}"
+                    )
         if self.base_rate is not None:
             most = max(self.classes, key=self.classes.__getitem__)
             lines.append(f"always guessing {most!r} is right for {100 * self.base_rate:.1f} %")
@@ -550,7 +552,7 @@ def _set(target: object, **fields: object) -> None:
         object.__setattr__(target, name, value)
 
 
-def _counted(number: int, one: str, several: str) -> str:
+def _count_values(number: int, one: str, several: str) -> str:
     return f"{number:,} {one if number == 1 else several}"
 
 

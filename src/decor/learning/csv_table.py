@@ -111,13 +111,13 @@ def _parse(file: TextIO, name: str, header_only: bool) -> tuple[list[str], list[
     try:
         header = [cell.strip() for cell in next(_not_blank(lines), [])]
         if not header_only:
-            columns = _transposed(_not_blank(lines), header, name, separator)
+            columns = _transpose(_not_blank(lines), header, name, separator)
     except csv.Error as problem:
         raise InputError(f"line {lines.line_num} of {name} is not CSV: {problem}") from None
     return header, columns
 
 
-def _transposed(
+def _transpose(
     rows: Iterator[list[str]], header: Sequence[str], name: str, separator: str
 ) -> list[list[str]]:
     """The columns."""

@@ -179,7 +179,7 @@ def schedule_of(value: object) -> Schedule:
         InputError: If it is none of these.
     """
     if isinstance(value, str):
-        found = named(value)
+        found = parse_name(value)
         if found is not None:
             return found
     elif not isinstance(value, type):
@@ -193,7 +193,7 @@ def schedule_of(value: object) -> Schedule:
     )
 
 
-def named(text: str) -> Schedule | None:
+def parse_name(text: str) -> Schedule | None:
     """The schedule of a name with its numbers, such as "inverse-time:5000"; None if unknown.
 
     Args:

@@ -222,12 +222,12 @@ class Task:
         if isinstance(self.model, nn.Module):
             return
         build: Builder = self.model
-        if _required_arguments(build) > (inputs is not None):
+        if _arguments_without_default(build) > (inputs is not None):
             raise InputError(
                 f"the function {_name(build)} that builds the model needs too many arguments; give "
                 "lambda inputs: ..., or lambda: ... for a model of several inputs"
             )
-        built = build(inputs) if _required_arguments(build) else build()
+        built = build(inputs) if _arguments_without_default(build) else build()
         if not isinstance(built, nn.Module):
             raise InputError(
                 f"the function {_name(build)} must return a torch.nn.Module, not {built!r}"
@@ -455,7 +455,7 @@ def _cast(part: Tensor, dtype: torch.dtype) -> Tensor:
     return part.to(dtype) if part.is_floating_point() else part
 
 
-def _required_arguments(build: Builder) -> int:
+def _arguments_without_default(build: Builder) -> int:
     """How many arguments a function needs."""
     try:
         parameters = inspect.signature(build).parameters.values()

@@ -131,7 +131,7 @@ def read_examples(
     if isinstance(source, Dataset):
         return _of_dataset(owner, source, label)
     if isinstance(source, Mapping):
-        inputs, targets = _labelled(owner, source, label)
+        inputs, targets = _with_labels(owner, source, label)
         return Examples(_tensors(owner, inputs), _tensor(owner, targets, "targets"))
     if not _is_pair(source):
         raise InputError(
@@ -179,7 +179,7 @@ def _is_table(source: Any, columns: Any) -> bool:
     )
 
 
-def _labelled(owner: str, item: Mapping[str, Any], label: str | None) -> tuple[Any, Any]:
+def _with_labels(owner: str, item: Mapping[str, Any], label: str | None) -> tuple[Any, Any]:
     """The inputs of a mapping, and its targets."""
     if label is None or label not in item:
         names = frames.names_text(list(map(str, item)))
@@ -198,19 +198,19 @@ def _of_dataset(owner: str, dataset: Any, label: str | None) -> Examples:
     pairs = [_pair_of_item(owner, k, dataset[k], label) for k in range(len(dataset))]
     if not pairs:
         raise InputError(f"{owner} has an empty shard; leave the user out, or give it data")
-    targets = _stacked(owner, [y for _, y in pairs], "target")
+    targets = _stack(owner, [y for _, y in pairs], "target")
     first = pairs[0][0]
     if not isinstance(first, Mapping):
-        return Examples(_stacked(owner, [x for x, _ in pairs], "example"), targets)
+        return Examples(_stack(owner, [x for x, _ in pairs], "example"), targets)
     inputs = {
-        name: _stacked(owner, [x.get(name) for x, _ in pairs], f"input {name!r}") for name in first
+        name: _stack(owner, [x.get(name) for x, _ in pairs], f"input {name!r}") for name in first
     }
     return Examples(inputs, targets)
 
 
 def _pair_of_item(owner: str, k: int, item: Any, label: str | None) -> tuple[Any, Any]:
     if isinstance(item, Mapping):
-        return _labelled(f"item {k} of {owner}", item, label)
+        return _with_labels(f"item {k} of {owner}", item, label)
     if not _is_pair(item):
         raise InputError(
             f"item {k} of the Dataset of {owner} is {type(item).__name__}; let it be a pair "
@@ -220,7 +220,7 @@ def _pair_of_item(owner: str, k: int, item: Any, label: str | None) -> tuple[Any
     return x, y
 
 
-def _stacked(owner: str, parts: Sequence[Any], what: str) -> Tensor:
+def _stack(owner: str, parts: Sequence[Any], what: str) -> Tensor:
     """One tensor of the parts of all items, which must be alike."""
     tensors = [_tensor(f"item {k} of {owner}", part, what) for k, part in enumerate(parts)]
     first = tensors[0]

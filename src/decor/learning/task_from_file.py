@@ -102,7 +102,7 @@ def make_task(
     _refuse_one_class(file, parts)
     test, public = held, False
     if file.source.test is not None:
-        test, public = _prepared(file, file.source.test), file.source.test_public
+        test, public = _prepare(file, file.source.test), file.source.test_public
     module, loss = file.definition.build()
     return Task(
         module,
@@ -142,7 +142,7 @@ def _parts(
         out = 0 if file.source.test is not None else int(len(X) * TEST_PART)
         parts[user] = X[np.sort(order[out:])], y[np.sort(order[out:])]
         held.append((X[order[:out]], y[order[:out]]))
-    return parts, _joined(held)
+    return parts, _join(held)
 
 
 def _split(
@@ -185,7 +185,7 @@ def _apply(file: TaskFile, table: Columns, where: str) -> Prepared:
     return preparation.apply(table, where)
 
 
-def _prepared(file: TaskFile, name: str) -> Part:
+def _prepare(file: TaskFile, name: str) -> Part:
     return _part(_apply(file, read_columns(file.path(name)), repr(name)))
 
 
@@ -194,7 +194,7 @@ def _part(prepared: Prepared) -> Part:
     return prepared.features, prepared.targets
 
 
-def _joined(parts: Sequence[Part]) -> Part | None:
+def _join(parts: Sequence[Part]) -> Part | None:
     if not sum(len(X) for X, _ in parts):
         return None
     return np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts])

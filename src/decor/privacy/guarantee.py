@@ -12,7 +12,7 @@ import numpy as np
 from decor.array_types import Floats
 from decor.choices import Method, Relation, Unit
 from decor.graph.topology import Topology
-from decor.text import counted, rounded_up
+from decor.text import amount, rounded_up
 
 from .adversary import Adversary
 
@@ -111,7 +111,7 @@ class Guarantee:
         pair = f"({epsilon}, {delta})-{kind}"
         if self.stopped is not None:
             return f"{pair}, the whole plan's; {self.stopped}; with {change}"
-        return f"{pair} over {counted(self.steps, 'step')}, with {change}"
+        return f"{pair} over {amount(self.steps, 'step')}, with {change}"
 
     def _most_exposed(self) -> str:
         if self.adversary.average_only:

@@ -211,12 +211,12 @@ def name_offsets(at: Floats, widths: Floats, radius: float, height: float = 8.0)
         half, side = widths[k] / 2, aside[k]
         sides = [(0, -away), (0, away), (side, 0), (-side, 0)]
         sides += [(half, -away), (-half, -away), (half, away), (-half, away)]
-        covered = [_covered(at[k] + side, sizes[k], middles, boxes) for side in sides]
+        covered = [_overlap(at[k] + side, sizes[k], middles, boxes) for side in sides]
         offsets[k] = sides[int(np.argmin(np.round(covered, 3)))]
     return offsets
 
 
-def _covered(middle: Floats, size: Floats, middles: Floats, sizes: Floats) -> float:
+def _overlap(middle: Floats, size: Floats, middles: Floats, sizes: Floats) -> float:
     """The area that a box shares with others."""
     overlap = (size + sizes) / 2 - np.abs(middles - middle)
     shared = np.minimum(np.maximum(overlap, 0), np.minimum(size, sizes))

@@ -14,7 +14,7 @@ from decor.privacy.adversary import Adversary
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
 from decor.privacy.plan_answer import PlanAnswer
-from decor.text import counted
+from decor.text import amount
 
 from .report_data import (
     AdversaryEpsilon,
@@ -208,7 +208,7 @@ def report_of_runs(runs: Sequence[tuple[str, Run]], command: str) -> Report:
         methods,
         outcomes,
         list(graphs.items()),
-        subtitle=topology.description if len(graphs) == 1 else counted(topology.users, "user"),
+        subtitle=topology.description if len(graphs) == 1 else amount(topology.users, "user"),
         repeat=Repeat(
             command=command,
             versions=manifest.get("versions", {}),

@@ -15,7 +15,7 @@ from decor.privacy import baselines
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
 from decor.privacy.plan_answer import AdversaryRow, PlanAnswer
-from decor.text import counted
+from decor.text import amount
 
 from .axes import (
     BLUE,
@@ -51,7 +51,7 @@ def plan_figure(answer: PlanAnswer, rows: Sequence[AdversaryRow], path: str | Pa
     _draw_adversaries(axes[-2], rows, guarantee)
     title = f"Each user, against {guarantee.adversary}"
     _draw_topology(figure, axes[-1], plan.topology, guarantee.per_user, "epsilon", title)
-    heading = f"{plan.topology.description}, {counted(plan.exposure.steps, 'step')}"
+    heading = f"{plan.topology.description}, {amount(plan.exposure.steps, 'step')}"
     figure.suptitle(heading, color=INK, weight="bold")
     save_figure(figure, path)
 

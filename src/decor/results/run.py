@@ -24,7 +24,7 @@ from decor.privacy.adversary import Adversary
 from decor.privacy.budget import ACCOUNTED
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
-from decor.text import counted, html_table
+from decor.text import amount, html_table
 
 from . import publication
 from .safe_files import (
@@ -83,7 +83,7 @@ class Run:
     def __repr__(self) -> str:
         name = self.manifest.get("task", {}).get("name", "run")
         metrics = [f"{m} {value:.4g}" for m, value in self.metrics.items() if m != "step"]
-        text = ", ".join([repr(name), counted(self.steps_taken, "step"), *metrics])
+        text = ", ".join([repr(name), amount(self.steps_taken, "step"), *metrics])
         return f"Run({text}, {self.stopped})" if self.stopped else f"Run({text})"
 
     def _repr_html_(self) -> str:

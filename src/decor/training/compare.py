@@ -37,7 +37,7 @@ from decor.results.comparison import ComparisonResult
 from decor.results.report_data import GridEnd, Method, Outcome, Repeat, Report, Tuning
 from decor.results.run import Run
 from decor.results.safe_files import replace_text
-from decor.text import counted
+from decor.text import amount
 
 from .engine import Engine, Setting
 from .manifest import fingerprint, versions
@@ -264,7 +264,7 @@ def compare(
         raise InputError(f"task must be a Task, not {task!r}")
     exposure = Exposure(clip=1.0, steps=100) if exposure is None else exposure
     design = Design(
-        graphs=_named_graphs(task, topologies),
+        graphs=_graphs_by_name(task, topologies),
         epsilons=tuple(budgets),
         exposure=exposure,
         delta=delta,
@@ -294,7 +294,7 @@ def compare(
     return result
 
 
-def _named_graphs(
+def _graphs_by_name(
     task: Task, topologies: Sequence[Topology | str] | Mapping[str, Topology] | None
 ) -> tuple[tuple[str, Topology], ...]:
     """The graphs with names that tell them apart, and the task's users."""
@@ -375,16 +375,16 @@ class Comparison:
             )
         outcomes = [outcome for method in methods for outcome in self._load(method)]
         unit = "everything a user holds" if d.exposure.unit == "user" else "one record"
-        adversary, length = d.adversary.sentence, f"{counted(d.exposure.steps, 'step')}"
+        adversary, length = d.adversary.sentence, f"{amount(d.exposure.steps, 'step')}"
         if d.messages is not None:
-            length = f"{counted(d.messages, 'message')} to each neighbour"
+            length = f"{amount(d.messages, 'message')} to each neighbour"
         return make_report(
-            f"{self.task.name}: what privacy costs {counted(self.task.users, 'user')}",
+            f"{self.task.name}: what privacy costs {amount(self.task.users, 'user')}",
             methods,
             outcomes,
             d.graphs,
             subtitle=f"{length}, protecting {unit}, against {adversary}; "
-            f"{counted(len(d.seeds), 'seed')}",
+            f"{amount(len(d.seeds), 'seed')}",
             tuning=self._tuning(),
             repeat=Repeat(
                 command=self.command,

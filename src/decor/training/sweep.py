@@ -200,7 +200,7 @@ def sweep(
             "the plans of a sweep name their users differently, or in another order; give all "
             "graphs the same labels"
         )
-    recipes = [_resolved(recipe, plan) for plan in plans]
+    recipes = [_resolve(recipe, plan) for plan in plans]
     (task, *_) = [
         check(task, plan, own, allow_disconnected) for plan, own in zip(plans, recipes, strict=True)
     ]
@@ -257,7 +257,7 @@ def tune(
     return sweep(task, plans, learning_rates=learning_rates, **options).best(criterion)
 
 
-def _resolved(recipe: Recipe, plan: NoisePlan) -> Recipe:
+def _resolve(recipe: Recipe, plan: NoisePlan) -> Recipe:
     """The recipe with a number of rounds: "auto" depends on the plan."""
     if recipe.gossip_rounds != "auto":
         return recipe

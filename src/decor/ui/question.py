@@ -154,7 +154,7 @@ def _edge_list(topology: Topology) -> str:
     if [read.name(user) for user in range(read.users)] == order:
         return text
     # a reader numbers users in the order of their first lines
-    return "".join(f"{edge_lists.quoted(name)}\n" for name in order) + text
+    return "".join(f"{edge_lists.quote_name(name)}\n" for name in order) + text
 
 
 def _check_users(users: int) -> None:

@@ -256,7 +256,7 @@ def _chunks(
 def _settle(contributions: dict[str, Contribution]) -> dict[str, Contribution]:
     """With the gradients of examples of small convolutions, which are slow in float64."""
     return {
-        name: each.settled() if isinstance(each, Convolution) else each
+        name: each.keep_gradients() if isinstance(each, Convolution) else each
         for name, each in contributions.items()
     }
 

@@ -66,10 +66,13 @@ def _any_module(
     except InputError:
         raise
     except Exception as error:  # a user's module may do anything; torch.func takes more of them
+        general = Modules(task, dtype, device, exact)
+        # what torch.func cannot take either is refused, so no warning of slow steps comes first
+        general.check()
         warnings.warn(
             "the layers of this model cannot be recorded, so gradients of its examples are "
             f"computed one by one, which is slower ({type(error).__name__}: {error})",
             UserWarning,
             stacklevel=2,
         )
-        return Modules(task, dtype, device, exact)
+        return general

@@ -113,7 +113,7 @@ class Given(Contribution):
         if factor is None:
             to += values.sum(1, dtype=kind).view(to.shape)
             return
-        weights = _rounded(factor, values.dtype).view(len(to), 1, -1)
+        weights = _round_factor(factor, values.dtype).view(len(to), 1, -1)
         if not bool(weights.all()):  # zero times what is not finite would not be zero
             values = values.masked_fill((weights == 0).transpose(1, 2), 0.0)
         to += torch.bmm(weights.to(kind), values.to(kind)).view(to.shape)
@@ -151,9 +151,9 @@ class Outer(Contribution):
         if factor is not None:
             # the narrower side is scaled
             if g.shape[2] <= a.shape[2]:
-                g, a = _scaled(g, factor), _finite(a, factor)
+                g, a = _scale_rows(g, factor), _finite(a, factor)
             else:
-                g, a = _finite(g, factor), _scaled(a, factor)
+                g, a = _finite(g, factor), _scale_rows(a, factor)
         if wide:
             g, a = g.double(), a.double()
         n = len(to)
@@ -203,7 +203,7 @@ class Lookup(Contribution):
         return out.scatter_add_(1, ids.unsqueeze(2).expand_as(g), g)
 
     def add(self, to: Tensor, factor: Tensor | None, wide: bool = False) -> None:
-        g = self.g if factor is None else _scaled(self.g, factor)
+        g = self.g if factor is None else _scale_rows(self.g, factor)
         n, width = len(to), self.shape[1]
         pairs = zip(to, self.ids.reshape(n, -1), g.reshape(n, -1, width), strict=True)
         for table, ids, values in pairs:
@@ -348,19 +348,19 @@ def _chunks(examples: int, values: int, like: Tensor) -> Iterator[slice]:
     return (slice(k, min(k + width, examples)) for k in range(0, examples, width))
 
 
-def _rounded(factor: Tensor, dtype: torch.dtype) -> Tensor:
+def _round_factor(factor: Tensor, dtype: torch.dtype) -> Tensor:
     """In the type of gradients; zero below its normal numbers."""
     tiny = torch.finfo(dtype).smallest_normal
     return torch.where(factor.abs() < tiny, 0.0, factor).to(dtype)
 
 
-def _scaled(rows: Tensor, factor: Tensor) -> Tensor:
+def _scale_rows(rows: Tensor, factor: Tensor) -> Tensor:
     """rows * factor, exactly zero where the factor is."""
     flat = rows.reshape(len(rows), -1)
     if not rows.is_cuda:
         # `scale` writes to its argument, and what autograd returns may be shared
         return scale(flat.clone(), factor).view(rows.shape)
-    product = flat * _rounded(factor, rows.dtype).unsqueeze(1)
+    product = flat * _round_factor(factor, rows.dtype).unsqueeze(1)
     # as in `scale`: zero below the normal numbers; and where zero meets what is not finite
     tiny = torch.finfo(rows.dtype).smallest_normal
     return functional.hardshrink(product, tiny).nan_to_num_(0.0).view(rows.shape)
@@ -462,7 +462,7 @@ class Convolution(Contribution):
     def add(self, to: Tensor, factor: Tensor | None, wide: bool = False) -> None:
         g, x = self.g, self.x
         if factor is not None:
-            g, x = _scaled(g, factor), _finite(x, factor)
+            g, x = _scale_rows(g, factor), _finite(x, factor)
         if wide:
             g, x = g.double(), x.double()
         n = len(to)
@@ -470,7 +470,7 @@ class Convolution(Contribution):
         for model in range(n):
             to[model] += self.backward(g[model], x[model])
 
-    def settled(self) -> Contribution:
+    def keep_gradients(self) -> Contribution:
         """The gradients of examples themselves, if they are small."""
         if len(self.g) * math.prod(self.shape) > _SETTLED:
             return self

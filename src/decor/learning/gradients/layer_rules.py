@@ -123,7 +123,7 @@ def _scale_and_shift(
     over = (*range(1, first), *range(last, hat.dim()))
     ones = [1] * (first - 1), [1] * (hat.dim() - last)
 
-    def shaped(parameter: Any) -> Tensor:
+    def expand_parameter(parameter: Any) -> Tensor:
         """In a shape that multiplies `hat`."""
         if isinstance(parameter, Placeholder):
             values = parameter.stacked.repeat_interleave(each, 0)
@@ -133,15 +133,15 @@ def _scale_and_shift(
 
     def forward(hat: Tensor) -> Tensor:
         if weight is None:
-            return hat + shaped(bias)
+            return hat + expand_parameter(bias)
         return (
-            hat * shaped(weight)
+            hat * expand_parameter(weight)
             if bias is None
-            else torch.addcmul(shaped(bias), hat, shaped(weight))
+            else torch.addcmul(expand_parameter(bias), hat, expand_parameter(weight))
         )
 
     def backward(g: Tensor) -> Tensor:
-        return g if weight is None else g * shaped(weight)
+        return g if weight is None else g * expand_parameter(weight)
 
     def contributions(g: Tensor) -> Contributions:
         found: Contributions = []
@@ -154,7 +154,7 @@ def _scale_and_shift(
     return recording.layer(forward, backward, contributions, hat)
 
 
-def _normalised(
+def _normalise(
     recording: Recording, x: Tensor, shape: Any, weight: Any, bias: Any, plain: Rule
 ) -> Tensor:
     """Normalisation over the last dimensions, then scale and shift."""
@@ -175,7 +175,7 @@ def _layer_norm(
 ) -> Any:
     shape = tuple(normalized_shape)
     plain = lambda x: functional.layer_norm(x, shape, None, None, eps)  # noqa: E731
-    return _normalised(recording, x, shape, weight, bias, plain)
+    return _normalise(recording, x, shape, weight, bias, plain)
 
 
 def _rms_norm(
@@ -187,7 +187,7 @@ def _rms_norm(
 ) -> Any:
     shape = tuple(normalized_shape)
     plain = lambda x: functional.rms_norm(x, list(shape), None, eps)  # noqa: E731
-    return _normalised(recording, x, shape, weight, None, plain)
+    return _normalise(recording, x, shape, weight, None, plain)
 
 
 def _group_norm(

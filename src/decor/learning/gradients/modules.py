@@ -64,6 +64,13 @@ class Modules:
         self._by_example, self._by_copy = self._over_examples(False), self._over_examples(True)
         _load()
 
+    def check(self) -> None:
+        """Refuses a module that torch cannot differentiate for many models at once."""
+        start, example = self.initial()[0].view(1, 1, -1), slice(0, 1)
+        on_gpu = self.device.type == "cuda"
+        with torch.random.fork_rng(devices=[self.device] if on_gpu else []):
+            _differentiate(self._mean_gradient, start, self.X[None, example], self.y[None, example])
+
     def initial(self) -> Blocks:
         flat = torch.cat([p.detach().flatten() for p in self.trained.values()])
         return [flat.to(self.device, self.dtype)]

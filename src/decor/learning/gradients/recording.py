@@ -230,7 +230,7 @@ class Recording:
             )
             # [examples * ..., heads, tokens, size]
             q, k, v, *mask = [
-                _aligned(x, len(leading) + 2).expand(*leading, *x.shape[-2:]).flatten(0, -4)
+                _align(x, len(leading) + 2).expand(*leading, *x.shape[-2:]).flatten(0, -4)
                 for x in (q, k, v, *masks)
             ]
             out = functional.scaled_dot_product_attention(
@@ -263,7 +263,7 @@ class _Attention(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _aligned(x: Tensor, dimensions: int) -> Tensor:
+def _align(x: Tensor, dimensions: int) -> Tensor:
     """With ones after the dimension of examples, so that the others are the last."""
     return x.view(len(x), *[1] * (dimensions - x.dim()), *x.shape[1:])
 

@@ -69,6 +69,7 @@ class Adversary:
             "everyone": cls(None),
             "average-only": cls(0, True),
         }
+        # "curious:3" is a slip, and must not be read as one curious user
         if word in names and not number:
             return names[word]
         # isdigit alone accepts other scripts' digits; ten digits are more users than any graph has
@@ -93,6 +94,7 @@ class Adversary:
                 f"a graph with one user has no other user who could be {self}; choose "
                 "eavesdropper or everyone"
             )
+        # n - 1 colluders are allowed: the last user then has its own noise, as against everyone
         if self.colluders is not None and self.colluders >= users:
             raise InputError(
                 f"{self.colluders} colluding users of {users} leave no user to protect; "

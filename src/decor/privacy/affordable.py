@@ -32,6 +32,7 @@ def affordable_plan(plan: NoisePlan, budget: Budget, method: Method = "exact") -
     the tables of private runs; one step more is not.
     """
     checks.one_of("method", method, ("exact", "paper"))
+    # the paper's method is for comparison, and leaves nothing for the noise tables
     delta = budget.accounted.delta if method == "exact" else budget.delta
 
     def epsilon(steps: int) -> float:
@@ -62,6 +63,7 @@ def _most_steps(epsilon: Callable[[int], float], limit: float) -> int:
         # what is left, whatever the law
         factor = min(limit / max(spent, 1e-300), 1e6) ** 2
         guess = low * factor if tried % 3 < 2 else math.sqrt(low * high)
+        # strictly between the two, so that every try narrows them
         middle = min(max(math.ceil(min(guess, 2e9)), low + 1), high - 1)
         value = epsilon(middle)
         if value <= limit:

@@ -25,6 +25,7 @@ LARGEST_DELTA = 1e-3
 def validate_delta(delta: object) -> float:
     """`delta` as a float strictly between 0 and 1; raises BudgetError otherwise."""
     value = checks.as_float(delta)
+    # written so that NaN is refused as well
     if not 0.0 < value < 1.0:
         raise BudgetError(
             f"delta must lie strictly between 0 and 1, not {delta!r}; 1e-5 is usual for thousands "
@@ -59,6 +60,7 @@ class Budget:
     @property
     def accounted(self) -> Budget:
         """The part of the budget that Gaussian noise may spend."""
+        # the rest of delta pays for `Grid.slack`: what tables and cipher lack (docs/noise.md)
         return Budget(self.epsilon, ACCOUNTED * self.delta)
 
     def check_delta(self, exposure: Exposure, topology: Topology) -> None:
@@ -72,6 +74,7 @@ class Budget:
             BudgetError: If delta exceeds 0.001, or one over the number of protected units.
         """
         units, what = exposure.units(topology), "users" if exposure.unit == "user" else "examples"
+        # publishing one unit, drawn at random, is (0, 1 / units)-private: it must not be allowed
         limit = min(LARGEST_DELTA, 1 / units)
         if self.delta <= limit:
             return
@@ -107,6 +110,7 @@ class Counts(Mapping[str, int]):
         return len(self._counts)
 
     def __hash__(self) -> int:
+        # mappings are equal in any order, and equal ones need equal hashes
         return hash(frozenset(self._counts.items()))
 
     def __repr__(self) -> str:
@@ -241,6 +245,7 @@ class Exposure:
         checks.one_of("sampling", sampling, ("poisson", "fixed"), hint=hint, error=BudgetError)
         relation = self.relation or ("add-remove" if sampling == "poisson" else "replace")
         checks.one_of("relation", relation, ("add-remove", "replace"), error=BudgetError)
+        # a batch of fixed size is always full: an example that is gone makes room for another
         if sampling == "fixed" and relation == "add-remove":
             raise BudgetError(
                 'fixed-size sampling is accounted for relation="replace" only; '
@@ -260,6 +265,7 @@ class Exposure:
         put(self, "records", _records(self.records))
         given = self.records
         counts = given.values() if isinstance(given, Mapping) else np.atleast_1d(given).tolist()
+        # batch_size / records is a probability, which cannot be above one
         if self.batch_size > min(counts):
             raise BudgetError(
                 f"batch_size {self.batch_size} is larger than the smallest shard, {min(counts)} "
@@ -273,6 +279,7 @@ class Exposure:
                 f"rate must be a probability above 0 and up to 1, not {self.rate!r}; 0.01 is usual"
             )
         put(self, "rate", rate)
+        # a fixed size depends on the number of examples, which is private here
         if self.sampling != "poisson":
             raise BudgetError(
                 'rate draws every example independently; drop it, or take sampling="poisson"'
@@ -342,6 +349,7 @@ class Exposure:
             return topology.users
         if self.rate is not None:
             assert self.batch_size is not None
+            # batch_size is about rate x mean number of examples; this solves for the total
             return max(1, round(topology.users * self.batch_size / self.rate))
         return sum(self.records_of(topology))
 
@@ -362,6 +370,7 @@ class Exposure:
             records: The user's number of examples.
         """
         assert self.rate is not None and self.batch_size is not None
+        # each of rate x records examples is clipped to one before the sum is divided
         return self.rate * records / self.batch_size
 
     def to_json(self) -> dict[str, Any]:

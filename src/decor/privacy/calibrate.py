@@ -174,6 +174,7 @@ def _default_ratio(limit: LeverageLimit, gossip: Gossip, most: float = _RATIOS[1
             most,
         )
     (low, high), least = np.log((min(_RATIOS[0], most), most)), math.inf
+    # 64 ratios over twelve powers of ten are too coarse: the second round refines
     for _ in range(2):
         x = np.exp(np.linspace(low, high, 64))
         predicted = curve(x) * (weights.average + weights.consensus(x))
@@ -212,6 +213,7 @@ def _ratio_for_cdp(limit: LeverageLimit, sigma_cdp: float) -> float:
             f"sigma_cdp {sigma_cdp:g} is too small for this budget on this graph, however large "
             f"sigma_cor: it takes more than {least:.6g}; raise it, or the budget"
         )
+    # the end that is enough: the other one is just above the budget
     return _bisect(lambda x: limit.sigma_cdp(x) <= sigma_cdp, 1e-12, _RATIOS[1])[1]
 
 
@@ -222,6 +224,7 @@ def _ratio_for_cor(limit: LeverageLimit, sigma_cor: float) -> float:
     # sqrt(x) s(x) grows with x: the square is x f(x), and x (I + x L)^-1 grows in every eigenvalue
     if limit.noise_pair(_RATIOS[1])[1] <= sigma_cor:
         return _RATIOS[1]
+    # the end that is not above: sigma_cor is then raised to the value given
     return _bisect(lambda x: limit.noise_pair(x)[1] > sigma_cor, 1e-18, _RATIOS[1])[0]
 
 
@@ -239,6 +242,7 @@ def _enlarge_to_budget(plan: NoisePlan, budget: Budget, method: Method) -> Noise
     # not <= rather than >: an epsilon of NaN is not within the budget
     while not plan.guarantee(budget.delta, method=method).epsilon <= budget.epsilon:
         plan = plan.scaled(1 + more)
+        # the excess is rounding, but nobody knows how much: a factor ends the search soon
         more *= 4
     return plan
 

@@ -111,10 +111,12 @@ def best_edges(
             f"{topology.users:,}"
         )
     checks.count("the number of edges to add", count)
+    # any_delta: errors are only compared here; a plan's delta is checked where it is made
     central = baselines.central(topology, exposure, budget, any_delta=True)
 
     def error(graph: Topology) -> float:
         with warnings.catch_warnings():
+            # no news: what helps users who can be isolated is the answer itself
             warnings.simplefilter("ignore", FragileGraphWarning)
             plan = calibrate(
                 graph,
@@ -128,6 +130,7 @@ def best_edges(
         return theory.predicted_error(plan, gossip) / theory.average_error(central)
 
     now = error(topology)
+    # everyone knows all noise of edges, and in the average it cancels: no edge helps
     if adversary.colluders is None or adversary.average_only:
         return EdgeAdvice(topology, now, ())
     graph, least, added = topology, now, list[ExtraEdge]()
@@ -136,6 +139,7 @@ def best_edges(
         tried = [(error(with_edges(graph, [pair])), pair) for pair in _candidates(graph, adversary)]
         if not tried:
             break
+        # of equal errors the pair of lowest numbers, so that advice does not change between calls
         best, pair = min(tried)
         isolated = int(graph.degrees.min()) <= adversary.colluders
         # of two edges that a user lacks, the first changes nothing
@@ -155,6 +159,7 @@ def _candidates(graph: Topology, adversary: Adversary) -> list[tuple[int, int]]:
     if least <= colluders:
         user = int(graph.degrees.argmin())
         pairs = edges_to_add(graph, least + 1)
+        # one edge: the next call asks again who has fewest neighbours
         return [pair for pair in pairs if user in pair][:1]
     worst = worst_leverages((Phase(ScaledCovariance(graph, _RATIO), 1.0),), colluders)
     left, kept = ScaledCovariance(graph, _RATIO).network().without(worst.coalition)
@@ -162,8 +167,10 @@ def _candidates(graph: Topology, adversary: Adversary) -> list[tuple[int, int]]:
     i = int(np.searchsorted(kept, worst.user))
     # Sherman and Morrison: what an edge u-v takes from the leverage of i
     resistance = G.diagonal()[:, None] + G.diagonal()[None, :] - 2 * G
+    # 1 / _RATIO is the resistance of the new edge, where that from a user to ground is one
     gain = (G[i][:, None] - G[i][None, :]) ** 2 / (1 / _RATIO + resistance)
     gain[left.dense() > 0] = -math.inf
+    # an edge has no direction: one half is enough, and the diagonal is no edge
     gain[np.tril_indices(len(G))] = -math.inf
     order = np.argsort(-gain, axis=None, kind="stable")[: _TRIED if colluders < 2 else 1]
     pairs = [divmod(int(place), len(G)) for place in order if gain.flat[place] > 0]

@@ -69,6 +69,7 @@ def _design(plan: NoisePlan, allowed: Floats) -> NoisePlan:
         worst = worst_leverages((phase,), plan.adversary.colluders)
         if k and float((worst.per_user / ceiling).max()) <= 1 + 1e-9:
             ratios = ratios * (1 + 2e-9)  # what the comparison above allowed
+            # so small a gain is not worth a plan with a number for every edge
             if cost @ ratios > (1 - 1e-4) * (cost @ uniform):
                 return plan
             return replace(plan, sigma_cor=tuple((plan.sigma_cdp * np.sqrt(ratios)).tolist()))
@@ -119,6 +120,7 @@ def _interior_point(scenarios: Sequence[_Scenario], cost: Floats, uniform: Float
     w = np.full(uniform.size, 1.02)  # strictly inside: more noise than the uniform solution
     while min(scenario.slack(w)[0].min() for scenario in scenarios) <= 0:
         w *= 1.1
+        # own noise alone decides here: no noise of edges gets strictly inside the limits
         if w[0] > 1e6:
             return uniform
     constraints = w.size + sum(s.ceiling.size for s in scenarios)
@@ -146,6 +148,7 @@ def _barrier(scenarios: Sequence[_Scenario], w: Floats) -> tuple[Floats, Floats]
         P = scenario.incidence.T @ G  # d G_ii / d w_e = -P_ei^2
         Q = P**2 / slack * u[:, None]
         gradient[scenario.kept] -= Q.sum(axis=1)
+        # of -log(slack): slopes times slopes, and the second derivatives of G_ii over slack
         curvature = Q @ Q.T + 2 * ((P / slack) @ P.T) * (P @ scenario.incidence) * np.outer(u, u)
         hessian[np.ix_(scenario.kept, scenario.kept)] += curvature
     return gradient, hessian

@@ -125,6 +125,7 @@ def _choose(
     largest = steady_ratio(topology.users, exposure.steps)
     ratios, noise = _noise_curve(limit, largest, own)
     weights = {g: theory.error_weights(topology, exposure.steps, g) for g in _candidates(topology)}
+    # perfect averaging leaves the error of the average alone, which rounds do not change
     perfect = float((noise * weights[ONE_ROUND].average).min())
     errors = {
         gossip: float((noise * (each.average + each.consensus(ratios))).min())
@@ -168,6 +169,7 @@ def _for_noise(plan: NoisePlan, perfect: float) -> Gossip:
 def _fewest(rows: Iterable[RoundsRow]) -> RoundsRow:
     steady = [row for row in rows if row.is_steady]
     enough = max(WITHIN, _ABOUT * min(row.error for row in steady))
+    # rows come with growing rounds; one plain round is always steady
     return next(row for row in steady if row.error <= enough)
 
 
@@ -186,6 +188,7 @@ def is_steady(topology: Topology, gossip: Gossip) -> bool:
     eigenvalues = modes_of(topology).eigenvalues
     # without some edges W has its eigenvalues between its least one and 1 (Loewner order)
     between = np.linspace(float(eigenvalues.min()), 1.0, 2001)
+    # beyond one, the rounds enlarge some disagreement that a missing edge leaves
     if np.abs(gossip.value_at(topology, between)).max() > 1 + 1e-6:
         return False
     return loss_left(topology, np.array(design_roots(topology, gossip.rounds))) <= loss_left(

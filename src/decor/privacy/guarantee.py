@@ -101,8 +101,11 @@ class Guarantee:
         if self.adversary.colluders is None:
             kind = "local DP"
         else:
+            # SecLDP is about all messages, which this observer does not see
             kind = "central DP, not SecLDP" if self.adversary.average_only else "SecLDP"
+        # up: a printed number below the true one would be a false promise
         epsilon, delta = rounded_up(self.epsilon), rounded_up(self.delta)
+        # the condition comes first: without it the claim is false ("When a run stops early")
         if self.in_advance:
             return (
                 f"epsilon {epsilon} (delta {delta}, {kind}) if {self.steps:,} was fixed in advance "

@@ -68,4 +68,5 @@ def couples(
     if not ((x >= 0).all() and (x <= 1e100).all()):
         raise InputError(f"ratios must be numbers from 0 to 1e100, not {ratios!r}")
     sigma_cdp = limit.sigma_cdp_curve(x)
+    # ratios are of variances, and sigmas are deviations
     return Couples(x, sigma_cdp, np.sqrt(x) * sigma_cdp)

@@ -146,8 +146,10 @@ class _Coalitions:
         L[i, j] = L[j, i] = -x[n:]
         honest, users = self.honest(sets), np.arange(n)
         sigma = np.where(honest[:, :, None] & honest[:, None, :], L, 0.0)
+        # off-diagonal entries are -c_e^2: taking their sum away adds the weighted degree
         sigma[:, users, users] = np.where(honest, x[:n] - sigma.sum(axis=2), 1.0)
         G = np.linalg.inv(sigma)
+        # colluders got a one on the diagonal only so that the matrix has an inverse
         G[:, users, users] *= honest
         return np.asarray(G)
 
@@ -166,13 +168,16 @@ class _Coalitions:
         for some in self._parts(len(sets)):
             row, user = np.arange(len(users[some])), users[some]
             G = self.inverses(x, sets[some])
+            # the h that attains the minimum in Dirichlet's principle, scaled to h_i = 1
             h = G[row, :, user] / G[row, user, user][:, None]
             honest = self.honest(sets[some])
+            # colluders know the noise of their edges, so that it hides nobody
             apart = np.where(honest[:, i] & honest[:, j], (h[:, i] - h[:, j]) ** 2, 0.0)
             cuts.append(np.concatenate([h**2, apart], axis=1))
         return np.concatenate(cuts)
 
     def _parts(self, count: int) -> Iterator[slice]:
+        # each set takes an inverse of users x users: some at a time bound the memory
         size = max(1, _VALUES // self.topology.users**2)
         for first in range(0, count, size):
             yield slice(first, first + size)
@@ -201,6 +206,7 @@ class _Search:
             solution = self._solve()
             if self.prices @ self.best <= (1 + TOLERANCE) * self.bound:
                 return self.best, self.bound
+            # not at the program's own corner, as Kelley's method: corners jump far between rounds
             x = (self.best + solution) / 2
             # the pool knows most coalitions that matter; from time to time all are tried
             if k % 4 == 3 or worst < 1:
@@ -213,6 +219,7 @@ class _Search:
     def _survey(self, x: Floats) -> float:
         """The worst leverage over its limit at x; its coalitions enter the pool."""
         shares = self.coalitions.leverages(x, self.coalitions.sets) / self.limits
+        # for each user: the coalitions that are worst for one may not touch another
         for row in np.argsort(-shares, axis=0)[:_WORST].ravel().tolist():
             self.pool[row] = None
         return float(shares.max())
@@ -230,6 +237,7 @@ class _Search:
         worst = float(shares.max())
         order = np.argsort(-shares, axis=0)[:_WORST]
         at, users = order.ravel(), np.tile(np.arange(self.limits.size), len(order))
+        # a coalition far from its limit would only make the program larger
         near = shares[at, users] > 0.9 * min(worst, 1.0)
         at, users = at[near], users[near]
         # a cut holds for the limit's inverse: divided by it, every right side is one
@@ -249,6 +257,7 @@ class _Search:
                 f"the linear program of own noise per user has no solution ({result.message}); use "
                 'own="uniform"'
             )
+        # marginals of <= rows are at most zero; rounding may leave some of the other sign
         weights = np.maximum(-result.ineqlin.marginals, 0.0)
         self.bound = max(self.bound, self._dual_bound(weights))
         self.unused = np.where(weights > 0, 0, self.unused + 1)
@@ -263,6 +272,7 @@ class _Search:
         least the weights' sum, and its least noise what the prices have left.
         """
         covered = weights @ self.cuts
+        # at most one: the weights shrink until the cuts are nowhere above the prices
         fit = float(np.min(self.prices / np.maximum(covered, self.prices)))
         left = self.prices - fit * covered
         return float(fit * weights.sum() + self.least @ left)

@@ -107,6 +107,7 @@ class PlanAnswer:
     ) -> PlanAnswer:
         """Calibrates a plan, and keeps the warnings as sentences; `options` as of `calibrate`."""
         with warnings.catch_warnings(record=True) as caught:
+            # Python shows a warning once for each place: a second plan would have none
             warnings.simplefilter("always", FragileGraphWarning)
             plan = calibrate(topology, exposure, adversary, budget, **options)
         guarantee = plan.guarantee(method=options.get("method", "exact"))
@@ -185,6 +186,7 @@ class PlanAnswer:
             records = {} if row.records is None else {"records": row.records}
             own = {"sigma_cdp": row.sigma_cdp} if isinstance(plan.sigma_cdp, tuple) else {}
             users.append({"user": row.name, **records, "epsilon": row.epsilon, **own})
+        # a list of noises by edge can only be read beside the order of the edges
         per_edge = isinstance(plan.sigma_cor, tuple)
         return {
             "sigma_cdp": plan.sigma_cdp,
@@ -192,6 +194,7 @@ class PlanAnswer:
             **({"edges": topology.edges.tolist()} if per_edge else {}),
             "epsilon": guarantee.epsilon,
             "delta": guarantee.delta,
+            # delta is the probability for each unit: this is the mean over all units
             "expected_failures": guarantee.delta * plan.exposure.units(topology),
             "adversary": str(guarantee.adversary),
             "worst_user": guarantee.worst_user,
@@ -218,9 +221,13 @@ def who_pays(plan: NoisePlan) -> str | None:
     own = plan.sigma_cdp_per_user
     if not isinstance(plan.sigma_cdp, tuple):
         return None
+    # not the mean: the few who pay would pull it towards themselves
     usual = float(np.median(own))
+    # stable: users with equal noise are named in the order of the graph
     payers = [int(user) for user in np.argsort(-own, kind="stable") if own[user] > _PAYS * usual]
+    # variances, because they are what adds up in the average of all models
     share = float(np.sum(own[payers] ** 2) / np.sum(own**2))
+    # never empty: at least half of all users are at or below the median
     others = np.delete(own, payers)
     levels = rounded_up_range(float(others.min()), float(others.max()))
     if not payers:
@@ -259,10 +266,12 @@ def advice(topology: Topology, connectivity: int | None) -> str:
     degree = int(topology.degrees[least])
     neighbours = "only neighbour" if degree == 1 else f"{degree} neighbours"
     isolate = "isolates" if degree == 1 else "together isolate"
+    # against a coalition of all its neighbours a user has only its own noise
     text = (
         f"The {neighbours} of user {topology.name(least)} {isolate} it: against "
         f"{Adversary(degree).sentence} this is local DP."
     )
+    # Whitney: vertex connectivity is at most the least degree; only a smaller one is news
     if connectivity is not None and connectivity < degree:
         users = "1 user" if connectivity == 1 else f"{connectivity} users"
         text += f" Already {users} can cut the graph in parts, which weakens it."

@@ -38,6 +38,7 @@ def step_epsilon_bound(
         connectivity: a_q(G) or any lower bound of it; by default it is computed by trying every
             subset.
     """
+    # noise of edges cancels in the sum of all messages, which then shows the gradients' sum
     if not sigma_cdp > 0:
         return math.inf
     n = topology.users - colluders

@@ -44,6 +44,7 @@ class SourceFindings:
         """Nothing measured contradicts the claim, and something was measured."""
         right = all(attack.passed for attack in self.attacks)
         right = right and all(check.passed for check in self.checks)
+        # all() of nothing is true, and an audit without attacks has shown nothing
         return right and bool(self.attacks)
 
     @property
@@ -142,6 +143,7 @@ class Audit:
         """
         exposure = self.plan.exposure
         if exposure.unit == "user":
+            # mu = 2 C sqrt(T leverage) is that of a whole run (docs/guarantees.md)
             allowed = 2 * exposure.clip * math.sqrt(exposure.steps * best.attacker.leverage)
         else:
             allowed = gaussian.mu(claimed, self.delta) if claimed < math.inf else math.inf
@@ -178,6 +180,7 @@ class Audit:
         if not self.passed:
             return f"FAIL: {self.failures[0]}"
         reached = 100 * max(row.best.reached for row in self.rows)
+        # still a pass: an attack that measures little is no evidence of a fault
         if reached < 100 * _LITTLE:
             most = f"at most {reached:.0f} % of the claimed mu"
             return f"PASS, but little was measured: {most}; use more canaries or steps"

@@ -116,6 +116,7 @@ def quote_name(name: str) -> str:
 
 def _without_comments(text: str, path: str) -> list[_Line]:
     lines = []
+    # spreadsheets begin a file with a byte order mark, which would join the first name
     for number, whole in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
         # a # in quotes is part of a name
         inside = _QUOTED.sub(lambda quoted: "x" * len(quoted[0]), whole)
@@ -264,6 +265,7 @@ def _graph(edges: Sequence[tuple[str, ...]], rows: Sequence[_Line], path: str) -
         a, b = sorted(names)
         if a == b:
             raise GraphError(f"line {row.number} of {path!r} joins user {a} to itself; remove it")
+        # refused and not dropped: one of its two names may be the slip
         if (a, b) in line_of:
             raise GraphError(
                 f"line {row.number} of {path!r} repeats the edge {a}-{b} of line "
@@ -272,6 +274,7 @@ def _graph(edges: Sequence[tuple[str, ...]], rows: Sequence[_Line], path: str) -
         line_of[a, b] = row.number
     # in the order in which they appear
     found = list(dict.fromkeys(name for names in edges for name in names))
+    # 0..n-1 in any order of lines is a graph without names, so numbers are put in order
     users = sorted(found, key=int) if all(map(is_user_number, found)) else found
     position = {name: k for k, name in enumerate(users)}
     labels = None if users == [str(k) for k in range(len(users))] else users

@@ -65,6 +65,7 @@ def design_roots(topology: Topology, rounds: int) -> tuple[float, ...]:
             # The minimum of sum noise q / (1 - q) solves a least squares problem with these
             # weights. Half a step at a time: a whole step can overshoot to a P that lets some mode
             # grow.
+            # 0.999: the weight of a mode that hardly shrinks has to stay finite
             roots = _least_squares(w, noise / (1 - np.minimum(q, 0.999)) ** 2, rounds)
             reached = _squares(roots, w)
             q = (q + np.minimum(reached, 1.0)) / 2
@@ -99,6 +100,7 @@ def _loss_left(
     for r in roots:
         # a lost message moves one model by a w_ij times the difference along the edge
         lost = 2 * _LOST * weight * float((1 - w) @ energy) / (1 - r) ** 2
+        # mean field: each of the n modes gets an equal share of a loss, the average one of them
         energy = energy * ((w - r) / (1 - r)) ** 2 + users * lost / n
         average += lost / n
     return _AVERAGE_COUNTS * average + float(energy.sum())
@@ -114,11 +116,13 @@ def _group_modes(topology: Topology) -> tuple[Floats, Floats, Floats]:
     w, users, edges = modes.eigenvalues, modes.users, modes.edges
     if len(w) <= _BINS:
         return w, users, edges
+    # eigenvalues of W lie from -1 to 1, so that (1 - w) / 2 is a share
     group = np.minimum(((1 - w) / 2 * _BINS).astype(int), _BINS - 1)
     kept, place = np.unique(group, return_inverse=True)
     total, users, edges = (
         np.bincount(place, values).astype(np.float64) for values in (users * w, users, edges)
     )
+    # each group at the mean of its eigenvalues, weighted by users' noise
     return total / users, users, edges
 
 
@@ -197,5 +201,6 @@ def _leja_order(roots: Floats) -> Floats:
         k = int(np.argmax(far))
         ordered.append(rest[k])
         rest, far = np.delete(rest, k), np.delete(far, k)
+        # the largest root is first; from then on only distances between roots count
         far = (far if len(ordered) > 1 else 0.0) + np.log(np.abs(rest - ordered[-1]) + 1e-300)
     return np.array(ordered)

@@ -39,6 +39,7 @@ def weights_of(W: Any, users: int, edges: Ints, name: Callable[[int], str]) -> F
     entries.check_sums()
     i, j = edges.T
     dense = entries.matrix
+    # a difference in rounding would move the average of all models
     weights = np.asarray((dense[i, j] + dense[j, i]) / 2, dtype=np.float64).ravel()
     _check_parts(users, edges, weights, name)
     return weights
@@ -66,6 +67,7 @@ class _Entries:
             raise GraphError(
                 f"W has shape {matrix.shape}; give a row and a column for each of the {users} users"
             )
+        # a sparse matrix may list a place twice, and then means the sum
         matrix.sum_duplicates()
         rows, columns = (np.asarray(each, dtype=np.int64) for each in matrix.coords)
         values = np.asarray(matrix.data, dtype=np.float64)
@@ -80,6 +82,7 @@ class _Entries:
         raise GraphError(f"the weight from {row} to {column} is {self.values[k]:g}{why}")
 
     def check_shares(self) -> None:
+        # a negative weight can bring an eigenvalue below -1, and gossip would diverge
         is_share = np.isfinite(self.values) & (self.values >= 0)
         self._refuse(1.0 - is_share, "; weights are shares, from 0 to 1")
 
@@ -92,11 +95,13 @@ class _Entries:
     def check_edges(self, edges: Ints) -> None:
         users = self.matrix.shape[0]
         low, high = np.minimum(self.rows, self.columns), np.maximum(self.rows, self.columns)
+        # a pair as one number, because isin compares numbers and not rows
         known = np.isin(low * users + high, edges[:, 0] * users + edges[:, 1])
         stray = np.where(known | (low == high), 0.0, self.values)
         self._refuse(stray, ", and they share no edge; weights are on edges alone")
 
     def check_sums(self) -> None:
+        # rows are enough: symmetry was checked before, so columns have the same sums
         off = np.bincount(self.rows, self.values, self.matrix.shape[0]) - 1
         i = int(np.argmax(np.abs(off)))
         if abs(off[i]) > _TOLERANCE:

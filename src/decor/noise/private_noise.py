@@ -66,11 +66,13 @@ class Secret:
 
     def key(self, label: bytes, *numbers: int) -> bytes:
         """32 bytes from the secret, a label (one for each use) and integers from 0 to 2^64 - 1."""
+        # eight bytes for each number: (1, 23) and (12, 3) must not give one key
         message = label + struct.pack(f"<{len(numbers)}Q", *numbers)
         return hmac.digest(self._value, message, "sha256")
 
     def batch_words(self, step: int, count: int) -> NDArray[np.uint32]:
         """`count` uniform words for the batches of a step, at most WORDS_PER_KEY from each key."""
+        # a cipher's blocks never repeat, uniform ones may: few words of a key keep that rare
         sizes = [min(WORDS_PER_KEY, count - first) for first in range(0, count, WORDS_PER_KEY)]
         words = [Words(self.key(_BATCH, step, k), size).take(size) for k, size in enumerate(sizes)]
         return words[0] if len(words) == 1 else np.concatenate(words)
@@ -90,6 +92,7 @@ class Handshake:
     def __init__(self, secret: Secret) -> None:
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+        # derived and not drawn: the secret stays the only randomness of the run
         self._own = X25519PrivateKey.from_private_bytes(secret.key(_HANDSHAKE))
         self.public = self._own.public_key().public_bytes_raw()
 
@@ -194,6 +197,7 @@ class GridNoise:
         first, last = chunk
         width = last - first
         total = self._scratch("total", self.users * width, np.int64).reshape(self.users, -1)
+        # 32 bits are enough: a dither affects bias and not privacy (docs/noise.md)
         dither = np.uint32(int.from_bytes(self._dither(step, offset)[:4], "little"))
         rounded, discrete = table(OWN[0]).cells, table(OWN[1]).cells
         scale, ends, multiples = self.grid.scale, self._ends, self._multiples
@@ -202,6 +206,7 @@ class GridNoise:
             tied = np.zeros(len(users) + len(edges), np.bool_)
             user, edge = users.start, edges.start
             _own_rows(words, rounded, discrete, messages, scale, dither, user, first, total, tied)
+            # three words for a user's own value, R + 64 D + 4096 D', and two for that of an edge
             rest = words[3 * width * len(users) :]
             _edge_rows(rest, discrete, ends, multiples, edge, len(users), total, tied)
             # ties are rare, and leave the kernels to have their further bits drawn here
@@ -209,6 +214,7 @@ class GridNoise:
                 self._resolve_ties(words, stream, users, edges, total, tied)
         for remote in self.remote_edges:
             noise = self._remote_noise(remote, step, offset + first, width)
+            # the multiple at an edge's other end has the other sign: the sum of both loses the noise
             total[remote.user] += remote.multiple * noise
         _scale_rows(total, self.grid.unit, messages, first)
 
@@ -271,6 +277,7 @@ class GridNoise:
     def _remote_noise(self, edge: RemoteEdge, step: int, first: int, width: int) -> Array:
         """The noise of an edge to another process, which draws the same from the shared secret."""
         count = 2 * width
+        # no number of a group: the other process has other groups of rows
         stream = Words(edge.secret.key(_NOISE, step, first), count)
         return values(stream.take(count), SHARED, partial(stream.tie_bits, 0)).astype(np.int64)
 
@@ -288,6 +295,7 @@ def _groups(users: int, edges: int, width: int) -> list[tuple[range, range]]:
     while u < users or e < edges:
         user_rows = min(users - u, WORDS_PER_KEY // (3 * width))
         left = WORDS_PER_KEY - 3 * width * user_rows
+        # no edges before the last user: the words of a group are its users', then its edges'
         edge_rows = min(edges - e, left // (2 * width)) if u + user_rows == users else 0
         groups.append((range(u, u + user_rows), range(e, e + edge_rows)))
         u, e = u + user_rows, e + edge_rows
@@ -358,4 +366,5 @@ def _edge_rows(
 def _scale_rows(total: Array, unit: float, messages: Array, first: int) -> None:
     for u in range(total.shape[0]):
         for k in range(total.shape[1]):
+            # unit has 24 bits: the product is exact for integers below 2^29 (docs/noise.md)
             messages[u, first + k] = unit * np.float64(total[u, k])

@@ -279,7 +279,7 @@ class Exposure:
                 f"rate must be a probability above 0 and up to 1, not {self.rate!r}; 0.01 is usual"
             )
         put(self, "rate", rate)
-        # a fixed size depends on the number of examples, which is private here
+        # a fixed size over the number of examples is a rate that depends on a private number
         if self.sampling != "poisson":
             raise BudgetError(
                 'rate draws every example independently; drop it, or take sampling="poisson"'

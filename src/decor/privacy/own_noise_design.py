@@ -90,6 +90,7 @@ def design_own_noise(plan: NoisePlan, allowed: Floats, gossip: Gossip) -> OwnNoi
     with one_thread():
         search = _Search(coalitions, prices * unit, allowed * unit, start)
         best, bound = search.run()
+    # the same object: the search never found anything cheaper, and numbers stay unrounded
     if best is start:
         return OwnNoiseDesign(plan, bound)
     sigmas = np.sqrt(best * unit)
@@ -99,6 +100,7 @@ def design_own_noise(plan: NoisePlan, allowed: Floats, gossip: Gossip) -> OwnNoi
 
 
 def _edge_sigmas(plan: NoisePlan) -> Floats:
+    # one number stands for all edges; the program has a variance for each
     return np.broadcast_to(np.asarray(plan.sigma_cor), plan.topology.edge_count)
 
 
@@ -119,6 +121,7 @@ class _Coalitions:
             raise InputError(
                 f'own="per-user" is for up to {EDGE_LIMIT:,} edges, not {m:,}; use own="uniform"'
             )
+        # a dense inverse for each coalition, and each takes about n^3 operations
         if math.comb(n, q) * n**3 > WORK_LIMIT:
             raise InputError(
                 f'own="per-user" tries every coalition, and the {math.comb(n, q):,} of {q} among '

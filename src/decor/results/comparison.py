@@ -85,6 +85,7 @@ class ComparisonResult:
             InputError: If the folder holds something, or cannot be written.
         """
         target = Path(folder)
+        # a comparison that was made here has nothing to copy, and its folder is not empty
         if target.resolve() != self.folder.resolve():
             if target.exists() and (not target.is_dir() or any(target.iterdir())):
                 raise InputError(f"{str(target)!r} is not empty; name another folder")
@@ -109,6 +110,7 @@ def write_comparison(report: Report, folder: Path) -> dict[str, Any]:
     page.write(report, folder / "report.html")
     try:
         (folder / "figures").mkdir(parents=True, exist_ok=True)
+        # NaN is no JSON, and other readers would refuse the whole file
         text = json.dumps(report.to_json(), allow_nan=False)
         replace_text(folder / "report.json", text + "\n")
     except OSError as problem:

@@ -282,6 +282,7 @@ class Report(JsonRecord):
         return all(outcome.noise == "peers" for outcome in self.outcomes)
 
     def kind(self, method: str) -> MethodKind:
+        # always found: _check refuses outcomes of methods that are not listed
         return next(m.kind for m in self.methods if m.name == method)
 
     def outcome(self, method: str, epsilon: float | None) -> Outcome | None:
@@ -354,6 +355,7 @@ def _check_graph(graph: GraphDrawing, where: str) -> None:
 
 
 def _check_outcome(outcome: Outcome, metrics: Sequence[Metric], where: str) -> None:
+    # figures have epsilon on a logarithmic axis
     if outcome.epsilon is not None and outcome.epsilon <= 0:
         raise wrong_value(f"{where}.epsilon", outcome.epsilon, "a number above 0 (null: none)")
     if not outcome.seeds:

@@ -146,6 +146,7 @@ class Run:
             raise InputError(
                 f"steps must be from 0 to the plan's {plan.exposure.steps}, not {steps!r}"
             )
+        # zero for a simulation is no claim: the sentence says that anyone can subtract its noise
         distance, delta = self._distance or 0.0, self._federation_delta(delta)
         guarantee = plan.guarantee_on_grid(distance, delta, adversary, steps)
         guarantee = replace(guarantee, simulated=self.simulated)
@@ -251,6 +252,7 @@ class Run:
         state = self.average_model if user is None else self._model_of(user)
         self._check_size(definition)
         module, loss = definition.build()
+        # a run in float64 would lose half of its digits in a float32 module
         module = module.to(next(iter(state.values())).dtype)
         try:
             result = module.load_state_dict(state, strict=False)
@@ -373,6 +375,7 @@ class Run:
         # these become attributes; what is left of the manifest is `manifest`
         keys = ("steps_taken", "stopped", "stop_cause", "models")
         steps, stopped, cause, file = (manifest.pop(key, None) for key in keys)
+        # a manifest from elsewhere: more steps than planned would have spent more than planned
         if not checks.is_count(steps, 0, plan.exposure.steps):
             raise InputError(
                 f"{name!r} says steps_taken {steps!r}, but the plan has {plan.exposure.steps} steps"
@@ -478,6 +481,7 @@ class Run:
         if not isinstance(old, dict) or not isinstance(old.get("steps_taken"), int):
             return False
         try:
+            # as text: a plan that differs in the last digit of its noise is another plan
             same_plan = (folder / _PLAN).read_text("utf-8") == self.plan.to_json() + "\n"
         except (OSError, UnicodeDecodeError):
             return False

@@ -137,6 +137,7 @@ class Design:
                 plain[name] = value
         # asdict would lose which schedule it is
         plain["schedule"] = repr(self.recipe.schedule)
+        # as a file gives it back: a tuple is not equal to the list that was read
         return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
 
     @property
@@ -153,6 +154,7 @@ class Design:
         # fewer rounds come later: of equal numbers of steps they cost fewer messages
         for rounds in reversed(_ROUNDS):
             how: Acceleration = "designed" if rounds > 1 else False
+            # more rounds than messages leave no step at all
             if steps := self.messages // rounds:
                 recipe = replace(self.recipe, gossip_rounds=rounds, accelerate=how)
                 choices[steps] = recipe
@@ -286,6 +288,7 @@ def compare(
     scratch = Path(mkdtemp(prefix="decor-comparison-"))
     try:
         result = ComparisonResult(Comparison(task, design, scratch).run(engine), scratch)
+    # also when interrupted: nobody else knows of this folder
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
@@ -299,6 +302,7 @@ def _graphs_by_name(
 ) -> tuple[tuple[str, Topology], ...]:
     """The graphs with names that tell them apart, and the task's users."""
     if topologies is None:
+        # four neighbours for each of five users are the complete graph
         topologies = ["ring", "random-regular"] if task.users > 5 else ["complete"]
     if isinstance(topologies, Topology | str):
         topologies = [topologies]
@@ -344,6 +348,7 @@ class Comparison:
         command: str = "",
     ) -> None:
         self.task, self.design, self.folder, self.command = task, design, Path(folder), command
+        # the clock of the day may be set while a comparison runs for days
         self.began = time.monotonic()
         self.seconds_before = 0.0
         # resuming with anything else would mix results of two comparisons
@@ -570,11 +575,13 @@ class Comparison:
 
 def _tuning_seeds(seeds: Sequence[int]) -> list[int]:
     """Seeds to choose settings with, none of them among those that are shown."""
+    # beyond what anyone takes as a seed: the same seed would mean the same noise and batches
     return [seed + 1_000_000 for seed in seeds]
 
 
 def _grid_end(rate: float, rates: Sequence[float]) -> GridEnd | None:
     """The end of the grid at which a rate is, if it is: beyond it there may be better ones."""
+    # a single rate is the caller's own choice, and not an end of anything
     if len(rates) < 2 or min(rates) < rate < max(rates):
         return None
     return "smallest" if rate == min(rates) else "largest"

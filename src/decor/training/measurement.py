@@ -38,6 +38,7 @@ def measure_own(task: Task, gradients: Gradients, mean: Blocks) -> dict[str, Ten
         trained = {name: part[k] for name, part in state.items()}
         trained |= {name: trained[own] for name, own in gradients.tied.items()}
         output = task.output({**gradients.fixed, **trained}, task.test[0].to(mean[0].device))
+        # a task's own function is Python, and most metrics libraries work on the CPU alone
         rows.append(task.own_metrics(output.cpu()))
     return {name: torch.tensor([row[name] for row in rows]).double() for name in task.metrics}
 
@@ -57,6 +58,7 @@ def measure(descent: Descent, in_progress: bool, public: bool = False) -> dict[s
     flat = [m.flatten(0, 1) for m in mean]
     if not public:
         metrics = share.combine_metrics(gradients.evaluate(flat))
+    # loss=False: the training loss would read private data
     elif share.full_task.test_public:
         every = gradients.evaluate(flat, loss=False)
         metrics = {name: every[name] for name in TEST_METRICS if name in every}

@@ -67,6 +67,7 @@ class _DenseMixer:
             return blocks
         if gossip not in self.matrices:
             matrix = torch.from_numpy(gossip.matrix(self.topology))
+            # the polynomial is computed in float64: large coefficients would cancel in float32
             self.matrices[gossip] = matrix.to(self.dtype)
         P = self.matrices[gossip]
         if not self.spare:

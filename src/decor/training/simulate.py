@@ -160,6 +160,7 @@ class SimulatedFederation:
         users, steps = plan.topology.users, plan.exposure.steps
         self._rates = recipe.schedule.rates(setting.learning_rate, steps)
         # blocks of the simulator: [users, seeds, settings, parameters]
+        # expanded rows are one memory, and steps change models in place
         self._models = self._flat.start().to(kind).expand(users, 1, 1, -1).clone()
         self._velocity = torch.zeros_like(self._models) if recipe.momentum else None
         self._adam = [] if recipe.adam is None else recipe.adam.start([self._models])
@@ -167,6 +168,7 @@ class SimulatedFederation:
         self._shared: list[Tensor | None] = []
         self._taken, self._stopped = 0, None if steps else StopReason("no step", "unfinished")
         self._rounds = self._take_rounds()
+        # not from the settings: two private runs may share all of them
         self._name = os.urandom(8).hex()
 
     def __repr__(self) -> str:
@@ -216,6 +218,7 @@ class SimulatedFederation:
         if setting.seed is not None:
             cpu = torch.device("cpu")
             return choose_channel([plan], [setting.seed], kind, self._noise, size, cpu)
+        # the proof of docs/noise.md is about the grid's own noise alone
         if self._noise is not None:
             raise InputError(
                 "a private run draws its own noise; drop noise, or give a seed to simulate"
@@ -261,6 +264,7 @@ class SimulatedFederation:
         add_clipped([noised], [gradients], one * self.plan.exposure.clip, one)
         # after the clip, in one piece with the gradient: a private run rounds both together
         self._channel.noise([noised], one, step, self._threads)
+        # after the noise: momentum of gradients would put each into many messages
         if self._velocity is not None:
             noised = self._velocity.mul_(recipe.momentum).add_(noised)
         if recipe.adam is not None:

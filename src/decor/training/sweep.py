@@ -216,6 +216,7 @@ def sweep(
     # a list: the total has to be known for the progress report
     groups = [
         (group, own)
+        # not a set, whose order may change from one call to the next
         for own in dict.fromkeys(recipes)
         for group in _groups(
             task,
@@ -311,5 +312,6 @@ def _mean(runs: Sequence[Run], criterion: str) -> float:
     if missing:
         known = ", ".join(name for name in missing[0].history if name != "step")
         raise InputError(f"there is no metric {criterion!r}; choose one of {known}")
+    # the metrics of a run that stopped are those of fewer steps, and must not compete
     values = [run.metrics[criterion] if run.stopped is None else math.nan for run in runs]
     return float(np.mean(values))

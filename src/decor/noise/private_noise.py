@@ -214,7 +214,7 @@ class GridNoise:
                 self._resolve_ties(words, stream, users, edges, total, tied)
         for remote in self.remote_edges:
             noise = self._remote_noise(remote, step, offset + first, width)
-            # the multiple at an edge's other end has the other sign: the sum of both loses the noise
+            # the multiple at an edge's other end has the other sign: their sum loses the noise
             total[remote.user] += remote.multiple * noise
         _scale_rows(total, self.grid.unit, messages, first)
 

@@ -41,6 +41,7 @@ def add_to(kinds: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     from decor.federation.federation import Federation
 
+    # somebody else wrote the file, and nobody here has agreed to run its code
     federation = Federation.read(options.file, run_code=options.trust_code)
     report(
         federation, options.json, {"file": options.file, **start_facts(federation, options.file)}
@@ -87,6 +88,7 @@ def start_facts(federation: Federation, file: str | Path) -> dict[str, Any]:
     if sha256 is None:
         return {}
     try:
+        # noted and not raised: the guarantee can be judged without the model
         find_start(sha256, file, None)
     except InputError as reason:
         problem = str(reason)
@@ -102,6 +104,7 @@ def _adversaries(
     if not federation.is_size_known:
         for adversary in listed:
             try:
+                # tried, because the accounting alone knows when it needs the size of the model
                 federation.guarantee(adversary)
             except InputError:
                 unknown.append(adversary)
@@ -115,6 +118,7 @@ def _code(federation: Federation) -> dict[str, Any]:
 
     installed, problem = None, None
     try:
+        # code that is missing is no error: files are also checked where no node will run
         installed = hash_source(federation.model.code or "")
     except InputError as reason:
         problem = str(reason)
@@ -152,6 +156,7 @@ def _facts(
     ]
     for adversary in unknown:
         nobody: dict[str, Any] = {"epsilon": None, "exact": False, "worst_user": None, "to": []}
+        # listed without a figure, or a program would take their absence for safety
         adversaries.append({"adversary": str(adversary), **nobody})
     known = federation.is_size_known
     degrees = topology.degrees.tolist()
@@ -167,6 +172,7 @@ def _facts(
     ]
     return {
         "name": federation.name,
+        # in full: members compare it, and another file with the same few digits is soon found
         "digest": federation.digest.hex(),
         "topology": federation.network.topology or "edges",
         "edges": topology.edge_count,

@@ -99,6 +99,7 @@ def run_show(options: argparse.Namespace) -> None:
         return
     columns = ["run", "name", "digest", "messages", "epsilon", "delta", "ended"]
     print(table(columns, [_row(run) for run in runs]))
+    # a ledger without runs names no delta at which a total could be given
     if not totals:
         print("\nThis user's data has spent nothing.")
         return
@@ -114,6 +115,7 @@ def run_show(options: argparse.Namespace) -> None:
     )
     unbounded = [total for total in totals if math.isinf(total.promised)]
     reasons = [why_unbounded(entries, each.question, each.delta) for each in unbounded]
+    # totals against several adversaries mostly lack a bound for one reason
     for reason in dict.fromkeys(reasons):
         print(f"∞: {reason}.")
 
@@ -121,16 +123,19 @@ def run_show(options: argparse.Namespace) -> None:
 def run_afford(options: argparse.Namespace) -> None:
     from decor.privacy.composition import PastRun, Question, compose
 
+    # bounded, because the composition gets each run by itself
     checks.count("--runs", options.runs, 1, 10**6)
     delta, adversary = opt.delta_of(options), opt.adversary_of(options)
     # the noise that local DP needs: these runs cost the same against every adversary
     plan = decor.calibrate(
+        # any graph would do, as no noise is shared: this is the smallest
         decor.path(2),
         opt.exposure_of(options),
         decor.Adversary.everyone(),
         Budget(options.epsilon, delta),
         any_delta=True,
     )
+    # independent noise alone, so that it does not matter who colludes with whom
     more = PastRun(replace(plan, sigma_cor=0.0, budget=None))
     question = replace(Question.of(plan), colluders=adversary.colluders)
     past, entries = [], []
@@ -140,6 +145,7 @@ def run_afford(options: argparse.Namespace) -> None:
         entries = _entries(options.file)
         past = [past_run(entry) for entry in entries]
     before = compose(past, question, delta)
+    # composed and not added: their sum would mostly say more than is spent
     together = compose([*past, *[more] * options.runs], question, delta)
     if options.json:
         write_json(
@@ -177,6 +183,7 @@ def _entries(file: str) -> list[Entry]:
     from decor.net.ledger_reading import read_entries
 
     path = Path(file)
+    # SQLite takes an empty file for a database, and its complaint would explain nothing
     if not path.is_file() or not path.stat().st_size:
         raise InputError(f"there is no ledger {str(path)!r}")
     return read_entries(path)
@@ -197,6 +204,7 @@ def _row(run: dict[str, Any]) -> list[str]:
         str(run["run"]),
         run["name"],
         run["federation"][:12],  # enough to tell federations apart
+        # steps that may have been made twice, as after an old copy: they cost budget too
         str(run["messages"]) + (f" + {run['repeated']}" if run["repeated"] else ""),
         epsilon_text(run["epsilon"]),
         rounded_up(run["delta"]),

@@ -96,6 +96,7 @@ def hangups_ignored() -> Iterator[None]:
 
 
 def run(options: argparse.Namespace) -> int:
+    # not required by argparse, because --check needs neither
     missing = [name for name in ("identity", "ledger") if getattr(options, name) is None]
     if missing and not options.check:
         names = " and ".join(map(opt.flag_of, missing))
@@ -108,6 +109,7 @@ def run(options: argparse.Namespace) -> int:
         # without a file, the end of its terminal ends a node
         with nullcontext() if options.log is None else hangups_ignored():
             return _run(options)
+    # `main` has an exit code for each kind, by which supervisors decide
     except DecorError:
         raise
     except Exception:
@@ -130,9 +132,11 @@ def _run(options: argparse.Namespace) -> int:
     from decor.net.ledger import Ledger
     from decor.net.status import metrics_address
 
+    # a mistyped port is found now, and not after minutes of reading data
     metrics = None if options.metrics is None else metrics_address(options.metrics)
     federation = Federation.read(options.file)
     identity = Identity.load(options.identity)
+    # the key says who this is: a name on the command line might be another member's
     number = federation.number_of(identity.public)
     name = federation.members[number].name
     test = None if options.test is None else read_test_data(federation, options.test, options.label)
@@ -145,6 +149,7 @@ def _run(options: argparse.Namespace) -> int:
     log = EventLog(name, to, options.log_format)
     # before the ledger is opened: a mistake here must not begin a run
     prepare_output(output, federation.digest)
+    # locked until the end: two nodes at one ledger could send two messages of one step
     with Ledger(path, identity.public) as ledger:
         terms = Terms.of(federation)
         node = Node(terms, number, identity, task, ledger, log, options.allow)
@@ -153,6 +158,7 @@ def _run(options: argparse.Namespace) -> int:
         node.on_step = lambda step: progress.report(
             f"{name}: training {federation.name}", min(step, node.steps), node.steps
         )
+        # overwrites only this very run: `prepare_output` has refused folders of others
         node.save = lambda run: run.save(output, overwrite=True)
         reopen = None if options.log is None else log.reopen
         result = asyncio.run(run_node(node, socket_of(path), metrics, reopen))
@@ -177,8 +183,10 @@ def _run(options: argparse.Namespace) -> int:
             if metric != "step":
                 print(f"{metric.replace('_', ' ')} on public data: {value:.4g}")
         print(f"{guarantee}\n\nwrote {output}, {path}")
+        # at 1 all shared noise has cancelled as planned, and there is nothing to tell
         if (left := node.noise_left()) > 1:
             print(f"noise left: {rounded_up(left)} x planned, which did not cancel between users")
+    # not simply 0: a model with more noise than planned should not pass unnoticed
     return run_code(result)
 
 
@@ -202,12 +210,14 @@ def prepare_output(output: Path, digest: bytes) -> None:
             f"the run cannot be saved in {str(output)!r}: {problem}; name another folder with "
             "--output"
         ) from None
+    # by digest: a file that was edited or renewed may have kept its name
     if saved is not None and saved.get("federation") != digest.hex():
         raise InputError(f"{str(output)!r} holds another run; name another folder with --output")
 
 
 def open_log(path: Path) -> TextIO:
     try:
+        # appended: after a crash the lines before it say what happened
         return path.open("a", encoding="utf-8")
     except OSError as problem:
         raise InputError(f"the log {str(path)!r} cannot be written: {problem.strerror}") from None

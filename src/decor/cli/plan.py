@@ -82,6 +82,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    # once for all: --compare-units, tables and the plan must be at the same delta
     options.delta = opt.delta_of(options)
     topology, exposure = opt.topology_of(options), opt.exposure_of(options)
     gossip = _gossip(options, topology, exposure)
@@ -113,6 +114,7 @@ def run(options: argparse.Namespace) -> None:
     )
     if best is not None and not options.json:
         print(f"\n{best}")
+    # private with a rate, so that no plan has them: they are for this line alone
     counts = _counts(options.records, answer.plan.topology)
     if answer.plan.exposure.rate is not None and counts and not options.json:
         names = [answer.plan.topology.name(user) for user in range(len(counts))]
@@ -168,6 +170,7 @@ def _compare_units(
     options: argparse.Namespace, topology: decor.Topology, exposure: decor.Exposure, gossip: Gossip
 ) -> None:
     given = options.solve, options.save, options.table, options.plot
+    # two plans side by side cannot share one file, one figure or one noise
     if any(given) or (options.ratio, options.sigma_cdp, options.sigma_cor).count(None) < 3:
         raise InputError(
             "--compare-units makes two plans with noise of their own; drop --solve, --save, "
@@ -230,7 +233,9 @@ def _rounds_table(answer: PlanAnswer, options: argparse.Namespace, gossip: Gossi
     plan = answer.plan
     if plan.topology.users > plan_output.MANY_USERS or plan.budget is None:
         return ""
+    # also where rounds were given: the table marks those that auto would take
     choice = _choice(options, plan.topology, plan.exposure)
+    # a yardstick and no promise: whether delta is too large was judged with the plan
     central = baselines.central(plan.topology, plan.exposure, plan.budget, any_delta=True)
     scale = choice.perfect / theory.average_error(central)
     steps, cells = plan.exposure.steps, []

@@ -55,6 +55,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    # one by one: each is part of another extra, which the message names
     require("torch", "train", "rehearsals")
     require("cryptography", "peer", "rehearsals")
     from decor.federation.federation import Federation
@@ -62,11 +63,13 @@ def run(options: argparse.Namespace) -> None:
     from decor.federation.start_model import find_start
 
     federation = Federation.read(options.file, run_code=options.trust_code)
+    # without the model there are no bytes, no time and no accuracy to report
     if not federation.is_size_known:
         raise InputError(
             f"{options.file!r} has its model as code, {federation.model.code}, which a rehearsal "
             "runs; read the code, then give --trust-code"
         )
+    # looked for as by a node: that it is missing should be known before the day of the run
     start = find_start(federation.model.start_sha256, options.file, None)
     link = Link(options.bandwidth, options.latency / 1000)
     found = rehearse(
@@ -98,6 +101,7 @@ def _facts(found: Rehearsal) -> dict[str, Any]:
             "meaning": _meaning(score),
         },
         "warnings": _warnings(found),
+        # what the closing line tells people, for programs
         "spent": False,
     }
 
@@ -105,6 +109,7 @@ def _facts(found: Rehearsal) -> dict[str, Any]:
 def _meaning(score: Score) -> str:
     if score.is_forecast:
         return "on the public sample"
+    # a score in which less is better has a floor, so "ceiling" would mislead
     return _CEILING if score.metric == "accuracy" else _BEST_CASE
 
 
@@ -116,11 +121,13 @@ def _warnings(found: Rehearsal) -> list[str]:
             f"on the {what} the model is no better than always guessing {score.most_frequent!r}; "
             "this federation would spend its budget on nothing"
         )
+    # already too much in the best case: real gradients disagree, and add up to less
     if noise.ratio > 1:
         warnings.append(
             f"even where all gradients agree, the noise is {rounded_up(noise.ratio)} times what "
             "they add up to"
         )
+    # from here on operators would have the alert DecorNoiseLeft (deploy/alerts.yml)
     if noise.left_after_crash > 2:
         warnings.append(
             f"one user lost in one step leaves {rounded_up(noise.left_after_crash)} times the "
@@ -180,6 +187,7 @@ def _noise_lines(found: Rehearsal) -> list[str]:
 
 
 def _score_lines(score: Score) -> list[str]:
+    # beside the mean: with few seeds one lucky run says little
     lowest, highest = min(score.values), max(score.values)
     metric = score.metric.replace("_", " ")
     runs = f"{len(score.values)} run{'s' if len(score.values) > 1 else ''}"
@@ -215,6 +223,7 @@ def _size(size: int) -> str:
 
 def _span(seconds: float) -> str:
     for unit, factor in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0), ("s", 1.0)):
+        # from two of a unit on: below that the next smaller unit shows more
         if seconds >= 2 * factor or (unit == "s" and seconds >= 1):
             return f"{seconds / factor:.1f} {unit}"
     return f"{1000 * seconds:.3g} ms"

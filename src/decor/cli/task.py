@@ -73,6 +73,7 @@ def _add_new(parser: argparse.ArgumentParser) -> None:
     )
     for field_name in _MODEL:
         each = opt.field_of(Model, field_name)
+        # its name in [model] is short; on a command line "kind" alone would say too little
         flag = "--model" if field_name == "kind" else None
         opt.add_field(group, each, flag=flag, read=readers.get(field_name))
     opt.add_json(parser)
@@ -85,21 +86,25 @@ def run_new(options: argparse.Namespace) -> None:
     from decor.learning.task_file import Source, TaskFile
 
     output, question = Path(options.output), _Question(options)
+    # all questions come before anything is written: without an answer no file is left
     preparation = Preparation([question.column(name) for name in question.columns], question.label)
     given = opt.field_values(options, Model)
     model: dict[str, Any] = {name: given[name] for name in _MODEL if name in given}
     if model.get("code") is not None:
+        # users of the file then notice if the code that they have installed is another
         model["code_sha256"] = model_code.hash_source(model["code"])
     elif "kind" not in model:
         is_number = isinstance(preparation.label, NumberColumn)
         model["kind"] = _usual_kind(preparation.classes, "hidden" in model)
         if is_number and model["kind"] == "mlp":
             model["loss"] = "squared"
+    # relative to the file, so that the folder can be moved as a whole
     path = question.path_from(output.parent)
     source: dict[str, Any] = {}
     if not question.users:
         source |= {"file": path(options.data[0]), "user": options.user_column}
     if options.public is not None:
+        # recorded, because a trial writes out test records only if anyone may see them
         source |= {"test": path(options.public), "test_public": True}
     file = TaskFile(
         name=options.name or output.stem,
@@ -121,6 +126,7 @@ def _usual_kind(classes: tuple[str, ...] | None, hidden: bool) -> str:
 
 def _write(path: Path, text: str, overwrite: bool) -> None:
     try:
+        # "x" and no look beforehand: another process may make the file in between
         with path.open("w" if overwrite else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
@@ -144,6 +150,7 @@ class _Question:
             pair(text, "--column", "=", "NAME=LOW:HIGH or NAME=A,B,...")
             for text in self.options.column
         )
+        # a mistyped name would be ignored, and a sample might decide on the column it meant
         unknown = [name for name in self._typed if name not in self.columns]
         if unknown:
             raise InputError(
@@ -173,10 +180,12 @@ class _Question:
         from decor.learning.csv_table import read_header
 
         paths = list(self.users.values()) or self.options.data
+        # what describes a column becomes public: no record may be read for it
         headers = {path: read_header(path) for path in paths}
         first = headers[paths[0]]
         apart = {"--label": self.options.label, "--user-column": self.options.user_column}
         for path, header in headers.items():
+            # as sets: columns are found by name, so each user's file may have its own order
             if {*header} != {*first}:
                 odd = sorted({*header} ^ {*first})[0]
                 raise InputError(
@@ -214,6 +223,7 @@ class _Question:
         """What a column holds."""
         from decor.learning.column_proposal import SYNTAX, parse_column, sample_column
 
+        # typing wins: a small sample may lack the ends of a range, or a rare category
         text = self._typed.get(name)
         if text is None and name in self._sample:
             self.origins[name] = "public sample"
@@ -247,6 +257,7 @@ def _ask(what: str, read: Callable[[str], Answer]) -> Answer:
     while True:
         print(f"{what}: ", end="", file=sys.stderr, flush=True)
         line = sys.stdin.readline()
+        # the end of the input, as in a script: asking again would never end
         if not line:
             print(file=sys.stderr)
             raise InputError(
@@ -254,6 +265,7 @@ def _ask(what: str, read: Callable[[str], Answer]) -> Answer:
                 "--column NAME=LOW:HIGH or NAME=A,B,... and --classes A,B,..."
             )
         try:
+            # a mistake costs this one answer, and not all that were given before it
             return read(line.strip())
         except InputError as problem:
             print(problem, file=sys.stderr)
@@ -273,6 +285,7 @@ def _show(file: TaskFile, question: _Question, options: argparse.Namespace) -> N
     print(table(["column", "holds", "from"], rows))
     model = file.definition.model
     print(f"\nmodel: {model.kind or model.code}; digest {file.digest[:12]}...")
+    # the last moment to notice that a range was copied from private data
     print("Only the header of the data was read. Ranges, categories and classes become public.")
     print(f"\nwrote {options.output}")
 

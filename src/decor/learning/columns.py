@@ -33,6 +33,7 @@ OTHER = "other"
 """The category of every value that is not listed."""
 Extra = Literal["refuse", "ignore"]
 
+# ASCII, because \d alone also takes digits of other scripts
 _WHOLE = re.compile(r"([+-]?\d+)\.0+", re.ASCII)
 _MISSING_TYPES = ("NAType", "NaTType")
 """How pandas says that a value is missing, by the name of the type."""
@@ -86,10 +87,12 @@ class NumberColumn:
         numbers = _numbers(values)
         missing = np.isnan(numbers)
         numbers[missing] = self.missing
+        # what is missing is within the range by now, and not counted twice
         outside = (numbers < self.low) | (numbers > self.high)
         inside = np.clip(numbers, self.low, self.high)
         # halved first: the width of a very large range would overflow
         half = self.high / 2 - self.low / 2
+        # clipped again: a rounding may lead past the ends
         scaled = np.clip((inside / 2 - self.low / 2) / half * 2 - 1, -1, 1)
         counts = ColumnCounts(missing=int(missing.sum()), clamped=int(outside.sum()))
         return scaled[:, None], counts
@@ -219,6 +222,7 @@ class Label:
             values: The column of the label, one value for each record.
         """
         codes = _codes(values, self.classes)
+        # _EMPTY and _UNKNOWN are both negative
         return codes, codes >= 0
 
     def to_json(self) -> dict[str, Any]:
@@ -424,6 +428,7 @@ class Preparation:
             targets = targets[used]
         blocks = []
         for column in self.columns:
+            # dropped records are left out here, so that counts are of what is trained on
             block, counts[column.name] = column.scale(content.column(column.name)[used])
             blocks.append(block.astype(np.float32))
         classes = self._class_counts(targets)
@@ -455,6 +460,7 @@ class Preparation:
         wanted = [column.name for column in self.columns]
         if labelled:
             wanted.append(self.label.name)
+        # records to predict may have a label; it is allowed, and not looked at
         known = {*wanted, self.label.name}
         refuse_twice(where, names)
         absent = [name for name in wanted if name not in names]
@@ -506,6 +512,7 @@ class Preparation:
 
     def digest(self) -> str:
         """SHA-256 of the description, in hexadecimal digits: equal ones prepare alike."""
+        # the first entry keeps this hash apart from hashes of other things
         text = json.dumps(["decor-preparation-1", self.to_json()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -585,6 +592,7 @@ def _numbers(values: Array) -> Array:
     """A fresh float64 array; NaN where a value is missing or no number."""
     if values.dtype.kind in "fiub":
         return values.astype(np.float64)
+    # astype would make dates counts of ticks, and drop imaginary parts
     if values.dtype.kind in "mMc":  # dates and complex numbers
         return np.full(len(values), np.nan)
     cells = values.tolist()
@@ -593,6 +601,7 @@ def _numbers(values: Array) -> Array:
             return np.fromiter(map(float, cells), dtype=np.float64, count=len(cells))
     except (TypeError, ValueError):
         pass
+    # one cell that is no number must not spoil the others: each is read alone
     return np.fromiter(map(_number, cells), dtype=np.float64, count=len(cells))
 
 
@@ -612,6 +621,7 @@ _EMPTY, _UNKNOWN = -2, -1
 def _codes(values: Array, known: Sequence[str]) -> Array:
     """The place of each value among the known ones, or _EMPTY or _UNKNOWN."""
     places = {value: k for k, value in enumerate(known)}
+    # takes no category's place: none may be empty
     places[""] = _EMPTY
     cells = values.tolist()
     codes = (places.get(category_text(cell), _UNKNOWN) for cell in cells)
@@ -626,9 +636,11 @@ def category_text(cell: object) -> str:
     """
     if isinstance(cell, str):
         text = cell.strip()
+    # by the type's name, because pandas need not be installed
     elif cell is None or type(cell).__name__ in _MISSING_TYPES:
         return ""
     elif isinstance(cell, float | np.floating):
+        # a float of Python first: NumPy's own repr may name its type
         text = "" if math.isnan(cell) else repr(float(cell))
     else:
         text = str(cell).strip()

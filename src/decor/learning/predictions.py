@@ -70,6 +70,7 @@ def predict(definition: Definition, module: nn.Module, loss: Any, table: Any) ->
     features = torch.from_numpy(_features(definition, table))
     outputs = _outputs(module, features.to(next(module.parameters()).dtype)).double()
     if loss is losses.logistic or isinstance(loss, nn.BCEWithLogitsLoss):
+        # the model's only output is the log odds of class 1
         one = torch.sigmoid(outputs.flatten())
         return Predictions(torch.stack([1 - one, one], dim=1).numpy(), _classes(definition, 2))
     if _is_cross_entropy(loss):
@@ -78,6 +79,7 @@ def predict(definition: Definition, module: nn.Module, loss: Any, table: Any) ->
     values: Array = outputs.reshape(len(outputs), -1).numpy()
     if definition.label_range is not None:
         low, high = definition.label_range
+        # back from NumberColumn's scale; a prediction may lie outside the range
         values = low + (values + 1) / 2 * (high - low)
     return Predictions(values, None)
 

@@ -59,6 +59,7 @@ def split(
     if how == "dirichlet" and alpha is None:
         alpha = 0.5
     shards.check(how, alpha)
+    # iid needs no labels, and so also splits data that have none
     labels = np.zeros(_length(data)) if how == "iid" else _labels(data, label)
     rows = shards.split(how, labels, count, seed, alpha)
     return {str(user): _part(data, chosen) for user, chosen in enumerate(rows)}
@@ -68,6 +69,7 @@ def _by_column(data: Any, by: str) -> dict[str, Any]:
     """One shard for each value of a column, in the order of the values."""
     if not (isinstance(data, Mapping) or frames.is_frame(data)):
         raise InputError(f"by={by!r} names a column, and the data are {_kind(data)}; give a table")
+    # as in columns of categories 1, 1.0 and "1" are the same, here the same user
     names = [category_text(cell) for cell in _column(data, by, "by").tolist()]
     empty = names.count("")
     if empty:
@@ -77,6 +79,7 @@ def _by_column(data: Any, by: str) -> dict[str, Any]:
         )
     owners = np.array(names, dtype=object)
     rest = frames.without(data, by)
+    # sorted, because the order of records must not decide the order of users
     return {name: _part(rest, np.flatnonzero(owners == name)) for name in sorted(set(names))}
 
 
@@ -122,6 +125,7 @@ def _part(data: Any, rows: Ints) -> Any:
     if isinstance(data, Mapping):
         return {name: _part_of_array(column, rows) for name, column in data.items()}
     if isinstance(data, Dataset):
+        # the items themselves are read when the task is made
         return Subset(data, rows.tolist())
     X, y = data
     if isinstance(X, Mapping):

@@ -51,11 +51,14 @@ class BookKeeping(Modules):
         unit: Unit = "example",
     ) -> None:
         super().__init__(task, dtype, device, exact)
+        # two examples, so that a recording that mixes them up is noticed
         start, few = self.initial()[0].unsqueeze(0), slice(0, 2)
         X, y = self.X[few], self.y[few]
+        # a trial must not move on the random numbers that training draws
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             trial = self._recording(start)
             contributions = self._run(trial, X, y, True)
+            # a whole batch as one example: a module that takes single ones may refuse it
             if unit == "user":
                 self._run(self._recording(start), X.unsqueeze(0), y.unsqueeze(0), False)
             self._compare_with_autograd(start, X, y)
@@ -77,6 +80,7 @@ class BookKeeping(Modules):
                     cost = self._example_cost(flat, X[k], y[k])
                     (wanted,) = torch.autograd.grad(cost, [flat])
                 gap = float((found[0] - wanted).norm())
+                # not equal to the bit: the two ways add up in different orders
                 if gap > 1e-3 * float(wanted.norm()) + 1e-12:
                     raise Unsupported(f"a recorded gradient differs from autograd's by {gap:.3g}")
 
@@ -126,6 +130,7 @@ class BookKeeping(Modules):
             width = self._tile_width(flat, width, float(sizes.max()))
             more, slack = self._exact_sums(sizes, width, out.dtype)
             share += more.repeat_interleave(len(flat) // len(more)).unsqueeze(1)
+            # rounded to the model's type once, after the last tile, as the slack assumes
             sums = torch.zeros_like(sums, dtype=torch.float64)
         limit = limits(cap, self.dtype, x.shape[-1], slack.unsqueeze(1))
         limit, rate = (v.expand(len(x), count).reshape(-1, 1) for v in (limit, rate))
@@ -151,6 +156,7 @@ class BookKeeping(Modules):
         All sums are in float64. Their error is at most `errors` times the largest size of an
         example after clipping, which is at most its limit over the first share.
         """
+        # from the planned size: a clip that depended on the realised one would leak it
         most = 4 * sizes + 256
         # additions within a tile, and one per tile
         errors = 2 * most * (width * self.terms + 2 + most / width) * 2.0**-53
@@ -175,10 +181,12 @@ class BookKeeping(Modules):
 
     def _same_places(self, flat: Tensor, width: int) -> bool:
         """Whether equal examples in all places have layers' values with the same bits."""
+        # the same trial every time, so that a resumed run tries the same numbers
         generator = torch.Generator().manual_seed(0)
         with torch.random.fork_rng(devices=[]):
             for _ in range(3):
                 noise = torch.randn(flat.shape, generator=generator, dtype=self.dtype)
+                # unlike models, as users have after the first step
                 models = self.initial()[0] + 0.1 * noise
                 # what the module draws must not differ between places here
                 recording = self._recording(models, "same")

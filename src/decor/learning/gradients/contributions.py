@@ -187,10 +187,12 @@ class Lookup(Contribution):
 
     def bound(self) -> Bound:
         width, whole, cut = self.g.shape[2], _longest(self.g), product_error(self.g)
+        # Cauchy-Schwarz: T lengths add up to at most sqrt(T) times the length of all together
         size = whole * math.sqrt(self.terms)
         squares = []
         for part in _chunks(len(self.g), self.terms * (self.terms + width), self.g):
             g, ids = self.g[part], self.ids[part]
+            # gradients of different rows are orthogonal, so their products do not count
             same = ids.unsqueeze(2) == ids.unsqueeze(1)
             products = torch.bmm(g, g.transpose(1, 2))
             squares.append((products * same).sum((1, 2), dtype=torch.float64))
@@ -205,6 +207,7 @@ class Lookup(Contribution):
     def add(self, to: Tensor, factor: Tensor | None, wide: bool = False) -> None:
         g = self.g if factor is None else _scale_rows(self.g, factor)
         n, width = len(to), self.shape[1]
+        # the table's type decides, and not `wide`: exact sums are kept in float64
         pairs = zip(to, self.ids.reshape(n, -1), g.reshape(n, -1, width), strict=True)
         for table, ids, values in pairs:
             table.index_add_(0, ids, values.to(table.dtype))
@@ -277,6 +280,7 @@ def outer_bound(g: Tensor, a: Tensor) -> Bound:
     """
     tokens, outputs, inputs = g.shape[1], g.shape[2], a.shape[2]
     if tokens == 1:
+        # no sum over tokens, so there is no error beyond roundings in float64
         length = lengths(g[:, 0]) * lengths(a[:, 0])
         return Bound(length, length)
     back, into = _longest(g), _longest(a)
@@ -304,6 +308,7 @@ def _from_square(
     square: Tensor, size: Tensor, roundings: float, dtype: torch.dtype, *safe: Tensor
 ) -> Bound:
     """A bound from a computed square of the length, with an error of `roundings` in size^2."""
+    # rounding may make the square of a short sum negative
     error = roundings * _unit(dtype) * size * size
     length = torch.minimum((square.clamp_min(0.0) + error).sqrt(), size)
     inside = torch.stack([_is_safe(each) for each in safe]).all(0)
@@ -344,6 +349,7 @@ def _longest(rows: Tensor) -> Tensor:
 def _chunks(examples: int, values: int, like: Tensor) -> Iterator[slice]:
     """Parts of the examples that are computed together, `values` each."""
     most = _GPU_VALUES if like.is_cuda else _CPU_VALUES
+    # at least one example, because a larger one cannot be computed in parts
     width = max(1, min(examples, most // max(1, values)))
     return (slice(k, min(k + width, examples)) for k in range(0, examples, width))
 
@@ -394,6 +400,7 @@ class Geometry:
 
     def patches(self, x: Tensor) -> Tensor:
         """What each place of the kernel sees: [images, *places, *kernel, channels]."""
+        # functional.pad counts dimensions from the last
         sides = [side for pair in reversed(self.padding) for side in pair]
         x = functional.pad(x, sides) if any(sides) else x
         # channels last, so that what is copied lies together in memory
@@ -401,6 +408,7 @@ class Geometry:
         strides = x.stride()
         inner = zip(x.shape[1:-1], self.kernel, self.stride, self.dilation, strict=True)
         places = [(size - d * (k - 1) - 1) // s + 1 for size, k, s, d in inner]
+        # a view: patches overlap, and share memory until they are made tokens
         return x.as_strided(
             (len(x), *places, *self.kernel, x.shape[-1]),
             (
@@ -450,6 +458,7 @@ class Convolution(Contribution):
             parts.append(
                 (each.length.view(-1, groups).square(), each.size.view(-1, groups).square())
             )
+        # groups have weights of their own, so the squares of their lengths add up
         length, size = (torch.cat(side).sum(1).sqrt() for side in zip(*parts, strict=True))
         return Bound(length, size)
 

@@ -104,6 +104,7 @@ class FlatModel:
             self._check(name, own, trained)
         self._check_rest({name: value for name, value in named.items() if name not in trained})
         for name, own in self._names.items():
+            # to take one of two values would drop what training did to the other
             if name != own and not torch.equal(trained[name], trained[own]):
                 raise InputError(
                     f"{name} and {own} are one parameter in this model, and two in what is shared; "
@@ -166,4 +167,5 @@ def _tensors(shared: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _same(value: Tensor, fixed: Tensor) -> bool:
     if value.shape != fixed.shape or value.is_floating_point() != fixed.is_floating_point():
         return False
+    # a NaN that was there from the start has not changed
     return bool(((value.to(fixed.dtype) == fixed) | ((value != value) & (fixed != fixed))).all())

@@ -22,11 +22,13 @@ convolution_backward = torch.ops.aten.convolution_backward
 def _linear(
     recording: Recording, x: Any, weight: Any, bias: Any = None, transposed: bool = False
 ) -> Any:
+    # NotImplemented is always right, only slow: examples then get copies of the parameter
     if isinstance(x, Placeholder) or not torch.is_tensor(x):
         return NotImplemented
 
     def rule(numbers: Tensor, x: Tensor) -> Tensor:
         n, inputs = recording.models, x.shape[-1]
+        # a frozen weight comes here too, where the bias is trained
         W = weight.stacked if isinstance(weight, Placeholder) else weight.expand(n, *weight.shape)
         W = W if transposed else W.transpose(1, 2)  # [n, inputs, outputs]
 
@@ -50,6 +52,7 @@ def _linear(
                 pair = (into, tokens) if transposed else (tokens, into)
                 found.append((weight.known_as, Outer(*pair)))
             if isinstance(bias, Placeholder):
+                # a sum over a single token would only be a copy
                 whole = tokens.sum(1) if tokens.shape[1] > 1 else tokens[:, 0]
                 found.append((bias.known_as, Given(whole)))
             return found
@@ -62,12 +65,14 @@ def _linear(
 def _matmul(recording: Recording, x: Any, weight: Any) -> Any:
     if not isinstance(weight, Placeholder) or weight.dim() != 2:
         return NotImplemented
+    # behind @ a weight is [inputs, outputs], the other way round than in functional.linear
     return _linear(recording, x, weight, None, True)
 
 
 def _addmm(
     recording: Recording, bias: Any, x: Any, weight: Any, *, beta: float = 1, alpha: float = 1
 ) -> Any:
+    # other factors would have to enter the contributions too
     if not isinstance(weight, Placeholder) or beta != 1 or alpha != 1 or bias.dim() != 1:
         return NotImplemented
     return _linear(recording, x, weight, bias, True)
@@ -83,9 +88,11 @@ def _embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Any:
+    # max_norm changes the table itself; frequencies change gradients, but no output
     if max_norm is not None or scale_grad_by_freq or not isinstance(weight, Placeholder):
         return NotImplemented
     rows = weight.shape[0]
+    # may count from the end; its row is looked up like any other, but never trained
     silent = None if padding_idx is None else padding_idx % rows
 
     def rule(numbers: Tensor, ids: Tensor) -> Tensor:
@@ -101,6 +108,7 @@ def _embedding(
                 tokens = tokens.masked_fill((flat == silent).unsqueeze(2), 0.0)
             return [(weight.known_as, Lookup(tokens, flat, rows))]
 
+        # ids are integers: no gradient goes on to them
         return recording.layer(lambda ids: W[owner, ids], None, contributions, ids)
 
     return recording.apply(rule, ids)
@@ -120,6 +128,7 @@ def _scale_and_shift(
         last: The one after the last.
     """
     each = len(hat) // recording.models
+    # dimension 0 stays, because each example has a gradient of its own
     over = (*range(1, first), *range(last, hat.dim()))
     ones = [1] * (first - 1), [1] * (hat.dim() - last)
 
@@ -199,6 +208,7 @@ def _group_norm(
     eps: float = 1e-5,
 ) -> Any:
     def rule(numbers: Tensor, x: Tensor) -> Tensor:
+        # an example may hold several images, each of which has statistics of its own
         hat = functional.group_norm(x.flatten(0, 1), num_groups, None, None, eps).view(x.shape)
         return _scale_and_shift(recording, hat, weight, bias, 2, 3)
 
@@ -228,13 +238,16 @@ def _convolution(dimensions: int) -> Rule:
         kernel = tuple(weight.shape[2:])
         strides, steps = (_each(value, dimensions) for value in (stride, dilation))
         sides = _sides(padding, kernel, steps)
+        # torch.convolution can only pad both sides alike
         if sides is None:
             return NotImplemented
         geometry = Geometry(kernel, strides, tuple((p, p) for p in sides), steps, groups)
+        # False and zeros: not transposed, so there is no padding of outputs
         arguments = (list(strides), list(sides), list(steps), False, [0] * dimensions, groups)
 
         def of_weights(g: Tensor, x: Tensor) -> Tensor:
             """The gradient of one model's weights on all its images."""
+            # read for its shape alone: the gradient of weights does not depend on their values
             like = x.new_empty(weight.shape)
             only = (False, True, False)
             found: Tensor = convolution_backward(g, x, like, None, *arguments, only)[1]
@@ -245,6 +258,7 @@ def _convolution(dimensions: int) -> Rule:
             own = bias.stacked if isinstance(bias, Placeholder) else [bias] * n
 
             def forward(x: Tensor) -> Tensor:
+                # a convolution takes one set of weights, so models come one after the other
                 models = zip(x.reshape(n, -1, *x.shape[2:]), W, own, strict=True)
                 each = [torch.convolution(x, w, b, *arguments) for x, w, b in models]
                 out = each[0].new_empty(*x.shape[:2], *each[0].shape[1:])
@@ -252,6 +266,7 @@ def _convolution(dimensions: int) -> Rule:
                 return out
 
             def backward(g: Tensor) -> Tensor:
+                # any model's images would do, because only their shape is read
                 like = x.detach().reshape(n, -1, *x.shape[2:])[0]
                 only = (True, False, False)
                 models = zip(g.reshape(n, -1, *g.shape[2:]), W, strict=True)
@@ -264,6 +279,7 @@ def _convolution(dimensions: int) -> Rule:
                 each = Convolution(g, x.detach(), weight.shape, geometry, of_weights)
                 found: Contributions = [(weight.known_as, each)]
                 if isinstance(bias, Placeholder):
+                    # places are one dimension first, however many the convolution has
                     found.append((bias.known_as, Given(g.flatten(3).sum((1, 3)))))
                 return found
 
@@ -286,6 +302,7 @@ def _sides(padding: Any, kernel: tuple[int, ...], steps: tuple[int, ...]) -> tup
         return (0,) * len(kernel)
     if padding == "same":
         spans = [step * (size - 1) for step, size in zip(steps, kernel, strict=True)]
+        # an odd span has one zero more at the end
         return None if any(span % 2 for span in spans) else tuple(span // 2 for span in spans)
     return _each(padding, len(kernel))
 
@@ -318,6 +335,7 @@ def _multi_head_attention(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> Any:
+    # torch's own function is right for these, at the price of copies for each example
     rare = (bias_k, bias_v, static_k, static_v)
     if add_zero_attn or any(each is not None for each in rare) or query.dim() != 3:
         return NotImplemented
@@ -328,10 +346,12 @@ def _multi_head_attention(
             functional.linear(x, weight) + bias
             for x, weight, bias in zip((query, key, value), weights, biases, strict=True)
         )
+    # self-attention takes one product instead of three
     elif query is key and key is value:
         q, k, v = functional.linear(query, in_proj_weight, in_proj_bias).chunk(3, -1)
     else:
         q, k, v = (
+            # two thirds are in vain, but a slice of the weight would be copied for each example
             functional.linear(x, in_proj_weight, in_proj_bias).chunk(3, -1)[part]
             for part, x in enumerate((query, key, value))
         )
@@ -345,6 +365,7 @@ def _multi_head_attention(
         mask = hidden if mask is None else mask + hidden
     dropped = dropout_p if training else 0.0
     shares = None
+    # fused attention does not give its weights away
     if need_weights:
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
         shares = (scores if mask is None else scores + mask).softmax(-1)
@@ -352,6 +373,7 @@ def _multi_head_attention(
         out = shares @ v
         shares = shares.mean(1) if average_attn_weights else shares
     else:
+        # beside a mask is_causal is a hint: the mask itself hides later tokens
         causal = is_causal and mask is None
         out = recording.attend(q, k, v, mask, dropped, causal)
         if out is NotImplemented:
@@ -369,6 +391,7 @@ def _additive(mask: Tensor | None, like: Tensor) -> Tensor | None:
 
 def _lstm_cell(x: Tensor, h: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """(h, c) after one token, from what input and last output give the gates."""
+    # in this order torch keeps the gates in its weights
     i, f, g, o = (x + h).chunk(4, -1)
     c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
     return o.sigmoid() * c.tanh(), c
@@ -377,6 +400,7 @@ def _lstm_cell(x: Tensor, h: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor,
 def _gru_cell(x: Tensor, h: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     (xr, xz, xn), (hr, hz, hn) = x.chunk(3, -1), h.chunk(3, -1)
     z = (xz + hz).sigmoid()
+    # as in torch the reset gate meets h after its weights, not before as in the GRU's paper
     n = (xn + (xr + hr).sigmoid() * hn).tanh()
     return (n + z * (state[0] - n),)
 
@@ -407,6 +431,7 @@ def _recurrent(cell: Callable[..., tuple[Tensor, ...]], states: int) -> Rule:
         known = isinstance(layers, int) and not isinstance(layers, bool)
         if not known or batch_first is None or len(weights) != each * layers * directions:
             return NotImplemented
+        # an LSTM starts from two states, the others from a tensor alone
         start = (start,) if torch.is_tensor(start) else start
         x = x.transpose(0, 1) if batch_first else x
         last: list[tuple[Tensor, ...]] = []
@@ -438,6 +463,7 @@ def _along(
     """One layer in one direction over [tokens, batch, inputs]: its outputs and last states."""
     input_weight, own_weight, *biases = weights
     input_bias, own_bias = biases or (None, None)
+    # for all tokens at once: only the product with the state has to wait for its turn
     into = functional.linear(x, input_weight, input_bias).unbind(0)
     outputs = []
     for token in reversed(into) if backwards else into:

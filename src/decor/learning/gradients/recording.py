@@ -73,6 +73,7 @@ class Placeholder(torch.Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        # torch reads attributes such as shape through __get__
         if func in DESCRIPTIONS or getattr(func, "__name__", "") == "__get__":
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
@@ -82,6 +83,7 @@ class Placeholder(torch.Tensor):
             result = recording.rules[func](recording, *args, **kwargs)
             if result is not NotImplemented:
                 return result
+        # by identity, because == of tensors compares values, which placeholders do not have
         copies = {id(p): recording.copy(p) for p in flat}
         args, kwargs = _replace(args, copies), {k: _replace(v, copies) for k, v in kwargs.items()}
         return func(*args, **kwargs)
@@ -150,14 +152,17 @@ class Recording:
         if not records or not each.requires_grad:
             return {}
         edges = [record.output for record in records]
+        # examples never meet under vmap: the gradient of the sum has each one's own
         ones = torch.ones_like(each)
         found = torch.autograd.grad(each, edges, ones, allow_unused=True)
         parts: dict[str, list[Contribution]] = {}
         with torch.no_grad():
             for record, g in zip(records, found, strict=True):
+                # contributions would belong to other values than those the output was made of
                 if record.input._version != record.version:
                     raise Unsupported("an input of a layer was changed in place")
                 if g is None:
+                    # the loss does not depend on this use
                     continue
                 for name, contribution in record.contributions(g):
                     parts.setdefault(name, []).append(contribution)
@@ -187,6 +192,7 @@ class Recording:
         """
         leaf = torch.zeros((), device=x.device, requires_grad=True)
         output: Tensor = _Layer.apply(forward, backward, leaf, x)  # type: ignore[no-untyped-call]
+        # what stays in memory until the backward pass: the size of chunks follows from it
         self.values += output.numel() + x.numel()
         # what changes the output in place later comes after this edge
         edge = get_gradient_edge(output)
@@ -220,6 +226,7 @@ class Recording:
     ) -> Any:
         """Scaled dot product attention, which `vmap` would take for one example after the other."""
         inputs = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
+        # one call for all examples would drop other values in each
         alike = self.randomness == "same" and dropout_p > 0
         if alike or any(isinstance(x, Placeholder) for x in inputs):
             return NotImplemented

@@ -110,12 +110,14 @@ def run(options: argparse.Namespace) -> None:
         adversary=opt.adversary_of(options),
         clips=clips,
         learning_rates=options.learning_rate or RATES,
+        # known on purpose: a comparison is a simulation, and can be repeated
         seeds=tuple(range(options.seeds)),
         recipe=training_options.recipe_of(options, topology, batch_size),
         any_delta=options.any_delta,
         messages=options.messages,
     )
     folder = Path(options.output)
+    # after the options have been read: a mistyped one must not cost the old results
     if options.overwrite and not options.resume and (folder / "manifest.json").exists():
         _remove(folder, FORMAT)
     comparison = Comparison(task, design, folder, resume=options.resume, command=command_line())

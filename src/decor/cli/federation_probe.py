@@ -53,6 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
     if not options.seconds > 0:
         raise InputError(f"--seconds must be positive, not {options.seconds:g}")
+    # no model is sent, so that the file's code need not be run to learn its size
     federation = Federation.read(options.file, run_code=False)
     identity = Identity.load(options.identity)
     number = federation.number_of(identity.public)
@@ -70,6 +71,7 @@ def run(options: argparse.Namespace) -> int:
         write_json(asdict(outcome) | {"agrees": not outcome.problems})
     else:
         print(text)
+    # 1, as for what may pass: mostly a member is not there yet, or a port is closed
     return 1 if outcome.problems else 0
 
 
@@ -80,6 +82,7 @@ def show(outcome: Outcome, names: list[str]) -> str:
         outcome: Of the probe.
         names: All members, in the order of the file.
     """
+    # UTC, because the tables of several members are compared side by side
     at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(outcome.at))
     parts = [
         f"{outcome.federation}: probe by {outcome.user}, {at}\ndigest {outcome.digest}",
@@ -89,6 +92,7 @@ def show(outcome: Outcome, names: list[str]) -> str:
             _edges(outcome, names),
         ),
     ]
+    # apart from this member's problems: what others tell may be wrong, and decides nothing
     told = [
         f"{name} says: {row.neighbour} {row.problem}"
         for name, report in outcome.reports.items()
@@ -109,6 +113,7 @@ def _members(outcome: Outcome, names: list[str]) -> list[list[str]]:
     for name in names:
         report = outcome.reports.get(name)
         if report is None:
+            # a row all the same: who has not been heard should be seen at a glance
             rows.append([name, "-", "-", "-", "-"])
             continue
         found = report.versions

@@ -62,6 +62,7 @@ class Trial:
         replaceable_trial(self.folder, self._overwrite)  # refuses before anything is computed
         self._data = _data_of(options)
         names, count = self._data.users, len(self._data.users)
+        # in memory until the federation has been checked: a mistake leaves no keys behind
         self._keys = {town: net_module("identity").Identity.new() for town in names}
         # fixed now, because addresses are part of the file that all users share
         ports = net_module("addresses").free_ports(count)
@@ -157,6 +158,7 @@ class _Tables:
 
         for user, table in self.tables.items():
             write_columns(data / f"{user}.csv", table)
+        # private test records must not lie beside a file that is meant to be sent around
         if not self.file.source.test_public:
             return None
         public = read_columns(self.file.path(self.file.source.test or ""))
@@ -174,6 +176,7 @@ def file_sections(file: TaskFile) -> dict[str, dict[str, Any]]:
 
     model = file.definition.model
     if model.code is not None and model.code_sha256 is not None:
+        # the hash is written anew below: without this, other code would pass for the task's
         model_code.verify(model.code, model.code_sha256)
     sections = file.definition.to_json()
     # sizes follow from the columns, and the hash from what is installed

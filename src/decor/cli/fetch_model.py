@@ -52,6 +52,7 @@ def run(options: argparse.Namespace) -> None:
     number = federation.number_of(identity.public)
     name = federation.members[number].name
     output = Path(options.output or f"run-{name}")
+    # before neighbours are asked: what cannot be saved should not cost them a transfer
     prepare_output(output, federation.digest)
     test = None if options.test is None else read_test_data(federation, options.test, options.label)
     # no private data are needed: any examples of the right shape load the model
@@ -63,6 +64,7 @@ def run(options: argparse.Namespace) -> None:
     reach = opt.reach_of(options, terms, number)
     fetch = ModelFetch(terms, number, identity, task, log, os.urandom, reach)
     result = asyncio.run(fetch.fetch(options.patience))
+    # nothing of others is lost: `prepare_output` has refused folders of other runs
     result.save(output, overwrite=True)
     sender = result.manifest["engine"]["fetched_from"]
     if options.json:

@@ -52,6 +52,7 @@ def run(options: argparse.Namespace) -> None:
     # written so that NaN is refused
     if not (0 <= ratio < float("inf")):
         raise decor.InputError(f"--ratio must be a finite number of at least 0, not {ratio!r}")
+    # before the slow part, so that a large graph is saved even if that is interrupted
     if options.save:
         decor.write(topology, options.save)
     # one phase of unit weight: each user's leverage in one step
@@ -73,6 +74,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _best_edges(topology: decor.Topology, count: int) -> EdgeAdvice:
+    # a user without others has nobody who could be curious
     adversary = decor.Adversary.curious() if topology.users > 1 else decor.Adversary.eavesdropper()
     return best_edges(
         topology, decor.Exposure(1.0, _STEPS), adversary, decor.Budget(1.0, 1e-6), count

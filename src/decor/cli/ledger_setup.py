@@ -58,8 +58,10 @@ def run_new(options: argparse.Namespace) -> None:
     from decor.net.identity import Identity
     from decor.net.ledger import Ledger
 
+    # before the ledger is made, which happens once; written so that NaN is refused
     if options.allow is not None and not 0 < options.allow < float("inf"):
         raise InputError(f"--allow must be a finite number above 0, not {options.allow!r}")
+    # alone it limits nothing, and the ledger's owner would believe that it does
     if options.allow is None and options.allow_delta is not None:
         raise InputError("--allow-delta belongs to --allow; give both")
     if options.allow_delta is not None and not 0 < options.allow_delta < 1:
@@ -79,10 +81,14 @@ def run_adopt(options: argparse.Namespace) -> None:
 
     new = Identity.load(options.identity)
     old = None if options.old_key is None else Identity.load(options.old_key)
+    # this locks it too: a running node must not see its ledger change keys
     with Ledger(Path(options.file), None if old is None else old.public) as ledger:
+        # nothing would change, so that most likely another key was meant
         if new.public in ledger.facts.identities:
             raise InputError(f"{options.file!r} has this key already")
+        # with the ledger's id: a signature for one ledger must not open another
         signature = None if old is None else old.key.sign(adoption_text(ledger.id, new.public))
+        # without an old key the ledger says that nobody signed, for whoever audits it
         signer = None if old is None else old.public
         ledger.adopt(new.public, signer, signature, options.give_up_run)
     print(f"{options.file} may be used with the key {new.line}")
@@ -95,5 +101,6 @@ def run_convert(options: argparse.Namespace) -> None:
     from decor.net.ledger_reading import read_entries
 
     convert_ledger(options.file, Identity.load(options.identity).public, options.data)
+    # read from the converted file: what is printed is what nodes will find
     runs = len(read_entries(Path(options.file)))
     print(f"{options.file} is up to date; it holds {runs} {'run' if runs == 1 else 'runs'}")

@@ -91,9 +91,11 @@ def run(options: argparse.Namespace) -> None:
 
     old = Federation.read(options.old)
     changes = _changes(options, len(old.members))
+    # of a run of the old file alone: of other models nobody knows what they have spent
     start = None if options.start is None else last_model(old, options.start)
     federation, attached = renew(old, changes, start)
     file = Path(options.output)
+    # after `renew` has checked the whole: a change that is refused leaves no file
     written = {"file": str(file)} | _write(file, federation, start, options.overwrite)
     todo = list(_todo(changes, written))
     edges = [":".join(each) for each in attached]
@@ -101,6 +103,7 @@ def run(options: argparse.Namespace) -> None:
     report(federation, options.json, more, f"wrote {', '.join(written.values())}\n")
     if options.json:
         return
+    # nobody asked for these: members may prefer other neighbours
     if edges:
         print(f"\nEdges added for those who join: {', '.join(edges)}. --edge A:B names others.")
     print("\nTo do:\n" + "\n".join(f"  - {each}" for each in todo))
@@ -122,6 +125,7 @@ def _changes(options: argparse.Namespace, count: int) -> Changes:
         try:
             return bytes(net_module("identity").public_of(line))
         except InputError as problem:
+            # several keys may be replaced at once: the message says which one is wrong
             raise InputError(f"{where}: {problem}") from None
 
     change("--replace-key", "public", key)
@@ -150,6 +154,7 @@ def _write(
     """Writes the federation file, and the model beside it; returns the model's path."""
     from decor.federation.start_model import path_beside
 
+    # before any file is written, because it needs a library that may be missing
     content = None if start is None else start.file_bytes
     # refuses to replace a federation that has run, before its model is touched
     write_federation(file, federation.to_toml(), overwrite)
@@ -159,6 +164,7 @@ def _write(
     new = path.with_name(path.name + ".new")
     try:
         new.write_bytes(content)
+        # in one move: half a file has another hash, and nodes would refuse to start
         os.replace(new, path)
     except OSError as problem:
         raise InputError(
@@ -175,12 +181,14 @@ def _todo(changes: Changes, written: dict[str, str]) -> Iterator[str]:
     yield f"Send {files} to all members. {both} public, and the same for everyone."
     if "start" not in written:
         yield "Training starts from new weights; --start DIR takes the model of a run."
+    # in advance, because the ledger would refuse a key that it does not know
     for name, changed in changes.members.items():
         if "public" in changed:
             yield (
                 f"{name} has a new key: before its node starts there, decor ledger adopt LEDGER "
                 "--identity NEW.key --old-key OLD.key"
             )
+    # not always a new ledger: data that took part before keep what they have spent
     for member in changes.add:
         yield (
             f"{member.name} joins: decor ledger new LEDGER --identity KEY there, unless its data "

@@ -27,6 +27,7 @@ def check_data(options: argparse.Namespace) -> None:
     from decor.federation.member_data import read_member_data, read_test_data
     from decor.net.identity import Identity
 
+    # people look at their data first, often before they have read the file's code
     federation = Federation.read(options.file, run_code=False)
     number = None
     if options.identity is not None:
@@ -34,8 +35,10 @@ def check_data(options: argparse.Namespace) -> None:
     data = read_member_data(federation, options.data, options.label)
     if number is not None:
         records = len(data.shard[1]) if data.counts is None else data.counts.records
+        # with another number epsilon would not be true, so that a node would refuse the data
         federation.check_records(number, records)
     if options.test is not None:
+        # only for its mistakes, which a node would otherwise report on the day of the run
         read_test_data(federation, options.test, options.label)
     facts = _numbers(federation, data.shard) if data.counts is None else _count_line(data.counts)
     facts = {"data": options.data, "federation": federation.name, **facts}
@@ -107,4 +110,5 @@ def _show(facts: dict[str, Any]) -> None:
         print(f"\nLargest local step: {clips} clips in an expected batch.")
     for warning in facts["warnings"]:
         print(f"Warning: {warning}.")
+    # no noise covers these counts: to pass them on costs privacy that no ledger records
     print("\nThese figures are of private data, for you alone. Nothing was sent or spent.")

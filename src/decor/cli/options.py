@@ -108,6 +108,7 @@ def add_field(
         "Rounds": values.rounds,
     }
     more.setdefault("metavar", each.metadata.get("metavar", each.name[0].upper()))
+    # argparse gets no default: a saved plan refuses what was typed, and None tells it apart
     more.setdefault("required", default is MISSING)
     read = read or by_type.get(kind.split()[0], str)
     group.add_argument(flag, dest=each.name, type=read, help=help, **more)
@@ -284,6 +285,7 @@ def topologies_of(options: argparse.Namespace) -> tuple[tuple[str, decor.Topolog
     if options.graph is not None:
         return ((Path(options.graph).stem, topology_of(options)),)
     names = [name.strip() for name in (options.topology or "ring,torus").split(",") if name.strip()]
+    # a name that is there twice would double the time, and its rows
     if len(set(names)) < len(names) or not names:
         raise InputError(
             f"--topology {options.topology!r} names no graph, or one twice; give names such as "
@@ -340,6 +342,7 @@ def reach_of(options: argparse.Namespace, terms: Any, number: int) -> Any:
 
 def proxy_of(options: argparse.Namespace) -> Any:
     """The proxy that the options name: a `decor.net.http_proxy.HttpProxy`, or None."""
+    # imported late: commands that only plan load nothing of the network
     from decor.net.http_proxy import HttpProxy
 
     return None if options.proxy is None else HttpProxy.parse(options.proxy)

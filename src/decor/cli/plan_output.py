@@ -35,6 +35,7 @@ def show(
         last_table: Makes a table to print below the others; called only if tables are printed.
         more: Further keys of the JSON object.
     """
+    # each adversary may need a search, which is wasted on rows that nobody sees
     rows = [] if options.json and not options.plot else answer.adversary_rows()
     if options.json:
         write_json({**answer.to_json(), **(more or {})})
@@ -48,6 +49,7 @@ def show(
         from decor.results import plots
 
         plots.plan_figure(answer, rows, options.plot)
+        # programs parse standard output, where this line would follow the object
         if not options.json:
             print(f"\nwrote {options.plot}")
 
@@ -97,10 +99,12 @@ def _heading(answer: PlanAnswer) -> str:
     if isinstance(sigma, float):
         noise = noise_lines(own, rounded_up(sigma))
     else:
+        # a graph without edges has no noise to share
         low, high = (rounded_up(pick(sigma, default=0.0)) for pick in (min, max))
         noise = noise_lines(own, f"{low} to {high}", "by edge (--json lists them)")
     units = plan.exposure.units(plan.topology)
     what = "users" if plan.exposure.unit == "user" else "records"
+    # with a rate the number of records is private, and this one follows from the batch size
     about = "about " if plan.exposure.rate is not None else ""
     lines = [
         f"{plan.topology.description}; {amount(plan.exposure.steps, 'step')}, "

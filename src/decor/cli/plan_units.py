@@ -45,6 +45,7 @@ def user_exposure(exposure: Exposure) -> Exposure:
             "--compare-units needs the batches of the example level: --unit example with "
             "--batch-size and --records, or --rate"
         )
+    # no batches: whichever examples are drawn, all of a user's data may turn its gradient
     return Exposure(exposure.clip, exposure.steps)
 
 
@@ -70,6 +71,7 @@ def _row(answer: PlanAnswer, of_examples: Exposure, gossip: Gossip) -> UnitRow:
     plan, delta = answer.plan, answer.guarantee.delta
     assert plan.budget is not None
     own = plan.exposure.unit
+    # of the same unit: one epsilon promises different things about users and examples
     central = baselines.central(plan.topology, plan.exposure, plan.budget, any_delta=True)
     error = theory.predicted_error(plan, gossip) / theory.average_error(central)
     epsilons = {own: answer.guarantee.epsilon}
@@ -77,6 +79,7 @@ def _row(answer: PlanAnswer, of_examples: Exposure, gossip: Gossip) -> UnitRow:
     other: Unit = "example" if own == "user" else "user"
     relation = of_examples.relation or "replace"
     asked = replace(question, unit=other, relation=relation if other == "example" else "replace")
+    # by composition, which takes questions that a plan was not made for
     epsilons[other] = compose([PastRun(plan)], asked, delta)
     cdp, cor = (float(np.max(each, initial=0.0)) for each in (plan.sigma_cdp, plan.sigma_cor))
     return UnitRow(own, cdp, cor, error, epsilons["user"], epsilons["example"])
@@ -101,4 +104,5 @@ def text(compared: list[UnitRow]) -> str:
 
 
 def _epsilon(value: float) -> str:
+    # such as for a user whose number of examples is private
     return "no bound" if value == float("inf") else rounded_up(value)

@@ -48,6 +48,7 @@ def run(options: argparse.Namespace) -> None:
     table = read_columns(options.data)
     predictions = saved.predict(table, trust_code=options.trust_code)
     columns = predictions.columns()
+    # at the end: records that cannot be predicted leave no incomplete file
     write_columns(options.output, columns, options.overwrite)
     records = len(predictions.values)
     classes = None if predictions.classes is None else Counter(predictions.most_likely)
@@ -57,6 +58,7 @@ def run(options: argparse.Namespace) -> None:
                 "records": records,
                 "classes": classes,
                 "output": options.output,
+                # the noise of a simulation can be subtracted: programs must not publish its model
                 "simulated": saved.simulated,
             }
         )

@@ -39,6 +39,7 @@ class TaskOption:
     @cached_property
     def file(self) -> TaskFile | None:
         """The task's file, if one is named."""
+        # a .toml that is missing is a missing file, and not an unknown task
         if not self.text.endswith(".toml") and not Path(self.text).is_file():
             return None
         from decor.learning.task_file import TaskFile
@@ -102,12 +103,15 @@ class TaskOption:
             return make_task(self.file, users, seed, shards, alpha)
         if self._function is None:
             return decor.tasks.make(self.text, users, seed, shards, alpha)
+        # ignored, they would make the result look like that of another split
         if (shards, alpha) != (None, None):
             raise InputError(
                 f"--task {self.text} splits its data itself; drop --shards and --alpha"
             )
+        # not called again: it may read a lot of data
         if self._finished is not None:
             return self._finished
+        # optional, because a function that reads files may have nothing to draw
         takes_seed = "seed" in inspect.signature(self._function).parameters
         return self._verify(self._function(users=users, **({"seed": seed} if takes_seed else {})))
 
@@ -122,6 +126,7 @@ class TaskOption:
 def fit_users(task: TaskOption, options: argparse.Namespace) -> None:
     """Sets `options.users` to the number of the task's users, where it has users."""
     users = task.users
+    # a graph in a file has users of its own, which are compared with the task's later
     if users is None or options.graph is not None:
         return
     count = users if isinstance(users, int) else len(users)

@@ -150,10 +150,13 @@ def run(options: argparse.Namespace) -> int:
     if not world.is_first:
         return 0
     result.save(folder, overwrite=options.overwrite)
+    # after the save: a page that looks in between still finds a run
     live.remove()
+    # it is over: a later start must not take the run for its own and resume it
     (folder / _RESTART_MARK).unlink(missing_ok=True)
     _show(result, folder, options)
     stopped = result.stopped
+    # so that a script does not go on to its next command
     return INTERRUPTED if stopped is not None and stopped.cause == "interrupted" else 0
 
 
@@ -198,6 +201,7 @@ def _engine(options: argparse.Namespace, started: bool) -> decor.Vectorised | de
             "--private-metrics needs a single process: a private loss must not travel between "
             "processes; drop it"
         )
+    # one thread each by default: the processes already share the cores
     return decor.ProcessGroup(**common, threads=options.threads or 1)
 
 
@@ -217,6 +221,7 @@ def _start_processes(options: argparse.Namespace) -> None:
     task, plan, recipe = _task_plan_and_recipe(options)
     if not 1 <= count <= task.users:
         raise InputError(f"--processes must be from 1 to the {task.users} users, not {count}")
+    # a mistake costs nothing here: each process would first load torch and the data
     check(task, plan, recipe, options.allow_disconnected)
     Setting(plan, options.learning_rate, _seed(options))  # checks the learning rate
     size = recipe.batch_size or plan.exposure.batch_size
@@ -237,6 +242,7 @@ def _task_plan_and_recipe(options: argparse.Namespace) -> tuple[Any, decor.Noise
         plan = decor.NoisePlan.load(options.plan)
         task = training_options.task_of(options, plan.topology)
         return task, plan, training_options.recipe_of(options, plan.topology, batch_size)
+    # no default: how much privacy to spend is for a person to decide
     if options.epsilon is None:
         raise InputError(
             "give --epsilon (the largest to spend), or a plan saved by decor plan with --plan FILE"

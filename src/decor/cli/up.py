@@ -81,6 +81,7 @@ def _run(options: argparse.Namespace, starter: ProcessStarter) -> None:
         _print_error,
         on_status,
     )
+    # models stay where they are: to read them, this process would have to load torch
     runs = local.run(models=False)
     progress.report("")
     metrics = _average_metrics(starter)
@@ -147,6 +148,7 @@ def _keys_and_data(
     # CSV files where the federation's file says how columns are prepared, else arrays
     suffix = ".npz" if federation.data is None else ".csv"
     identities = [Identity.load(folder / "keys" / f"{m.name}.key") for m in federation.members]
+    # a task need not have test records that anyone may see
     public = folder / f"test{suffix}"
     test = read_test_data(federation, public) if public.exists() else None
     shards = [
@@ -172,6 +174,7 @@ def _average_metrics(starter: ProcessStarter) -> dict[str, float]:
 
 def _print_error(sentence: str) -> None:
     progress.report("")
+    # on a line of its own: the progress has been cleared away above
     print(sentence, file=sys.stderr, flush=True)
 
 

@@ -95,6 +95,7 @@ def describe_adversaries(question: Question) -> dict[str, Any]:
 def _best_edges(question: Question) -> str:
     """The edges that reduce the predicted error most, in a sentence; none where it takes long."""
     topology, colluders = question.graph.topology, question.adversary.colluders
+    # larger coalitions would need a search for every edge that is tried
     if topology.users > _MOST_ADVISED or colluders is None or colluders > 1:
         return ""
     asked = topology, question.exposure, question.adversary, question.budget
@@ -102,6 +103,7 @@ def _best_edges(question: Question) -> str:
 
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:
+    # JSON has no infinity, and epsilon may be infinite
     safe: dict[str, Any] = json_safe(value)
     return safe
 

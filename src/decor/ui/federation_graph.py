@@ -76,11 +76,13 @@ class FederationGraph:
             return "unasked", self._neighbours_view(node)
         if status is None:
             return "unreachable", seen.problem
+        # before reachability: who is done may leave, and that is no failure
         if status.done or self._is_done(node):
             return "finished", "" if node.speaks else "its process has ended"
         if not seen.reachable or (status.in_use and seen.changed_at is not None):
             words = (_why_silent(seen, status), self._neighbours_view(node))
             return "unreachable", "; ".join(filter(None, words))
+        # a node locks its ledger before it opens the socket that answers questions
         if status.in_use:
             return "waiting", "is starting"
         if not status.running:
@@ -143,6 +145,7 @@ class FederationGraph:
         finished = any(self.states[end.id][0] == "finished" for end in ends)
         if finished or any(view.done for view in told):
             return "done", ""
+        # one end is enough: the other may not have noticed yet
         if any(not view.here for view in told):
             return "broken", next((view.problem for view in told if view.problem), "")
         return ("connected", "") if told else ("unknown", "")
@@ -172,6 +175,7 @@ def _edges_of(nodes: Sequence[Node]) -> Iterable[tuple[int, int]]:
         if node.status is None:
             continue
         for each in node.status.neighbours:
+            # a node may say anything, but an edge to itself is none
             if number[each.name] != k:
                 yield min(k, number[each.name]), max(k, number[each.name])
         for a, b in node.status.edges:

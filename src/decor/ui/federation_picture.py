@@ -47,8 +47,10 @@ def describe_federation(observations: Sequence[Observation]) -> dict[str, Any]:
     federations = [status.federation for status in known if status.federation]
     return {
         "kind": "federation",
+        # of several the first: a warning says that there are others
         "title": federations[0] if federations else "federation",
         "said": _sentence(graph, asked),
+        # no node yet is the beginning: `all` alone would call it the end
         "over": bool(states) and all(state == "finished" for state in states),
         "warnings": [*_other_files(asked), *_same_names(asked)],
         "labels": LABELS,
@@ -105,6 +107,7 @@ def _describe_node(graph: FederationGraph, node: Node) -> dict[str, Any]:
         "missed": status.missed,
         "late": status.late,
         "noise_left": _noise_text(status.noise_left),
+        # grows with the messages; the promise is the whole plan from the first one on
         "epsilon": _epsilon(status.epsilon_if_fixed),
         "of_plan": _epsilon(_plan_epsilon(status)),
         "delta": None if status.delta is None else rounded_up(status.delta),
@@ -115,6 +118,7 @@ def _describe_node(graph: FederationGraph, node: Node) -> dict[str, Any]:
 
 
 def _state_text(state: State, why: str, since: str) -> str:
+    # the reason has the verb already, as in "waits for kiel"
     if state == "waiting":
         return why
     return f"{LABELS[state]}{since}" + (f": {why}" if why else "")
@@ -149,6 +153,7 @@ def _same_names(asked: Sequence[Node]) -> Iterable[str]:
         if node.seen is not None and node.status is not None and node.status.user:
             places_of.setdefault(node.status.user, []).append(node.seen.source)
     for name, sources in places_of.items():
+        # a warning and no error: it may be one node at two addresses
         if len(sources) > 1:
             yield (
                 f"{join_names(sources)} both call themselves {name}. If these are two nodes, stop "

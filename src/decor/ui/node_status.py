@@ -131,8 +131,10 @@ class NodeStatus:
         Args:
             earlier: The last that was known of the node.
         """
+        # another file is another run, of which the old figures say nothing
         if self.digest and earlier.digest and self.digest != earlier.digest:
             return self
+        # true at their moment alone: an old problem may be solved by now
         passing = ("running", "done", "in_use", "paused", "problem")
         missing = {
             each.name: getattr(earlier, each.name)
@@ -175,6 +177,7 @@ def _moment(value: object) -> float | None:
 
 
 def _neighbours(value: object) -> Iterable[NeighbourStatus]:
+    # cut, because an answer from anybody must not fill the memory
     for each in value[:_MAX_NEIGHBOURS] if isinstance(value, list) else ():
         name = _text(each.get("name")) if isinstance(each, dict) else ""
         if name:

@@ -57,6 +57,7 @@ class Question:
 
 def parse_question(value: dict[str, Any]) -> Question:
     """A question from the page's JSON; InputError explains what is wrong with it."""
+    # a field that is ignored would make this the answer to another question
     _refuse_unknown(value, (*_GRAPH, *_EXPOSURE, *_OTHER))
     graph = parse_graph({name: value[name] for name in _GRAPH if name in value})
     exposure = Exposure(**{name: _number(value[name]) for name in _EXPOSURE if name in value})
@@ -73,6 +74,7 @@ def parse_question(value: dict[str, Any]) -> Question:
         )
     budget = Budget(_number(value.get("epsilon")), _number(value.get("delta", 1e-5)))
     any_delta = value.get("any_delta", False)
+    # strictly: the text "false" counts as true, and would lift the check of delta
     if not isinstance(any_delta, bool):
         raise InputError(f"any_delta must be true or false, not {any_delta!r}")
     gossip, command = _gossip(value), _command(value, graph)
@@ -218,6 +220,7 @@ def _command(value: dict[str, Any], graph: GraphInput) -> str:
     # weights change nothing with one round, and `decor plan` refuses them
     if _number(value.get("gossip_rounds", 1)) != 1:
         words += _options(value, ("gossip_rounds", "accelerate"))
+    # quoted, because people paste it into a shell, and names on a page may hold anything
     return shlex.join(words)
 
 

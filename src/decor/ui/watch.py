@@ -66,8 +66,10 @@ class FolderWatch:
         for path in (*known, *self.folder.glob("outcomes/*.json")):
             try:
                 times.append(path.stat().st_mtime)
+            # not written yet, or gone since it was listed
             except OSError:
                 continue
+        # the clock may have been set back since
         return max(0.0, time.time() - max(times)) if times else None
 
     def _read_state(self) -> Json:
@@ -76,6 +78,7 @@ class FolderWatch:
     def _read_folder(self) -> Json:
         if not self.folder.is_dir():
             return _nothing("There is no such folder yet. The page will show it when it appears.")
+        # before the manifest: a run in progress is newer than its last checkpoint
         live = live_status.read(self.folder)
         if live is not None:
             plan, rows, simulated = live
@@ -191,6 +194,7 @@ def _outcome(entry: Json) -> Json:
     epsilon, final = entry.get("epsilon"), _section(entry, "final")
     return {
         "method": str(entry.get("method")),
+        # training without privacy, which the others are compared with
         "epsilon": "none" if epsilon is None else rounded_up(float(epsilon)),
         **{each.name: _mean(final.get(each.name)) for each in METRICS},
     }
@@ -205,6 +209,7 @@ def _read_json(path: Path, kind: type = dict) -> Any:
     """The content of a file, or an empty `kind`: the file may be incomplete, or gone."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
+    # RecursionError: deeply nested brackets, which no run writes
     except (OSError, ValueError, RecursionError):
         value = None
     return value if isinstance(value, kind) else kind()

@@ -82,6 +82,7 @@ class Ledger:
                 f"there is no ledger {str(self.path)!r}. If these data have never taken part in a "
                 "federation, make one with decor ledger new; otherwise find the one they have"
             )
+        # before the first read: two nodes that read the same next step would both make it
         self._lock = Lock(self.path)
         try:
             with self._translate_errors():
@@ -140,6 +141,7 @@ class Ledger:
                 require_log(db, path)
                 db.execute("PRAGMA synchronous = FULL")
                 db.execute("BEGIN IMMEDIATE")
+                # not executescript, which would commit first: a ledger has all tables or none
                 for statement in TABLES.split(";\n"):
                     db.execute(statement)
                 db.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
@@ -153,8 +155,10 @@ class Ledger:
             raise
 
     def close(self) -> None:
+        # __init__ may have failed before there was a database
         if hasattr(self, "_db"):
             self._db.close()
+        # last: no other node may write while this database is still open
         self._lock.release()
 
     def __enter__(self) -> Ledger:
@@ -220,6 +224,7 @@ class Ledger:
         with self._translate_errors(), self._transaction():
             if model is not None:
                 self._db.execute("INSERT OR REPLACE INTO models VALUES (?, ?)", (run, model))
+            # a run that has ended never continues: what is left are two models and a momentum
             self._db.execute("DELETE FROM rounds WHERE run = ?", (run,))
             self._db.execute(
                 "UPDATE runs SET ended = ?, why = ? WHERE run = ? AND ended IS NULL",
@@ -342,6 +347,7 @@ class Ledger:
                 with self._transaction():
                     self._store_round((run, step, round_, now, before, velocity))
             finally:
+                # also after an error: the next message must be on disk before it is sent
                 self._db.execute("PRAGMA synchronous = FULL")
 
     def round_state(self, run: int, step: int) -> RoundState | None:
@@ -379,6 +385,7 @@ class Ledger:
         """The first step such that neither it nor a later one has a message."""
         with self._translate_errors():
             last = self._last_step(run)
+        # after the last, not the first gap: a step that was skipped never gets a message
         return 0 if last is None else last + 1
 
     def next_epoch(self, run: int, neighbour: int) -> int:

@@ -50,12 +50,14 @@ def convert_ledger(path: str | Path, identity: bytes, data: str = "") -> None:
                 db.execute(f"ALTER TABLE messages ADD COLUMN {kind}")
             for statement in TABLES.split(";\n"):
                 db.execute(statement)
+            # in the same transaction: a crash leaves the old format or the new one, no mixture
             db.execute("UPDATE facts SET value = ? WHERE name = 'format'", (FORMAT,))
             facts = {"id": os.urandom(16).hex(), "data": data}
             db.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
             now = time.time()
             db.execute("INSERT INTO identities VALUES (?, ?, NULL, NULL)", (identity, now))
             db.execute("COMMIT")
+        # others may have been able to read the old file, in which messages have a time
         os.chmod(path, 0o600)
     finally:
         lock.release()

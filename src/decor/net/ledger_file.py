@@ -130,6 +130,7 @@ def errors_as_ours(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as problem:
         text = str(problem)
+        # apart from the others: a reader's lock passes, so whoever starts nodes may try again
         if "locked" in text:
             raise TransientError(
                 f"the ledger {str(path)!r} is in use by another program; try again"

@@ -61,6 +61,7 @@ class LedgerFacts:
 def read_entries(path: Path) -> list[Entry]:
     """All runs in a ledger. Works while a node is using it, and on ledgers of version 0.1."""
     with read_only(path) as db:
+        # asked, not converted: whoever only reads a ledger must not change it
         columns = {row[1] for row in db.execute("PRAGMA table_info(runs)")}
         repeated = "repeated" if "repeated" in columns else "0"
         return [Entry(*row) for row in db.execute(ENTRIES.format(repeated=repeated))]
@@ -69,6 +70,7 @@ def read_entries(path: Path) -> list[Entry]:
 def is_in_use(path: Path) -> bool:
     """Whether a node has the ledger open for writing."""
     try:
+        # the only sure way to ask: a file beside the ledger may be left over from a crash
         Lock(path).release()
     except TransientError:
         return True
@@ -84,6 +86,7 @@ def read_facts(path: Path) -> LedgerFacts:
 def read_model(path: Path, run: int) -> bytes | None:
     """The final model of a run, if the run has come to its end."""
     with read_only(path) as db:
+        # ledgers of version 0.1 hold no models
         if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'models'").fetchone():
             return None
         row = db.execute("SELECT bytes FROM models WHERE run = ?", (run,)).fetchone()
@@ -94,6 +97,7 @@ def facts_of(db: sqlite3.Connection) -> LedgerFacts:
     """What an open ledger says about itself."""
     facts = dict(db.execute("SELECT name, value FROM facts"))
     keys: list[tuple[bytes]] = []
+    # ledgers of version 0.1 do not say whose they are
     if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'identities'").fetchone():
         keys = db.execute("SELECT public FROM identities ORDER BY added, rowid").fetchall()
     allow, delta = facts.get("allow"), facts.get("allow_delta")
@@ -110,6 +114,7 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection that changes nothing. Takes no lock that would keep a node from starting."""
     if not path.is_file() or not path.stat().st_size:
         raise LedgerError(f"there is no ledger {str(path)!r}; make one with decor ledger new")
+    # not `connect`: by default SQLite makes the file if it was removed in between
     address = f"file:{quote(str(path.absolute()))}?mode=ro"
     try:
         with closing(sqlite3.connect(address, uri=True, timeout=5.0)) as db:

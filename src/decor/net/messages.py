@@ -77,6 +77,7 @@ class Hello:
     @classmethod
     def parse(cls, payload: memoryview) -> Hello:
         version = int.from_bytes(payload[:2], "little")
+        # first: the fields of another version may be laid out differently
         if len(payload) > 2 and version != VERSION:
             raise RemoteProtocolError(
                 f"speaks version {version} of the protocol, and this side version {VERSION}; "
@@ -143,6 +144,7 @@ class Confirmation:
     @classmethod
     def parse(cls, payload: memoryview) -> Confirmation:
         tag, next_step, key_id = cls._fixed.unpack(payload)
+        # its proof shows who has sent the number, not that there can be such a step
         if next_step >= COUNTS:
             raise ValueError
         return cls(tag, next_step, key_id)
@@ -197,6 +199,7 @@ class Bye:
     kind: ClassVar[int] = 6
 
     def payload(self) -> bytes:
+        # cut here: a reason that is too long would be a protocol error at the neighbour
         return self.reason.encode("ascii", "replace")[:200]
 
     @classmethod
@@ -383,12 +386,14 @@ class Decoder:
                 if len(self._held) < end:
                     return
                 if length < _LARGE:
+                    # a copy: a view of the buffer would keep it from being shortened below
                     payload, at = memoryview(bytes(self._held[first:end])), end
                 # the frame goes with its message, uncopied; the bytes after it begin the next one
                 else:
                     payload, self._held, at = memoryview(self._held)[first:end], self._held[end:], 0
                 try:
                     message = KINDS[kind].parse(payload)
+                # what parsers raise for foreign bytes; any other error is a bug of this side
                 except (struct.error, ValueError, IndexError):
                     name = KINDS[kind].__name__
                     raise RemoteProtocolError(f"sent a malformed {name} ({length} bytes)") from None
@@ -400,6 +405,7 @@ class Decoder:
     def _header(self, at: int) -> tuple[int, int]:
         """Kind and length of the frame that begins at `at`."""
         kind, length = HEADER.unpack_from(self._held, at)
+        # a sentence of its own: somebody probes while this node is at work
         if kind == PROBE_KIND:
             raise RemoteProtocolError(
                 "runs decor federation probe, and this side a node; start its node"

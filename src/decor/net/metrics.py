@@ -97,6 +97,7 @@ class Durations:
 class StepTimes:
     """How long steps and rounds have taken since the start, and when the last progress was."""
 
+    # totals only: the time of one gradient depends on how many records were drawn
     steps: Durations = field(default_factory=Durations)
     rounds: Durations = field(default_factory=Durations)
     last_progress: float = field(default_factory=time.time)
@@ -104,6 +105,7 @@ class StepTimes:
 
     def mark(self) -> None:
         """Takes note of progress."""
+        # the time of day, unlike all waits: monitoring compares it with its own clock
         self.last_progress = time.time()
 
     def status(self) -> dict[str, Any]:
@@ -131,6 +133,7 @@ def prometheus_text(status: Mapping[str, Any]) -> str:
     for name, kind, key, help in _OWN:
         # why it is paused is text for people: here it is paused or not
         value = status[key] if key != "paused" else status[key] is not None
+        # left out, never zero: an epsilon of 0 would be a promise
         if value is not None:
             families.append((name, kind, help, [("", {}, value)]))
     for name, key, help in _TIMES:
@@ -154,6 +157,7 @@ def relay_text(status: Mapping[str, Any]) -> str:
         (f"relay_{name}", kind, help, [("", {}, status[key])])
         for name, kind, key, help in _OF_RELAY
     ]
+    # without labels: which users meet is nothing that a relay publishes
     return _text({}, [*families, _refusals("relay_refusals_total", status), _build(status)])
 
 
@@ -163,6 +167,7 @@ def _refusals(name: str, status: Mapping[str, Any]) -> Family:
 
 
 def _build(status: Mapping[str, Any]) -> Family:
+    # a value has to be a number, so the versions are labels
     return "build_info", "gauge", _BUILD, [("", status["build"], 1)]
 
 
@@ -190,5 +195,6 @@ def _escape(text: str) -> str:
 def _number(value: float) -> str:
     """All digits: a rounded epsilon might be below the true one."""
     if math.isfinite(value):
+        # the text format has no True and False
         return repr(int(value) if isinstance(value, bool) else value)
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

@@ -96,8 +96,10 @@ class Connection:
                         await self._writer.drain()
                         self._traffic.sent += len(part)
                 if self.session.is_over:
+                    # not earlier: the last bytes are the Bye, which says why
                     self._writer.close()
                     return
+                # no await since the queue was seen empty, so nothing that came is missed
                 self._more.clear()
                 await self._more.wait()
 
@@ -105,6 +107,7 @@ class Connection:
         """What is written next: short pieces together, each write is encrypted by itself."""
         piece = self._unsent.popleft()
         if len(piece) >= _SHORT or not self._unsent or len(self._unsent[0]) >= _SHORT:
+            # a model is most of the bytes: it is written from where it lies
             return piece
         short = [piece]
         while self._unsent and len(self._unsent[0]) < _SHORT:
@@ -182,6 +185,7 @@ class ConnectionState:
     traffic: Traffic = field(default_factory=Traffic)
     down_since: float = 0.0
     problem: str = "has not been reached yet"
+    # without a limit until `Connections` opens, which sets one
     calls: RateLimit = field(default_factory=lambda: RateLimit(math.inf, 0))
     """How many connections it may make."""
     quarantine: float = FIRST_QUARANTINE
@@ -229,6 +233,7 @@ class Link:
     awaits_key: bool = False
     key_is_gone: bool = False
     gave_key: bool = False
+    # `PeerState` sets the limit, which grows with the number of users
     words: RateLimit = field(default_factory=lambda: RateLimit(math.inf, 0))
     """How many short messages it may send."""
 
@@ -269,5 +274,6 @@ class Link:
             "reconnections": max(0, self.conn.opened - 1),
             "sent_bytes": self.conn.traffic.sent,
             "received_bytes": self.conn.traffic.received,
+            # a neighbour that is done has left in good order: no operator has to look for it
             "problem": None if self.is_open or self.done else self.conn.problem,
         }

@@ -203,6 +203,7 @@ class Peer:
             self._state.take_unsaved_steps(),
             velocity,
         )
+        # only what the ledger holds is signed: a crash in between must not look like a rollback
         self._receipts.sign(step, digest)
         self._state.next_step = step + 1
 
@@ -268,6 +269,7 @@ class Peer:
         """
         self._state.is_finishing = True
         for link in self.links.values():
+            # while it holds models nothing is read, and the neighbour's Done comes after them
             link.inbox.clear()
             link.send(Done())
         until = time.monotonic() + self.config.timeout
@@ -275,6 +277,7 @@ class Peer:
             waiting := [link for link in self.links.values() if not link.done]
         ):
             await self._connections.wait_for_change(left)
+        # only now: tags of the last step come after its message, and no other message follows
         self._state.save_news()
         while serve:
             await self._connections.wait_for_change(None)
@@ -309,6 +312,7 @@ class Peer:
             self.config.model_bytes,
             self.config.random,
         )
+        # on disk before it is sent: not even a crash may bring one of these numbers back
         epoch = self.ledger.next_epoch(self.run, neighbour.number)
         claim = self.links[neighbour.number].keys.confirm
         receipt = self._receipts.newest(neighbour.number)

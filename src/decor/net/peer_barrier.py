@@ -90,6 +90,7 @@ class PeerBarrier:
                 waiting |= now < self._deadline(link, until)
         if waiting:
             return False
+        # once keys are taken the step has a message, and its price, even if no quorum hears it
         if connected < self._config.quorum_count:
             self.pause(f"only {connected} of {len(self._links)} neighbours are here")
             return False
@@ -99,6 +100,7 @@ class PeerBarrier:
     def seconds_to_key(self, until: float) -> float | None:
         """Seconds until waiting for keys changes anything by itself."""
         now = time.monotonic()
+        # the second is when handshakes that are half open are given up
         ends = [until, until + OPENING_SECONDS]
         ends += [self._deadline(link, until) for link in self._links.values() if not link.is_open]
         later = [end for end in ends if end > now]
@@ -114,10 +116,12 @@ class PeerBarrier:
             if link.inbox.has(step, round_):
                 here += 1
             elif link.is_given_up:
+                # it has cost a timeout: one silent user must not cost another in every round
                 continue
             elif now < self._deadline(link, until):
                 waiting = True
             elif link.is_open:
+                # both: a new connection clears only `absent`, and it may be silent on that one too
                 link.absent = link.silent = True
                 timeout = self._config.timeout
                 is_alive = now < link.heard_at + timeout
@@ -164,8 +168,10 @@ class PeerBarrier:
         """
         timeout = self._config.timeout
         if link.is_open:
+            # while there is no quorum, dropping a neighbour that is alive gains nothing
             last = math.inf if self.paused else until + (PATIENCE - 1) * timeout
             return min(max(until, link.heard_at + timeout), last)
+        # one that was lost before this wait began has had part of its time already
         return min(until, link.conn.down_since + timeout)
 
     def pause(self, reason: str) -> None:

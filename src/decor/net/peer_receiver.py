@@ -77,6 +77,7 @@ class PeerReceiver:
                 link.their_step = step
                 # whoever fetches has opened no ledger, and cannot show what is in it
                 link.has_greeted |= not fetches
+                # a model of a run under way is no result, and must not be taken for one
                 if fetches and not self._state.is_finishing:
                     self._connections.drop(link, "the run has not finished; fetch the model later")
             case Agreed(secret, epoch, their_step, their_key):
@@ -130,6 +131,7 @@ class PeerReceiver:
             "older copy or a new one, or another node uses the same key. The run has ended for "
             f"good; steps up to {receipt.step} are counted once more, and nothing more is sent"
         )
+        # on disk before anything else: after a restart the run must not go on
         self._ledger.end_as_outdated(self._state.run, receipt.step, why)
         raise PrivacyStop(why)
 
@@ -170,6 +172,7 @@ class PeerReceiver:
                 other.send(SignedReceipt(each))
 
     def _give_key(self, link: Link, step: int) -> None:
+        # the sealing key serves once, and an honest user has one step to ask for
         if link.gave_key:
             raise RemoteProtocolError("asked twice for a key")
         link.gave_key = True
@@ -190,6 +193,7 @@ class PeerReceiver:
             key = link.keys.unseal(step, sealed) if sealed else None
         except AgreementError as problem:
             raise RemoteProtocolError(f"sent a key that cannot be used: {problem}") from None
+        # a liar may give a key that has served: two messages would share their noise
         if key is None or self._ledger.has_key(key_id(key)):
             link.key_is_gone = True
             name = link.neighbour.name
@@ -257,6 +261,7 @@ class PeerReceiver:
         link.awaits_proof = step > self._state.step and not self._receipts.is_proven(step)
 
     def _handle_tag(self, link: Link, step: int, tag: bytes) -> None:
+        # one of each step: every tag is written to the ledger with the next message
         if step >= self._config.length.steps or link.tags.was_heard(step):
             raise RemoteProtocolError(f"sent a tag of step {step} twice, or beyond the run")
         if link.tags.hear(step, tag):

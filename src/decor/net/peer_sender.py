@@ -25,9 +25,11 @@ class PeerSender:
         That is the step's first model, this user's last messages, and tags that the two have not
         compared; to a user that is behind also proof of where the others are.
         """
+        # one step less is usual: its message may be on its way
         link.is_behind = link.their_step < self._state.next_step - 1
         if link.is_behind:
             for receipt in self._state.receipts.all_newest():
+                # its own newest receipt was in the Hello already
                 if receipt.user != link.neighbour.number:
                     link.send(SignedReceipt(receipt))
         messages = [each for each in self._state.sent if self._may_need(link, each[0])]
@@ -63,4 +65,5 @@ class PeerSender:
         if (connection := link.open_connection) is not None:
             connection.session.send_tag(step, link.tags.own[step])
             connection.flush()
+            # the neighbour refuses a second tag of a step on one connection
             link.tags.mark_sent(step)

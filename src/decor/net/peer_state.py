@@ -96,9 +96,11 @@ class PeerState:
                 if flag:
                     self.links[number].tags.cancelled.add(step)
             if step == self.next_step - 1:
+                # messages from before the ledger was converted have no ids
                 last = split(ids, KEY_ID_BYTES) or [NO_KEY] * len(numbers)
                 for number, used in zip(numbers, last, strict=True):
                     self.links[number].keys = EdgeKeys(self.next_step, used)
         for step in range(max(0, self.next_step - 2), self.next_step):
             if (digest := self.ledger.digest(self.run, step)) is not None:
+                # signed anew, not stored: Ed25519 makes the same signature of the same text
                 self.receipts.sign(step, digest)

@@ -34,6 +34,7 @@ class NodeAnswered(RemoteProtocolError):
 
 
 class Kind(IntEnum):
+    # beyond all kinds of a node's messages: each program knows the other by its first frame
     HELLO = PROBE_KIND
     PING = 81
     PONG = 82
@@ -45,6 +46,7 @@ class Kind(IntEnum):
 
 
 LIMITS = {
+    # 64 names with their digests as JSON are about 6 kB
     Kind.HELLO: 1 << 14,
     Kind.PING: 8,
     Kind.PONG: 16,
@@ -92,12 +94,14 @@ class ProbeHello:
     @staticmethod
     def parse(payload: bytes) -> ProbeHello:
         found = _object(payload)
+        # first: in another version the other fields may be missing
         if (protocol := _text(found["protocol"])) != PROTOCOL:
             raise RemoteProtocolError(
                 f"speaks {protocol!r}, and this side {PROTOCOL!r}; install the same version of "
                 "decor at both"
             )
         digests = found["digests"]
+        # no file has more, and this side would have to compare them all
         if not isinstance(digests, dict) or len(digests) > FIELDS:
             raise ValueError
         return ProbeHello(
@@ -144,6 +148,7 @@ class Report:
 
     def payload(self) -> bytes:
         found = asdict(self)
+        # whoever has very many neighbours tells less: a longer frame would be refused everywhere
         while len(payload := _json(found)) > REPORT_BYTES:
             found["rows"] = found["rows"][:-1]
         return payload
@@ -152,6 +157,7 @@ class Report:
     def parse(payload: bytes) -> Report:
         found = _object(payload)
         version, is_complete, rows = (found[key] for key in ("version", "is_complete", "rows"))
+        # isinstance would accept True, which is an int
         if type(version) is not int or not 0 <= version < 2**31:
             raise ValueError
         if not isinstance(is_complete, bool) or not isinstance(rows, list):
@@ -166,11 +172,13 @@ def frame(kind: Kind, payload: bytes = b"") -> bytes:
 
 
 def goodbye(reason: str) -> bytes:
+    # cut here: a reason that is too long would be a protocol error at the neighbour
     return frame(Kind.BYE, reason.encode("ascii", "replace")[:_TEXT])
 
 
 def printable(text: str) -> str:
     """A received text as it may be shown on a terminal."""
+    # escape sequences could rewrite what stands on the terminal, other alphabets imitate a name
     return "".join(c if c.isascii() and c.isprintable() else "?" for c in text)[:_TEXT]
 
 
@@ -185,6 +193,7 @@ class ProbeDecoder:
         self._held += data
         while len(self._held) >= HEADER.size:
             number, length = HEADER.unpack_from(self._held)
+            # apart from other errors: a node that is at work must not be dialled again and again
             if number in KINDS:
                 raise NodeAnswered(
                     "runs its node; probe before nodes are started, or after they have ended"
@@ -207,12 +216,14 @@ class ProbeDecoder:
 
 
 def _json(value: dict[str, Any]) -> bytes:
+    # the receiver refuses a message with NaN: the bug must show where it is
     return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
 
 
 def _object(payload: bytes) -> dict[str, Any]:
     try:
         found = json.loads(payload)
+    # a few kilobytes of opening brackets, which any neighbour can send
     except RecursionError:
         raise ValueError from None
     if not isinstance(found, dict):
@@ -221,6 +232,7 @@ def _object(payload: bytes) -> dict[str, Any]:
 
 
 def _text(value: object) -> str:
+    # refused, not cleaned: an honest probe sends nothing else
     if not isinstance(value, str) or printable(value) != value:
         raise ValueError
     return value
@@ -233,6 +245,7 @@ def _optional_text(value: object) -> str | None:
 def _optional_number(value: object) -> float | None:
     if value is None:
         return None
+    # JSON's true would pass as the number 1
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise ValueError
     # a whole number of any length would not fit a float

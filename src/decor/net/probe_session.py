@@ -123,6 +123,7 @@ class ProbeSession(Session):
                 if self.is_over:
                     break
         except RemoteProtocolError as problem:
+            # kept, because the error itself ends in `Connections`, which knows nothing of probes
             self.is_node = isinstance(problem, NodeAnswered)
             self.close("protocol error")
             raise RemoteProtocolError(f"{self.neighbour} {problem}") from None
@@ -145,8 +146,10 @@ class ProbeSession(Session):
         if kind is Kind.BYE:
             self.state = State.CLOSED
             reason = printable(payload.decode("ascii", "replace"))
+            # after any other reason it may come back, and is dialled again
             self.has_finished = reason == FINISHED
             return [Ended(reason)]
+        # a second hello could take back what the first has said about the file
         if (kind is Kind.HELLO) == (self.measured.hello is not None):
             raise RemoteProtocolError(f"sent a {kind.name.lower()} at the wrong time")
         if kind is Kind.HELLO:
@@ -166,11 +169,13 @@ class ProbeSession(Session):
 
     def _send_ping(self) -> None:
         self._pings_left -= 1
+        # random: a pong that was sent ahead of its ping would make the way look short
         self._ping = os.urandom(8), self._monotonic(), self._clock()
         self._out.append(frame(Kind.PING, self._ping[0]))
 
     def _answer(self, nonce: bytes) -> None:
         self._pings_answered += 1
+        # a neighbour must not make this side answer for ever
         if len(nonce) != 8 or self._pings_answered > PINGS:
             raise ValueError
         self._out.append(frame(Kind.PONG, nonce + _NUMBER.pack(self._clock())))
@@ -178,31 +183,38 @@ class ProbeSession(Session):
     def _time(self, payload: bytes) -> None:
         nonce, began, wall = self._ping
         (theirs,) = _NUMBER.unpack(payload[8:])
+        # in this form the comparison refuses NaN as well
         if not nonce or payload[:8] != nonce or not abs(theirs) <= _LATEST:
             raise ValueError
+        # each ping has one pong: a second would set off the next ping, or the bulk, twice
         self._ping = b"", 0.0, 0.0
         taken, measured = self._monotonic() - began, self.measured
+        # the shortest: everything else that happens on the way only adds to a ping
         if measured.round_trip is None or taken < measured.round_trip:
             # the neighbour looked at its clock about halfway
             measured.round_trip, measured.clock = taken, theirs - (wall + taken / 2)
         if self._pings_left:
             self._send_ping()
         else:
+            # not before the last pong: pings would queue behind the bulk
             self._send_bulk()
 
     def _send_bulk(self) -> None:
         self._bulk_began = self._monotonic()
+        # zeros are as good as random bytes: TLS 1.3 does not compress
         piece = frame(Kind.BULK, bytes(PIECE_BYTES))
         self._out.extend([piece] * (BULK_BYTES // PIECE_BYTES))
 
     def _take(self, piece: bytes) -> None:
         self._taken += len(piece)
+        # empty pieces would never reach the limit, and each would be answered
         if self._taken > BULK_BYTES or not piece:
             raise ValueError
         self._out.append(frame(Kind.TAKEN, self._taken.to_bytes(8, "little")))
 
     def _acknowledge(self, payload: bytes) -> None:
         total = int.from_bytes(payload, "little")
+        # whoever could acknowledge what has not been sent could claim any bandwidth
         if (
             len(payload) != 8
             or not self._bulk_began
@@ -212,9 +224,11 @@ class ProbeSession(Session):
         self._acknowledged = total
         # the acknowledgement takes half a round trip, and so does the first piece
         taken = self._monotonic() - self._bulk_began - (self.measured.round_trip or 0.0)
+        # pieces can be faster than the best ping was: then the difference is not positive
         self.measured.sent = total / max(taken, 1e-6)
         if total == BULK_BYTES:
             self.measured.is_sent = True
+            # the receiver cannot measure it: it does not know when the first piece left
             self._out.append(frame(Kind.RATE, _NUMBER.pack(self.measured.sent)))
 
     def _learn_rate(self, payload: bytes) -> None:
@@ -224,6 +238,7 @@ class ProbeSession(Session):
         self.measured.received = rate
 
     def _report(self, payload: bytes) -> None:
+        # before it is parsed: a report that is new goes on to other neighbours
         if not self._reports.allow():
             raise RemoteProtocolError("sends reports too often")
         self._on_report(Report.parse(payload))

@@ -43,6 +43,7 @@ def relay_id(relay: Address) -> bytes:
     Args:
         relay: As the federation file has it, in small or capital letters.
     """
+    # names of hosts ignore capitals: user and relay must come to the same id
     return hashlib.sha256(str(relay).lower().encode()).digest()
 
 
@@ -74,6 +75,7 @@ class Call:
         """
         own = key.public_key().public_bytes_raw()
         fields = federation, relay_id(relay), own, neighbour
+        # the label: this key signs offers and receipts too; the nonce: calls can be overheard
         return Call(*fields, key.sign(_LABEL + nonce + b"".join(fields)))
 
     def to_bytes(self) -> bytes:
@@ -89,6 +91,7 @@ class Call:
         text = _LABEL + nonce + self.federation + self.relay + self.own + self.neighbour
         try:
             Ed25519PublicKey.from_public_bytes(self.own).verify(self.signature, text)
+        # a stranger may name 32 bytes that are no key
         except (InvalidSignature, ValueError):
             return False
         return True
@@ -149,6 +152,7 @@ async def meet(
     """
     async with asyncio.timeout(ANSWER_SECONDS):
         greeting = await _receive(made, len(GREETING) + NONCE_BYTES)
+        # before anything is signed: some other server must not get a signature
         if not greeting.startswith(GREETING):
             raise RemoteProtocolError("does not answer as a relay of this version")
         call = Call.make(key, federation, relay, neighbour, greeting[len(GREETING) :])
@@ -156,7 +160,9 @@ async def meet(
     # three of the relay's bytes may be late or lost on the way
     patience = ANSWER_SECONDS + 3 * WAIT_SECONDS
     while True:
+        # anew for each answer: a neighbour may come days later
         async with asyncio.timeout(patience):
+            # one byte at a time: what follows the last one belongs to TLS
             answer = await _receive(made, 1)
             if answer == JOINED:
                 return

@@ -195,6 +195,7 @@ class Session:
         # of what was received: models come in order, each once
         self._latest = -1, -1
         self._out: deque[bytes | memoryview] = deque()
+        # both speak first: neither has to wait for the other
         self._queue(Hello(config.federation, config.digests, epoch, step, receipt, fetches))
 
     @property
@@ -236,6 +237,7 @@ class Session:
     def send_model(self, step: int, round_: int, values: bytes | memoryview) -> None:
         self._check_open("a model")
         size = self.config.model_bytes
+        # a neighbour would quarantine this user for it
         if len(values) != size:
             raise LocalProtocolError(f"a model has {size:,} bytes, not {len(values):,}")
         self._queue(Model(step, round_, values))
@@ -252,6 +254,7 @@ class Session:
 
     def close(self, reason: str) -> None:
         """Queues one Bye; nothing is sent or received afterwards."""
+        # the first reason is the true one: what closes a session again only follows from it
         if not self.is_over:
             self._queue(Bye(reason))
             self._end()
@@ -275,6 +278,7 @@ class Session:
 
     def _greet(self, hello: Hello) -> list[Event]:
         config = self.config
+        # before any key is offered: with another file the noise would not cancel
         if hello.federation != config.federation:
             raise RemoteProtocolError(
                 f"has another federation file: {difference(config.digests, hello.digests)}"
@@ -293,6 +297,7 @@ class Session:
     def _agree(self, offer: Offer) -> list[Event]:
         assert self._agreement is not None
         self._secret = self._agreement.accept(offer.offer)
+        # not when this side greeted: a step may have begun since, and taken a key
         next_step, key_id = self._take_claim()
         tag = self._secret.tag(Confirmation.claim(next_step, key_id))
         self._queue(Confirmation(tag, next_step, key_id))
@@ -310,6 +315,7 @@ class Session:
         return [Agreed(secret, self.epoch, step, key)]
 
     def _model(self, model: Model) -> list[Event]:
+        # the decoder has refused longer ones by their header; this one may be shorter
         if len(model.values) != self.config.model_bytes:
             raise RemoteProtocolError(
                 f"sent a model of {len(model.values):,} bytes instead of "
@@ -344,6 +350,7 @@ class Session:
         return [Finished()]
 
     def _bye(self, bye: Bye) -> list[Event]:
+        # not answered: whoever says goodbye reads nothing any more
         self._end()
         return [Ended(bye.reason)]
 
@@ -370,6 +377,7 @@ MOVES: dict[tuple[State, type[Message]], Callable[..., list[Event]]] = {
 def difference(ours: tuple[tuple[str, bytes], ...], theirs: tuple[tuple[str, bytes], ...]) -> str:
     """Which fields differ, by the names in this side's file: the neighbour's are not trusted."""
     held = dict(theirs)
+    # by name, not by position: a field that is missing at one end shifts all others
     names = [name for name, digest in ours if held.get(name) != digest]
     unknown = len(set(held) - {name for name, _ in ours})
     more = f", and {unknown} that this side does not have" if unknown else ""

@@ -32,6 +32,7 @@ def as_float(value: Any) -> float:
 def is_count(value: Any, least: int = 1, most: int = 2**63 - 1) -> bool:
     """Whether `value` is a whole number between the limits; True and 1.0 are not."""
     return (
+        # of the two kinds of truth values only Python's is an int; NumPy's is no np.integer
         isinstance(value, int | np.integer)
         and not isinstance(value, bool)
         and least <= int(value) <= most
@@ -59,6 +60,7 @@ def count(
     """
     if is_count(value, least, 2**63 - 1 if most is None else most):
         return int(value)
+    # a huge limit is told only to those who exceed it
     if most is not None and (most < 10**9 or is_count(value, least)):
         wanted = f"a whole number from {least} to {most:,}"
     else:
@@ -76,11 +78,13 @@ def positive(
 ) -> float:
     """A positive finite number. Arguments as of `count`."""
     number = as_float(value)
+    # as_float gives NaN for what is no number, and NaN is not above 0
     if not (number > 0 and math.isfinite(number)):
         raise error(
             f"{what} must be a positive finite number, not "
             f"{value!r}" + (f"; {hint}" if hint else "")
         )
+    # a message of its own, because such a number is positive and finite
     if not SMALLEST <= number <= most:
         raise error(
             f"{what} must lie between {SMALLEST:g} and {most:g}, not "
@@ -108,6 +112,7 @@ def one_of(
     error: type[InputError] = InputError,
 ) -> str:
     """One of the names. Arguments as of `count`."""
+    # the type first: an array that is compared with names may have no truth value
     if not isinstance(value, str) or value not in choices:
         names = ", ".join(f'"{name}"' for name in choices[:-1]) + f' or "{choices[-1]}"'
         raise error(f"{what} must be {names}, not {value!r}" + (f"; {hint}" if hint else ""))

@@ -10,6 +10,7 @@ from typing import Any
 
 def rounded_up(value: float) -> str:
     """Four digits, rounded up in the last: a printed epsilon is not below the truth either."""
+    # zero has no logarithm, and the unit of the tiniest numbers is no normal number
     if abs(value) < 1e-290 or not math.isfinite(value):
         return f"{value:g}"
     unit = 10.0 ** (math.floor(math.log10(abs(value))) - 3)
@@ -65,6 +66,7 @@ def mean_and_error_texts(mean: float, error: float | None, digits: int) -> tuple
     """
     if not error:
         return value_text(mean, digits), "" if error is None else "0"
+    # the larger of the two decides, because an error may exceed its mean
     power = math.floor(math.log10(max(abs(mean), error)))
     shift = 0 if -4 <= power < 5 else power
     unit, exponent = 10.0**shift, f"e{shift:+03d}" if shift else ""
@@ -82,6 +84,7 @@ def json_safe(value: Any) -> Any:
         return {key: json_safe(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [json_safe(item) for item in value]
+    # Python would write NaN and Infinity, which are not JSON: other readers refuse them
     if isinstance(value, float) and math.isnan(value):
         return None
     if isinstance(value, float) and math.isinf(value):
@@ -118,6 +121,7 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _is_number(cell: str) -> bool:
     try:
+        # numbers are printed with commas between thousands
         float(cell.replace(",", ""))
     except ValueError:
         return False

@@ -56,6 +56,7 @@ class Definition:
             return cls(parse_section(Model, model, "model"))
         preparation = Preparation.from_json(data, "[data]")
         if isinstance(model, Mapping):
+            # what the file says wins, so that a wrong size is refused, and not replaced unseen
             model = {**_sizes_of(model, preparation), **model}
         return cls(parse_section(Model, model, "model"), preparation)
 
@@ -107,6 +108,7 @@ class Definition:
 def model_table(model: Model) -> dict[str, Any]:
     """The section [model] as plain values, defaults included."""
     table = asdict(model)
+    # digests of definitions that were made before these fields must stay what they are
     for name in _NEWER:
         if table[name] is None:
             del table[name]
@@ -119,6 +121,7 @@ def _sizes_of(model: Mapping[str, Any], preparation: Preparation) -> dict[str, A
     if kind is None:
         return {}
     sizes: dict[str, Any] = {"features": preparation.width}
+    # a linear model predicts a number, and takes no classes
     if kind != "linear" and classes is not None:
         sizes["classes"] = len(classes)
     return sizes

@@ -125,6 +125,7 @@ class Model:
         if self.loss == "squared" and self.kind is not None:
             usual.pop("classes", None)  # one number is predicted
         if self.kind == "cnn" and self.image is not None and self.features is None:
+            # one follows from the other; if both are given, they are compared below
             object.__setattr__(self, "features", math.prod(self.image))
         for name in _OF_KINDS:
             given = getattr(self, name)
@@ -137,6 +138,7 @@ class Model:
                 needed = self.__dataclass_fields__[name].metadata["rule"].description
                 raise InputError(f"model.{name} is missing: model {what!r} needs {needed}")
             if given is None:
+                # written out: a default that is left out and one that is given have one digest
                 object.__setattr__(self, name, usual.get(name))
         if self.kind == "logistic" and self.classes != 2:
             raise InputError(
@@ -176,6 +178,7 @@ class Model:
         if self.features is None:
             return None
         # a logistic model has one output for its two classes
+        # an MLP that predicts a number has no classes, and one output too
         outputs = self.classes if self.kind in ("multinomial", "mlp", "cnn") else 1
         if self.image is not None and self.channels:
             halved = [side >> len(self.channels) for side in self.image[1:]]

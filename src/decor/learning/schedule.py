@@ -82,6 +82,7 @@ class Cosine:
     def rates(self, learning_rate: float, steps: int) -> Floats:
         """From `learning_rate` in the first of `steps` steps to its share `final` in the last."""
         # reaches 1 in the first step and 0 in the last
+        # max, because a run of one step would divide by zero
         share = (1 + np.cos(np.pi * np.arange(steps) / max(steps - 1, 1))) / 2
         return np.asarray(learning_rate * (self.final + (1 - self.final) * share))
 
@@ -148,6 +149,7 @@ class Function:
         digest = hashlib.sha256()
         for step in range(_HASHED_STEPS):
             try:
+                # bytes, and not digits: a resumed run needs the same values to the last bit
                 digest.update(np.float64(self._share(step)).tobytes())
             # a table may end after the run's last step
             except (InputError, ArithmeticError, LookupError):
@@ -160,6 +162,7 @@ class Function:
             share = float(value)
         except (TypeError, ValueError):
             share = math.nan
+        # NaN fails this comparison too
         if not 0 <= share < math.inf:
             raise InputError(
                 f"the schedule gives {value!r} at step {step}; a share of the learning rate is a "
@@ -182,6 +185,7 @@ def schedule_of(value: object) -> Schedule:
         found = parse_name(value)
         if found is not None:
             return found
+    # a class such as Cosine without brackets has rates too, and can be called: it is refused
     elif not isinstance(value, type):
         if hasattr(value, "rates"):
             return value

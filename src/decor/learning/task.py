@@ -122,6 +122,7 @@ class Task:
         check_shards(self.shards)
         if isinstance(self.shards, Mapping):
             names = tuple(map(str, self.shards))
+            # 1 and "1" are two keys of a mapping, but one name
             if len(set(names)) < len(names):
                 raise InputError(f"shards names a user twice: {', '.join(map(repr, self.shards))}")
             self._set(names=names, shards=tuple(self.shards.values()))
@@ -188,6 +189,7 @@ class Task:
         read = {owner: read_examples(owner, data, preparation, label) for owner, data in sources}
         counts = {owner: each.counts for owner, each in read.items() if each.counts is not None}
         refusal = preparation and one_class_refusal(preparation, list(counts.values()))
+        # data that are no tables have no counts, and may hold further classes
         if refusal and len(counts) == len(sources):
             raise InputError(refusal)
         self._set(columns=preparation, table_counts=counts)
@@ -195,6 +197,7 @@ class Task:
         pairs = [_shard(owner, each.inputs, each.targets) for owner, each in read.items()]
         if counts:  # a column of numbers may happen to be whole at one user only
             pairs = _alike(pairs)
+        # the test data, if there are any, came last
         self._set(shards=tuple(pairs[: self.users]), test=(*pairs[self.users :], None)[0])
 
     def _pack_inputs(self, read: dict[str, Examples]) -> None:
@@ -210,6 +213,7 @@ class Task:
         for owner, each in read.items():
             assert isinstance(each.inputs, dict)
             read[owner] = Examples(layout.pack(owner, each.inputs), each.targets)
+        # only a module can be wrapped, so a function that builds one is called first
         self._build_model(None)
         self._set(model=unpacking(self.model, layout))
 
@@ -333,6 +337,7 @@ class Task:
             if not X.is_floating_point():  # not an embedding, so integers are ordinary features
                 self._set(shards=tuple((X.to(dtype), y) for X, y in self.shards))
                 self._set(test=self.test and (self.test[0].to(dtype), self.test[1]))
+                # X is floating point from now on, so this cannot go on for ever
                 return self._try_model()
             raise InputError(
                 f"the model cannot take examples of shape {tuple(X.shape[1:])}: {problem}"
@@ -411,6 +416,7 @@ class Task:
             classes, of = int(output.shape[1]), "the model"
         for owner, (_, y) in self._all_data():
             wrong = (y < 0) | (y >= classes)
+            # the logistic loss takes labels 0.0 and 1.0, but a share is no class
             if y.is_floating_point():
                 wrong |= y != y.floor()
             if bool(wrong.any()):
@@ -438,6 +444,7 @@ def check_model(model: nn.Module) -> None:
     """Refuses a model with nothing to train, or that would carry private data past the noise."""
     for name, module in model.named_modules():
         # running statistics are saved with the model, and no noise is added to them
+        # instance norms keep such statistics too, if they are told to
         if isinstance(module, nn.modules.batchnorm._BatchNorm) or getattr(
             module, "track_running_stats", False
         ):
@@ -452,6 +459,7 @@ def check_model(model: nn.Module) -> None:
 
 
 def _cast(part: Tensor, dtype: torch.dtype) -> Tensor:
+    # integers stay what they are: they may look up rows of an embedding
     return part.to(dtype) if part.is_floating_point() else part
 
 

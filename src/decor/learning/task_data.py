@@ -49,6 +49,7 @@ def check_shards(shards: Any) -> None:
         raise InputError(f"shards is one table; split it among users with {how}")
     if isinstance(shards, Dataset | DataLoader):
         raise InputError(f"shards is one {type(shards).__name__}; split it among users with {how}")
+    # a list of two users' shards is a pair too, which only its parts tell
     if _is_pair(shards) and not any(
         _is_pair(part) or isinstance(part, Mapping | Dataset) or frames.is_frame(part)
         for part in shards
@@ -87,6 +88,7 @@ def preparation_of(
         raise InputError(f"{owner} has a table; name the column to predict with label=...")
     target = PlainColumn(label) if isinstance(label, str) else label
     if columns is None:
+        # the first table decides; another one that lacks a column is refused when it is read
         names = frames.table_of(first, f"the table of {owner}").names
         columns = [name for name in names if name != target.name]
     elif isinstance(columns, str):
@@ -195,6 +197,7 @@ def _of_dataset(owner: str, dataset: Any, label: str | None) -> Examples:
         raise InputError(
             f"{owner} has a Dataset without a length; give one with __len__ and __getitem__"
         )
+    # a Dataset may draw an item anew at each reading, but an example must stay what it is
     pairs = [_pair_of_item(owner, k, dataset[k], label) for k in range(len(dataset))]
     if not pairs:
         raise InputError(f"{owner} has an empty shard; leave the user out, or give it data")
@@ -202,6 +205,7 @@ def _of_dataset(owner: str, dataset: Any, label: str | None) -> Examples:
     first = pairs[0][0]
     if not isinstance(first, Mapping):
         return Examples(_stack(owner, [x for x, _ in pairs], "example"), targets)
+    # an input that an item lacks becomes None, which is refused with the item's number
     inputs = {
         name: _stack(owner, [x.get(name) for x, _ in pairs], f"input {name!r}") for name in first
     }
@@ -264,6 +268,7 @@ def _tensor(owner: str, part: Any, what: str) -> Tensor:
         # pandas lends its memory, which a tensor could write to
         return torch.as_tensor(array if array.flags.writeable else array.copy())
     except (TypeError, ValueError, RuntimeError):
+        # from None: NumPy and torch may repeat values in what they raise
         raise InputError(
             f"the {what} of {owner} are {_kind(part)} that holds other things than numbers of one "
             "shape; convert them to tensors, or give a table with label=... and columns=[...]"

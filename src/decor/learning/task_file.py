@@ -71,6 +71,7 @@ class TaskFile:
     source: Source = field(default_factory=Source)
     users: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, str] = field(default_factory=dict)
+    # a copy of the file elsewhere describes the same task
     folder: Path = field(default=Path(), compare=False)
 
     def __post_init__(self) -> None:
@@ -115,6 +116,7 @@ class TaskFile:
         """
         try:
             tables = tomllib.loads(content)
+        # deeply nested brackets exhaust the parser's stack
         except (tomllib.TOMLDecodeError, RecursionError) as problem:
             raise InputError(f"this is not TOML: {problem}") from None
         refuse_unknown(tables, ("format", "name", *_SECTIONS))
@@ -142,6 +144,7 @@ class TaskFile:
         tables |= self.definition.to_json()
         for name in ("features", "classes"):  # they follow from [data], which people edit
             del tables["model"][name]
+        # every default is falsy, so only what was given is written
         source = {name: each for name, each in asdict(self.source).items() if each}
         sections = {"metrics": self.metrics, "source": source, "users": self.users}
         return toml_text(tables | {name: each for name, each in sections.items() if each})
@@ -149,6 +152,7 @@ class TaskFile:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of what is learnt and measured, in hexadecimal digits; data are not in it."""
+        # no name and no path: what is learnt does not depend on them
         content = ["decor-task-1", self.definition.digest, dict(self.metrics)]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode("ascii")).hexdigest()
 

@@ -44,11 +44,13 @@ def user_tables(file: TaskFile) -> dict[str, Columns] | None:
             f"{file.source.file!r} has no column {column!r}, which source.user names; correct "
             "source.user"
         )
+    # a blank beside a name would make another user of it
     names = [owner.strip() for owner in owners]
     if "" in names:
         raise InputError(
             f"{file.source.file!r} has a record without a user in column {column!r}; fill it in"
         )
+    # sorted, because the order of records must not decide the order of users
     rows: dict[str, list[int]] = {user: [] for user in sorted(set(names))}
     for number, user in enumerate(names):
         rows[user].append(number)
@@ -99,7 +101,9 @@ def make_task(
         )
     else:
         parts, held = _parts(file, tables, seed)
+    # a refusal that depends on values tells nobody anything: one machine has all data
     _refuse_one_class(file, parts)
+    # held-back records are users' own, and so never public
     test, public = held, False
     if file.source.test is not None:
         test, public = _prepare(file, file.source.test), file.source.test_public
@@ -139,6 +143,7 @@ def _parts(
     for user, table in tables.items():
         X, y = _part(_apply(file, table, f"the data of {user}"))
         order = rng.permutation(len(X))
+        # rounded down: a user with fewer than five records keeps them all
         out = 0 if file.source.test is not None else int(len(X) * TEST_PART)
         parts[user] = X[np.sort(order[out:])], y[np.sort(order[out:])]
         held.append((X[order[:out]], y[order[:out]]))
@@ -157,6 +162,7 @@ def _split(
     kept: Ints = np.arange(len(X))
     held = None
     if file.source.test is None:
+        # before the split, so that all ways to split are measured on the same test records
         kept, out = ways.hold_out(labels, TEST_PART, seed)
         held = X[out], y[out]
     names = tuple(map(str, range(users))) if isinstance(users, int) else tuple(users)

@@ -71,6 +71,7 @@ def least_squares(users: Users = 16, dimension: int = 10, seed: int = 0) -> Task
         "seed": int(seed),
     }
     definition = Definition(Model(kind="linear", features=d))
+    # built from the definition, as whoever loads a saved run builds it
     module, loss = definition.build()
     return Task(
         module,

@@ -133,7 +133,9 @@ class Federation:
     @staticmethod
     def of(tables: Mapping[str, Any]) -> Federation:
         """From the file's fields as plain values, nested as in the file; inverse of `to_tables`."""
+        # a misspelt field would leave its default in force, and nobody would notice
         refuse_unknown(tables, ("format", "name", "data", *_SECTIONS, "users"))
+        # before any field: in another format the same name may mean something else
         if tables.get("format") != FORMAT:
             raise InputError(
                 f'format must be "{FORMAT}", not {abbreviate(tables.get("format"))}; '
@@ -182,6 +184,7 @@ class Federation:
         flat: dict[str, Any] = {}
         for name, value in self.to_tables().items():
             if name == "users":
+                # columns, not rows: a Hello has room for 64 fields, however many users there are
                 flat |= {f"users.{key}": [user[key] for user in value] for key in _USER_FIELDS}
             elif isinstance(value, dict):
                 flat |= {f"{name}.{key}": each for key, each in value.items()}
@@ -460,6 +463,7 @@ class Federation:
         return self._module(start)
 
     def _module(self, start: StartModel | None) -> tuple[Any, Any]:
+        # the last gate before code of whoever wrote the file runs in this process
         if not self.is_size_known:
             raise InputError(f"model.code {self.model.code!r} may not be run; read it first")
         require("torch", "train", "federations that train")

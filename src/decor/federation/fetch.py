@@ -116,6 +116,7 @@ class ModelFetch:
         )
         # no noise is ever drawn from this secret: any epoch that was not used before will do
         epoch = time.time_ns() // 1000
+        # as if the run were over here: no step is left of which it could want a key
         return Session(config, epoch, steps, lambda: (steps, NO_KEY), fetches=True)
 
     def _handle_event(self, link: Link, event: Event) -> None:
@@ -124,7 +125,9 @@ class ModelFetch:
         match event:
             case Greeted(step) if step < length.steps:
                 self.log("not finished", neighbour=link.neighbour.name, step=step)
+            # a new connection brings other models too: of rounds that are no result
             case Received(step, round_, values) if (step, round_) == final:
+                # a neighbour may lie about its model, and the result of a run has to be a number
                 if not is_bounded(np.frombuffer(values, self._local.dtype)):
                     raise RemoteProtocolError("sent a model that is not finite, or beyond 1e18")
                 self._values, self._sender = values, link.neighbour.name

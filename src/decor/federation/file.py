@@ -106,6 +106,7 @@ class Privacy:
     def __post_init__(self) -> None:
         check_fields(self, "privacy")
         if self.unit == "user":
+            # refused, not ignored: its writer would believe that sampling lowers epsilon
             if self.rate is not None:
                 raise InputError(
                     f"privacy.rate {self.rate:g} applies only with privacy.unit = "
@@ -275,6 +276,7 @@ class Network:
                 "write its edges as network.edges, as decor federation new does"
             )
         check_fields(self, "network")
+        # given both, nobody could tell which of the graphs the noise is planned for
         if (self.topology is None) == (self.edges is None):
             raise InputError(
                 'give either network.topology, such as "ring", or network.edges, '

@@ -116,6 +116,7 @@ class Member:
         self._started = threading.Event()
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._work: asyncio.Task[Run] | None = None
+        # a daemon: a program that never leaves its `with` must still be able to end
         self._thread = threading.Thread(target=self._take_part, daemon=True, name="decor-member")
 
     def __repr__(self) -> str:
@@ -192,8 +193,11 @@ class Member:
         if problem is None:
             self._send_the_rest()
         else:
+            # zero differences would end the run; a node that is stopped can go on with its ledger
             self._stop()
+        # until the ledger is closed, nobody can join with it again
         self._thread.join()
+        # the loop's own error comes first: the node's may only follow from it
         if problem is None:
             self._raise_problem()
 
@@ -221,6 +225,7 @@ class Member:
 
     def _stop(self) -> None:
         """Ends the node where it is, as an operator does; it can go on later."""
+        # the node's thread may be waiting for the loop, where no cancellation reaches it
         self._updates.close()
         if self._event_loop is not None and self._work is not None:
             # the node may have ended by itself meanwhile, and its event loop with it
@@ -240,8 +245,10 @@ class Member:
         except OSError as problem:
             self._problem = DecorError(f"{problem.filename}: {problem.strerror}")
         except BaseException as problem:
+            # raised again in the owner's thread, the only place where anybody can catch it
             self._problem = problem
         finally:
+            # whatever has happened, the owner's thread may be waiting for either of the two
             self._updates.offers.put(None)
             self._started.set()
 

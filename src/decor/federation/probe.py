@@ -72,6 +72,7 @@ def installation(federation: Federation) -> tuple[Versions, str]:
     code, problem, model = None, "", federation.model
     if model.code is not None:
         try:
+            # as text: to import it would be to run it, and its reader may not have agreed
             code = model_code.hash_source(model.code)
             if model.code_sha256 is not None:
                 model_code.verify(model.code, model.code_sha256)
@@ -136,6 +137,7 @@ class Probe:
                     self._tell()
                 await connections.wait_for_change(min(left, _REPORT_SECONDS))
             self._tell()
+            # after the last report: whoever reads this reason does not dial again
             await connections.disconnect_all(FINISHED)
         finally:
             await connections.close()
@@ -183,8 +185,10 @@ class Probe:
         """Keeps a report that is new, and passes it on."""
         known = self._reports.get(report.user)
         own = self._names[self.number]
+        # a neighbour may make up members, or tell what this member is said to have found
         if report.user not in self._names or report.user == own:
             return
+        # without this a report would go round a ring for ever
         if known is not None and known.version >= report.version:
             return
         self._reports[report.user] = report
@@ -206,6 +210,7 @@ class Probe:
         known = self._reports.get(name)
         rows = tuple(self._row(link) for link in self._links.values())
         is_complete = self._are_edges_complete()
+        # each report goes through the whole graph, so what all know is not said again
         if known is not None and (known.rows, known.is_complete) == (rows, is_complete):
             return
         version = 0 if known is None else known.version + 1

@@ -216,12 +216,14 @@ def rehearse(
     Guarantee: reads `public` and the model's code, and nothing of any user; nothing is spent.
     """
     if seeds is None:
+        # planted records give a ceiling, and the best of few runs would be too low a one
         seeds = _RUNS if public is not None else _PLANTED_RUNS
     seeds, link = checks.count("seeds", seeds), Link() if link is None else link
     module = federation.load_module(start)
     data = _Planted(federation) if public is None else _Sample(federation, public, label)
     terms, traffic = Terms.of(federation), traffic_of(federation)
     tasks = _tasks(federation, module, data, seeds)
+    # one after the other: the records of all seeds need not fit in memory together
     task = next(tasks)
     duration = _duration(terms, task, traffic, link)
     scores = [_score_once(federation, task, 0)]
@@ -308,6 +310,7 @@ def _record_counts(federation: Federation) -> list[int | None]:
     """How many records each user must have for the planned batches; None: any number."""
     exposure = federation.exposure
     if exposure.rate is not None:
+        # numbers of records stay private with a rate: the one that the batch size stands for
         mean = round((exposure.batch_size or 1) / exposure.rate)
         return [max(1, mean) for _ in federation.members]
     return [member.records for member in federation.members]
@@ -343,6 +346,7 @@ class _Once:
 
 
 def _score_once(federation: Federation, task: Task, seed: int) -> _Once:
+    # a known seed: nothing here needs privacy, and a figure can be found again
     engine = Vectorised(seed=seed, dtype=federation.dtype)
     run = train(
         task,
@@ -389,9 +393,11 @@ def _combine(
 def _duration(terms: Terms, task: Task, traffic: Traffic, link: Link) -> Duration:
     gossip, degrees = terms.recipe.gossip, terms.plan.topology.degrees
     rate, most = 1e6 / 8 * link.megabits, int(degrees.max())
+    # of the user with the most neighbours: in each round the others wait for it
     network = gossip.rounds * link.latency + most * traffic.step / rate
     rounds = terms.recipe.final_gossip.rounds
     final = rounds * link.latency + most * traffic.final / rate
+    # the same user: each of its edges costs a stream of noise
     gradient, records = _time_of_message(terms, task, int(degrees.argmax()))
     total = terms.plan.exposure.steps * (gradient + network) + final
     return Duration(gradient, records, network, total)
@@ -413,6 +419,7 @@ def _time_of_message(terms: Terms, task: Task, number: int) -> tuple[float, int]
         terms.grid.add_noise(gradient, os.urandom(32), edges, factor, True, beside)
 
     make()
+    # the median: some other program may get in the way of one of them
     return float(np.median([_seconds(make) for _ in range(_TIMED)])), len(shard[1])
 
 

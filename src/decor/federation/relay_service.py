@@ -57,8 +57,10 @@ class RelayService:
             relay_id(Address(*split_address(each.removeprefix(RELAY)), is_relay=True))
             for each in self.addresses
         )
+        # before a port is open: with a wrong file it must end, not refuse every user
         relay = Relay(self._read(), self.log, self.bytes_per_second, own)
         _raise_descriptor_limit()
+        # all of them before one accepts: where a port is taken nobody must get connected
         sockets = [each for address in self.listen for each in listen(address)]
         loop, stopped = asyncio.get_running_loop(), asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -95,6 +97,7 @@ class RelayService:
 
     def _reload(self, relay: Relay) -> None:
         if self.reopen_log is not None:
+            # first: what is wrong with the files is to be read in the new log
             self.reopen_log()
         try:
             relay.admissions = self._read()
@@ -118,6 +121,7 @@ def read_admissions(files: Sequence[Path]) -> dict[bytes, Admission]:
         if not paths:
             raise InputError(f"the folder {str(file)!r} holds no federation file (*.toml)")
         for path in paths:
+            # names and edges suffice, and users' code must not run at their relay's operator
             federation = Federation.read(path, run_code=False)
             found[federation.digest] = _admission(federation)
     return found
@@ -126,6 +130,7 @@ def read_admissions(files: Sequence[Path]) -> dict[bytes, Admission]:
 def _admission(federation: Federation) -> Admission:
     keys = [member.public for member in federation.members]
     edges = [(keys[i], keys[j]) for i, j in federation.topology.edges.tolist()]
+    # either of the two may be the first to call
     pairs = frozenset([*edges, *((b, a) for a, b in edges)])
     users = {m.public: m.name for m in federation.members}
     relays = (each for m in federation.members for each in m.addresses if each.is_relay)
@@ -135,5 +140,6 @@ def _admission(federation: Federation) -> Admission:
 def _raise_descriptor_limit() -> None:
     """Each user holds a descriptor for each of its neighbours."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # with fewer descriptors it still serves, only fewer users
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

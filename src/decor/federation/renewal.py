@@ -88,6 +88,7 @@ def renew(
         # before anything is written: the budget must be one that noise can meet
         new.guarantee()
     if start is not None:
+        # once here: a model that does not fit would otherwise fail at every party
         start.load_into(build(new.model, new.dtype)[0])
     return new, attached
 
@@ -185,5 +186,6 @@ def _attach(
             attached.append((other, name))
             degree[other] += 1
             degree[name] += 1
+        # the next one that joins may be attached to it
         settled.append(name)
     return tuple(attached)

@@ -278,7 +278,7 @@ class Session:
 
     def _greet(self, hello: Hello) -> list[Event]:
         config = self.config
-        # before any key is offered: with another file the noise would not cancel
+        # before any key is offered: users of different files may draw different noise
         if hello.federation != config.federation:
             raise RemoteProtocolError(
                 f"has another federation file: {difference(config.digests, hello.digests)}"

@@ -120,7 +120,7 @@ class Descent:
     def recordable(self) -> bool:
         """Whether a GPU can replay a recorded step."""
         # every replay would repeat a module's own draws, and cannot call Python or wait for a rank
-        draws = isinstance(self.gradients, Modules)
+        draws = isinstance(self.gradients, Modules) and not self.gradients.recordable
         return not draws and self.engine.on_messages is None and not self.share.waits_for_ranks
 
     @property

@@ -1,9 +1,16 @@
 """A module's own randomness follows from the given words alone, and leaves no trace."""
 
+import random
+
 import numpy as np
+import pytest
 import torch
 
-from decor.learning.gradients.module_randomness import STATE_WORDS, torch_generator_from
+from decor.learning.gradients.module_randomness import (
+    STATE_WORDS,
+    random_states,
+    torch_generator_from,
+)
 
 
 def draws(words):
@@ -23,3 +30,26 @@ def test_the_global_state_is_restored():
     before = torch.get_rng_state()
     draws(np.arange(STATE_WORDS, dtype=np.uint32))
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: torch.rand(1),
+        lambda: np.random.default_rng(),
+        lambda: np.random.rand(),
+        random.random,
+    ],
+    ids=["torch", "none", "numpy", "python"],
+)
+def test_a_draw_from_a_global_generator_is_seen(draw, request):
+    cpu = torch.device("cpu")
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    try:
+        before = random_states(cpu)
+        draw()
+        assert (random_states(cpu) == before) == ("none" in request.node.name)
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])

@@ -16,6 +16,7 @@ from decor.learning.task import Task, evaluating
 from .clip import CPU, Blocks, factors, limits
 from .contributions import Contribution, Convolution, product_error
 from .layer_rules import RULES
+from .module_randomness import random_states
 from .modules import Modules
 from .recording import Recording, Unsupported
 from .tiles import WIDEST, choose_tile, nominal_sizes, same_bits, sum_slack
@@ -56,12 +57,16 @@ class BookKeeping(Modules):
         X, y = self.X[few], self.y[few]
         # a trial must not move on the random numbers that training draws
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            before = random_states(device)
             trial = self._recording(start)
             contributions = self._run(trial, X, y, True)
+            draws = random_states(device) != before
             # a whole batch as one example: a module that takes single ones may refuse it
             if unit == "user":
                 self._run(self._recording(start), X.unsqueeze(0), y.unsqueeze(0), False)
             self._compare_with_autograd(start, X, y)
+        # a replay would repeat what the module draws; exact sums look at values
+        self.recordable = device.type == "cuda" and not draws and not exact
         self.values = max(1, trial.values // len(X))
         self.terms = max((each.terms for each in contributions.values()), default=1)
 
@@ -121,8 +126,7 @@ class BookKeeping(Modules):
         flat, sums = x.reshape(-1, x.shape[-1]), target.view(-1, x.shape[-1])
         # what roundings may add to a length, as a share of the size
         roundings = 4 * torch.finfo(self.dtype).eps + product_error(flat)
-        share = torch.full((len(flat), 1), roundings, dtype=torch.float64)
-        share = share.to(rows.device)
+        share = torch.full((len(flat), 1), roundings, dtype=torch.float64, device=rows.device)
         slack = torch.zeros(1, dtype=torch.float64, device=rows.device)
         width = self._width(flat)
         if self.exact:

@@ -114,7 +114,8 @@ class Given(Contribution):
             to += values.sum(1, dtype=kind).view(to.shape)
             return
         weights = _round_factor(factor, values.dtype).view(len(to), 1, -1)
-        if not bool(weights.all()):  # zero times what is not finite would not be zero
+        # zero times what is not finite would not be zero; on a GPU a look at it would wait
+        if weights.is_cuda or not bool(weights.all()):
             values = values.masked_fill((weights == 0).transpose(1, 2), 0.0)
         to += torch.bmm(weights.to(kind), values.to(kind)).view(to.shape)
 

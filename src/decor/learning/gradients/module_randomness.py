@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -29,3 +30,17 @@ def torch_generator_from(words: Array) -> Iterator[None]:
         raw[_LEFT] = np.array([1], "<i4").view(np.uint8)
         torch.set_rng_state(state)
         yield
+
+
+def random_states(device: torch.device) -> tuple[object, ...]:
+    """The states of all generators that a module may draw from, to see whether one did.
+
+    Args:
+        device: Where the module computes.
+    """
+    tensors = [torch.get_rng_state()]
+    if device.type == "cuda":
+        tensors.append(torch.cuda.get_rng_state(device))
+    words, *rest = np.random.get_state(legacy=True)[1:]
+    of_torch = tuple(state.numpy().tobytes() for state in tensors)
+    return *of_torch, np.asarray(words).tobytes(), tuple(rest), random.getstate()

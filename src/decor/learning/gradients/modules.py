@@ -34,6 +34,9 @@ class Modules:
         exact: As of `Layers`.
     """
 
+    recordable = False
+    """Whether a GPU may record a step and replay it."""
+
     def __init__(
         self, task: Task, dtype: torch.dtype, device: torch.device = CPU, exact: bool = False
     ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,6 +42,7 @@ def random_states(device: torch.device) -> tuple[object, ...]:
     tensors = [torch.get_rng_state()]
     if device.type == "cuda":
         tensors.append(torch.cuda.get_rng_state(device))
-    words, *rest = np.random.get_state(legacy=True)[1:]
+    of_numpy: Any = np.random.get_state(legacy=True)
+    _, words, *rest = of_numpy
     of_torch = tuple(state.numpy().tobytes() for state in tensors)
     return *of_torch, np.asarray(words).tobytes(), tuple(rest), random.getstate()

@@ -77,7 +77,7 @@ def test_every_command_is_there_with_all_its_options(site):
     from decor.cli.main import parser
 
     shown = re.sub(r"<[^>]+>", "", (site / "commands.html").read_text())
-    commands = re.findall(r"^    ([a-z]+)(?: |$)", parser().format_help(), flags=re.M)
+    commands = re.findall(r"^  ([a-z]+)(?: |$)", parser().format_help(), flags=re.M)
     assert len(commands) > 10
     for command in commands:
         assert f"usage: decor {command}" in shown, f"decor {command} is not among the commands"

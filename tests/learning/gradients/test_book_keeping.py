@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from decor.learning import losses
 from decor.learning.batches import Batches
-from decor.learning.gradients import book_keeping
+from decor.learning.gradients import book_keeping, contributions
 from decor.learning.gradients.book_keeping import BookKeeping
 from decor.learning.gradients.choose import choose_gradients
 from decor.learning.gradients.contributions import (
@@ -227,6 +227,29 @@ def test_no_length_of_a_convolution_is_too_short(seed, groups, scale):
     precise = Convolution(g.double(), x.double(), shape, geometry, None)
     exact = exact_length(precise.gradients(slice(None)))
     assert (used.bound().length >= exact).all()
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_lengths_whose_squares_vanish_are_not_zero(groups):
+    """A clip may be smaller than the root of the smallest number."""
+    geometry = Geometry((3,), (1,), ((1, 1),), (1,), groups)
+    g, x = torch.full((2, 1, 4, 9), 1e-170, dtype=F64), torch.ones(2, 1, 4, 9, dtype=F64)
+    bound = Convolution(g, x, (4, 4 // groups, 3), geometry, None).bound()
+    # 4 outputs, 4 / groups inputs, a kernel of 3; at least 8 of 9 places count
+    assert (bound.length >= 8e-170 * (16 / groups * 3) ** 0.5).all()
+
+
+@pytest.mark.parametrize("uses", [1, 2])
+def test_products_of_cut_operands_are_part_of_every_length(monkeypatch, uses):
+    """As with TF32: what is added may be longer than exact arithmetic says."""
+    generator = torch.Generator().manual_seed(0)
+    g, a = torch.randn(4, 3, 5, generator=generator), torch.randn(4, 3, 2, generator=generator)
+    product = Outer(g, a)
+    used = join([product, Given(product.gradients(slice(None)))][:uses])
+    exact = uses * exact_length(product.gradients(slice(None)))
+    monkeypatch.setattr(contributions, "product_error", lambda like: 0.01)
+    bound = used.bound()
+    assert (bound.length >= torch.minimum(exact + 0.01 * bound.size, bound.size)).all()
 
 
 def test_a_parameter_with_two_uses_has_the_length_of_their_sum():

@@ -29,7 +29,6 @@ _SAFE = 1e-12, 1e15
 """Lengths whose products neither vanish nor overflow in float32."""
 _CPU_VALUES, _GPU_VALUES = 1 << 18, 1 << 28
 """Values computed together: what fits a CPU's cache, or occupies a GPU."""
-
 _CUT = 1.01 * 2.0**-9
 """Largest relative error of a product whose operands are cut to eleven bits (TF32)."""
 _SETTLED = 16_000_000
@@ -235,7 +234,8 @@ class Total(Contribution):
         for part in _chunks(len(size), 2 * math.prod(self.shape), self._like):
             gradients = self.gradients(part)
             total.append(lengths(gradients.reshape(len(gradients), -1)))
-        error = (self.terms + 8) * _unit(self._like.dtype) * size
+        unit, cut = _unit(self._like.dtype), product_error(self._like)
+        error = ((self.terms + 8) * unit + cut) * size
         length = torch.minimum(torch.cat(total) + error, size)
         return Bound(torch.where(_is_safe(size), length, size), size)
 
@@ -429,7 +429,7 @@ class Convolution(Contribution):
         x: [N, images, inputs, *sizes].
         shape: Of the weights.
         geometry: Of the convolution.
-        backward: (g, x, model) -> the gradient of one model's weights on all its images.
+        backward: (g, x) -> the gradient of one model's weights on all its images.
     """
 
     def __init__(
@@ -456,12 +456,9 @@ class Convolution(Contribution):
             g, a = self._tokens(part)
             each = outer_bound(g, a)
             groups = self.geometry.groups
-            parts.append(
-                (each.length.view(-1, groups).square(), each.size.view(-1, groups).square())
-            )
-        # groups have weights of their own, so the squares of their lengths add up
-        length, size = (torch.cat(side).sum(1).sqrt() for side in zip(*parts, strict=True))
-        return Bound(length, size)
+            parts.append((each.length.view(-1, groups), each.size.view(-1, groups)))
+        # groups have weights of their own, so theirs is the length of all their lengths
+        return Bound(*(lengths(torch.cat(side)) for side in zip(*parts, strict=True)))
 
     def gradients(self, examples: slice) -> Tensor:
         g, a = self._tokens(examples)

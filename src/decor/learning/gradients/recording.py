@@ -118,7 +118,6 @@ class Recording:
         randomness: str = "different",
     ) -> None:
         self.model, self.rules, self.randomness = model, rules, randomness
-        self.parameters = parameters
         self.models = len(next(iter(parameters.values())))
         named = {name: Placeholder(self, name, values) for name, values in parameters.items()}
         self.named: dict[str, Tensor] = {

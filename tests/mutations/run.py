@@ -30,6 +30,8 @@ ROOT = Path(__file__).parent.parent.parent
 FOUND, PAGE = Path(__file__).with_name("found.jsonl"), ROOT / "docs" / "mutations.md"
 SECONDS = 280
 """For all that one catcher may do: what takes longer has noticed nothing."""
+_NO_FOLDERS = re.compile(r"(?<![\w.])/\S*/")
+"""Folders of the machine that runs the tests, before the name of a file."""
 COMPILED = (".nbi", ".nbc")
 """numba's caches.
 
@@ -158,7 +160,10 @@ def tested(root: Path, tests: tuple[str, ...]) -> dict:
     found = {"caught": code == 1 and bool(failed), "seconds": seconds}
     if found["caught"]:
         name, _, said = failed[0].partition(" ")[2].partition(" - ")
-        return found | {"test": name.removeprefix("tests/"), "said": said[:160]}
+        return found | {
+            "test": name.removeprefix("tests/"),
+            "said": _NO_FOLDERS.sub("", said)[:160],
+        }
     said = (
         "took too long"
         if code is None

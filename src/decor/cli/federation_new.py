@@ -16,7 +16,7 @@ from . import options as opt
 from . import values
 from .federation_check import report
 from .federation_files import write_federation
-from .federation_trial import MODELS, Trial, file_sections
+from .federation_trial import MODELS, TRIAL_DEFAULTS, Trial, file_sections
 from .task_option import TaskOption
 from .user_options import user_table
 
@@ -46,6 +46,8 @@ _DEFAULTS = {
     "steps": 100,
     "clip": 1.0,
     "learning_rate": 0.1,
+    "gossip_rounds": "auto",
+    "accelerate": None,
     "kind": "logistic",
 }
 """Defaults of the options where the file has none."""
@@ -98,6 +100,8 @@ def add_to(kinds: Any) -> None:
                 continue
             flag = "--model" if each.name == "kind" else None
             default = _DEFAULTS.get(each.name, each.default)
+            if each.name in TRIAL_DEFAULTS:
+                default = f"{default:g}; {TRIAL_DEFAULTS[each.name]:g} with --task"
             opt.add_field(group, each, flag=flag, default=default, read=_READ.get(each.name))
     opt.add_json(parser)
 
@@ -123,13 +127,6 @@ def run(options: argparse.Namespace) -> None:
 def _federation_of_users(options: argparse.Namespace) -> Federation:
     from decor.privacy.gossip_choice import steady_ratio
 
-    auto = options.gossip_rounds == "auto"
-    if auto:
-        if options.accelerate not in (None, "designed"):
-            raise InputError("--gossip-rounds auto takes designed rounds; drop --accelerate")
-        # the file has a number, which follows from the rest of it
-        options.accelerate = None
-        options.gossip_rounds = None
     if options.users is not None:
         raise InputError("--users is for --task; with --user every user is named, so drop it")
     if options.name is None:
@@ -142,8 +139,6 @@ def _federation_of_users(options: argparse.Namespace) -> Federation:
     elif options.code is None:  # the model is either a built-in kind or the users' own code
         defaults["model"] = {"kind": _DEFAULTS["kind"]}
     federation = _federation(options, [user_table(text) for text in options.user], defaults)
-    if auto:
-        federation = _with_auto_rounds(federation)
     if federation.privacy.ratio is not None:
         return federation
     # machines crash: noise that a missing user leaves must not drown the model
@@ -156,10 +151,13 @@ def _federation_of_users(options: argparse.Namespace) -> Federation:
 
 def _with_auto_rounds(federation: Federation) -> Federation:
     """The federation with the fewest designed rounds that are nearly as good as averaging."""
-    from decor.privacy.gossip_choice import choose_gossip
+    from decor.privacy.gossip_choice import choose_gossip, gossip_for
 
-    setting = federation.topology, federation.exposure, federation.adversary, federation.budget
-    gossip = choose_gossip(*setting).gossip
+    if federation.privacy.ratio is None:
+        setting = federation.topology, federation.exposure, federation.adversary, federation.budget
+        gossip = choose_gossip(*setting).gossip
+    else:
+        gossip = gossip_for(federation.plan)
     how = "designed" if gossip.accelerate == "designed" else "no"
     if gossip.accelerate is True:  # too many users to design rounds for
         how = "chebyshev"
@@ -185,6 +183,11 @@ def _federation(
         "privacy": {name: _DEFAULTS[name] for name in ("delta", "adversary")},
         "training": {"clip": _DEFAULTS["clip"]},
     }
+    auto = options.gossip_rounds in (None, "auto")
+    if auto:
+        opt.refuse_weights_of_auto(options)
+        # the file has numbers, which follow from the rest of it
+        options.gossip_rounds = options.accelerate = None
     tables: dict[str, Any] = {"format": FORMAT, "name": options.name, "users": users}
     if "data" in defaults:
         tables["data"] = defaults["data"]
@@ -196,6 +199,8 @@ def _federation(
             given |= _graph(options, [user["name"] for user in users])
         tables[section] = always.get(section, {}) | defaults.get(section, {}) | given
     federation = Federation.of(tables)
+    if auto:
+        federation = _with_auto_rounds(federation)
     code = federation.model.code
     if code is None:
         return federation

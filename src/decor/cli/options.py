@@ -64,6 +64,15 @@ def field_of(owner: type, name: str) -> Field[Any]:
     return next(each for each in fields(owner) if each.name == name)
 
 
+def refuse_weights_of_auto(options: argparse.Namespace) -> None:
+    """Refuses `--accelerate` where "auto" chooses the rounds and their weights."""
+    if options.accelerate not in (None, "designed"):
+        raise InputError(
+            "--gossip-rounds auto, the default, takes designed rounds; drop --accelerate "
+            f"{options.accelerate}, or give --gossip-rounds too"
+        )
+
+
 def add_field(
     group: argparse._ActionsContainer,
     each: Field[Any],

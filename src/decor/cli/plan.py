@@ -18,7 +18,7 @@ from decor.learning.recipe import Recipe
 from decor.privacy import baselines, theory
 from decor.privacy.affordable import affordable_plan
 from decor.privacy.edge_advice import EdgeAdvice, best_edges
-from decor.privacy.gossip_choice import GossipChoice, choose_gossip
+from decor.privacy.gossip_choice import GossipChoice, choose_gossip, gossip_for
 from decor.privacy.plan_answer import PlanAnswer
 from decor.text import amount, rounded_up, table
 
@@ -85,17 +85,18 @@ def run(options: argparse.Namespace) -> None:
     # once for all: --compare-units, tables and the plan must be at the same delta
     options.delta = opt.delta_of(options)
     topology, exposure = opt.topology_of(options), opt.exposure_of(options)
-    gossip = _gossip(options, topology, exposure)
+    given = _given_gossip(options)
     if options.compare_units:
-        _compare_units(options, topology, exposure, gossip)
+        _compare_units(options, topology, exposure, given)
         return
     if options.solve is None:
-        answer = _calibrate(options, topology, exposure, gossip)
+        answer = _calibrate(options, topology, exposure, given)
     else:
         answer = _solve_steps(options, topology, exposure)
         if not options.json:
             steps = amount(answer.plan.exposure.steps, "step")
             print(f"The budget pays for {steps} with this noise.\n")
+    gossip = given or gossip_for(answer.plan)
     if options.save:
         answer.plan.save(options.save)
     if options.table:
@@ -103,9 +104,9 @@ def run(options: argparse.Namespace) -> None:
     best = (
         _edge_advice(answer, gossip, options.best_edges) if options.best_edges is not None else None
     )
-    more: dict[str, Any] = {} if best is None else {"best_edges": best.to_json()}
-    if options.gossip_rounds == "auto":
-        more["gossip_rounds"] = gossip.rounds
+    more: dict[str, Any] = {"gossip_rounds": gossip.rounds}
+    if best is not None:
+        more["best_edges"] = best.to_json()
     plan_output.show(
         answer,
         options,
@@ -122,7 +123,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _calibrate(
-    options: argparse.Namespace, topology: decor.Topology, exposure: decor.Exposure, gossip: Gossip
+    options: argparse.Namespace,
+    topology: decor.Topology,
+    exposure: decor.Exposure,
+    gossip: Gossip | None,
 ) -> PlanAnswer:
     return PlanAnswer.calibrate(
         topology,
@@ -136,8 +140,8 @@ def _calibrate(
         own=options.own,
         method=options.method,
         # "auto" also limits the ratio, so that one absent user is cheap
-        gossip_rounds="auto" if options.gossip_rounds == "auto" else gossip.rounds,
-        accelerate=gossip.accelerate,
+        gossip_rounds="auto" if gossip is None else gossip.rounds,
+        accelerate=False if gossip is None else gossip.accelerate,
         any_delta=options.any_delta,
     )
 
@@ -167,7 +171,10 @@ def _solve_steps(
 
 
 def _compare_units(
-    options: argparse.Namespace, topology: decor.Topology, exposure: decor.Exposure, gossip: Gossip
+    options: argparse.Namespace,
+    topology: decor.Topology,
+    exposure: decor.Exposure,
+    gossip: Gossip | None,
 ) -> None:
     given = options.solve, options.save, options.table, options.plot
     # two plans side by side cannot share one file, one figure or one noise
@@ -179,7 +186,7 @@ def _compare_units(
     compared = plan_units.rows(
         exposure,
         lambda each: _calibrate(options, topology, each, gossip),
-        lambda each: _gossip(options, topology, each),
+        lambda plan: gossip or gossip_for(plan),
     )
     if options.json:
         write_json({"delta": options.delta, "units": [asdict(row) for row in compared]})
@@ -203,15 +210,12 @@ def _edge_advice(answer: PlanAnswer, gossip: Gossip, count: int) -> EdgeAdvice:
     return best_edges(*asked, count, gossip)
 
 
-def _gossip(
-    options: argparse.Namespace, topology: decor.Topology, exposure: decor.Exposure
-) -> Gossip:
-    rounds = 1 if options.gossip_rounds is None else options.gossip_rounds
-    if rounds == "auto":
-        if options.accelerate not in (None, "designed"):
-            raise InputError("--gossip-rounds auto takes designed rounds; drop --accelerate")
-        return _choice(options, topology, exposure).gossip
-    gossip = Gossip(rounds, options.accelerate or False)
+def _given_gossip(options: argparse.Namespace) -> Gossip | None:
+    """The gossip that was asked for; None is "auto", which depends on the plan."""
+    if options.gossip_rounds in (None, "auto"):
+        opt.refuse_weights_of_auto(options)
+        return None
+    gossip = Gossip(options.gossip_rounds, options.accelerate or False)
     if gossip.accelerate and gossip.rounds < 2:
         raise InputError(
             f"--accelerate changes nothing with --gossip-rounds {gossip.rounds}; ask for 2 rounds "
@@ -225,7 +229,7 @@ def _choice(
 ) -> GossipChoice:
     budget = decor.Budget(options.epsilon, options.delta)
     setting = topology, exposure, opt.adversary_of(options), budget
-    return choose_gossip(*setting, options.method)
+    return choose_gossip(*setting, options.method, options.own)
 
 
 def _rounds_table(answer: PlanAnswer, options: argparse.Namespace, gossip: Gossip) -> str:

@@ -13,6 +13,7 @@ from decor.graph.gossip import Gossip
 from decor.privacy import baselines, theory
 from decor.privacy.budget import Exposure
 from decor.privacy.composition import PastRun, Question, compose
+from decor.privacy.plan import NoisePlan
 from decor.privacy.plan_answer import PlanAnswer
 from decor.text import rounded_up, table
 
@@ -52,28 +53,29 @@ def user_exposure(exposure: Exposure) -> Exposure:
 def rows(
     exposure: Exposure,
     calibrate: Callable[[Exposure], PlanAnswer],
-    gossip: Callable[[Exposure], Gossip],
+    gossip: Callable[[NoisePlan], Gossip],
 ) -> list[UnitRow]:
     """A row for each unit.
 
     Args:
         exposure: At example level.
         calibrate: Makes the plan for an exposure.
-        gossip: The rounds of each step for an exposure, for the predicted errors.
+        gossip: The rounds of each step with a plan, for the predicted errors.
     """
     return [
-        _row(calibrate(each), exposure, gossip(each))
-        for each in (user_exposure(exposure), exposure)
+        _row(calibrate(each), exposure, gossip) for each in (user_exposure(exposure), exposure)
     ]
 
 
-def _row(answer: PlanAnswer, of_examples: Exposure, gossip: Gossip) -> UnitRow:
+def _row(
+    answer: PlanAnswer, of_examples: Exposure, gossip: Callable[[NoisePlan], Gossip]
+) -> UnitRow:
     plan, delta = answer.plan, answer.guarantee.delta
     assert plan.budget is not None
     own = plan.exposure.unit
     # of the same unit: one epsilon promises different things about users and examples
     central = baselines.central(plan.topology, plan.exposure, plan.budget, any_delta=True)
-    error = theory.predicted_error(plan, gossip) / theory.average_error(central)
+    error = theory.predicted_error(plan, gossip(plan)) / theory.average_error(central)
     epsilons = {own: answer.guarantee.epsilon}
     question = Question.of(plan)
     other: Unit = "example" if own == "user" else "user"

@@ -36,8 +36,8 @@ class Recipe:
         momentum: Heavy-ball momentum of the noised gradients, from 0 to less than 1.
         weight_decay: Shrinks parameters by this share of the learning rate in every step.
         gossip_rounds: Rounds of averaging with neighbours in every step; 0 trains each user alone.
-            "auto" takes what `decor.gossip_for(plan)` says: the fewest designed rounds that are
-            nearly as good as perfect averaging.
+            By default "auto": what `decor.gossip_for(plan)` says, the fewest designed rounds that
+            are nearly as good as perfect averaging.
         accelerate: Better weights for several rounds: "chebyshev" (or True), or "designed" for the
             graph.
         final_gossip_rounds: Chebyshev rounds after the last step, so that all users end with nearly
@@ -67,7 +67,7 @@ class Recipe:
         0.0, "shrink parameters by W times the step size in each step", "W"
     )
     gossip_rounds: Rounds = _option(
-        1,
+        "auto",
         "rounds of averaging with neighbours per step, or auto for the fewest designed rounds that "
         "are nearly as good as perfect averaging",
         "K",
@@ -108,7 +108,10 @@ class Recipe:
         if self.gossip_rounds != "auto":
             _ = self.gossip  # Gossip validates rounds and acceleration
         elif self.accelerate not in (False, "designed"):
-            raise InputError('gossip_rounds="auto" takes designed rounds; drop accelerate')
+            raise InputError(
+                'gossip_rounds="auto" takes designed rounds; drop accelerate, or give the number '
+                "of rounds too"
+            )
         _ = self.final_gossip
         for name in ("local_steps", "batch_size"):
             if getattr(self, name) is not None:

@@ -42,7 +42,7 @@ def calibrate(
     edges: EdgeNoise = "uniform",
     own: OwnNoise = "uniform",
     method: Method = "exact",
-    gossip_rounds: Rounds = 1,
+    gossip_rounds: Rounds = "auto",
     accelerate: Acceleration = False,
     any_delta: bool = False,
 ) -> NoisePlan:
@@ -66,10 +66,11 @@ def calibrate(
         method: "exact", or "paper" to spend the budget by the paper's conversion, for comparison.
         gossip_rounds: Rounds of gossip in each step. Gossip is post-processing: the rounds and
             `accelerate` choose the default ratio, or the own noise of each user, and change no
-            guarantee. "auto" takes the fewest designed rounds, 16 at most, within 5 % of the
-            predicted error of perfect averaging against the same adversary, without those that
-            amplify what a missing neighbour leaves; and a default ratio at which one absent user
-            costs at most a quarter of the run's noise. `decor.gossip_for(plan)` says which.
+            guarantee. "auto", the default here and of `train`, takes the fewest designed rounds,
+            16 at most, within 5 % of the predicted error of perfect averaging against the same
+            adversary, without those that amplify what a missing neighbour leaves; and a default
+            ratio at which one absent user costs at most a quarter of the run's noise.
+            `decor.gossip_for(plan)` says which rounds.
         accelerate: Weights of the rounds, as in `decor.graph.gossip.Gossip`.
         any_delta: Accepts a delta above 0.001, or above one over the number of protected users (at
             example level: of all examples). Such a delta is refused by default, because the
@@ -88,7 +89,10 @@ def calibrate(
     """
     gossip = ONE_ROUND if gossip_rounds == "auto" else Gossip(gossip_rounds, accelerate)
     if gossip_rounds == "auto" and accelerate not in (False, "designed"):
-        raise InputError('gossip_rounds="auto" takes designed rounds; drop accelerate')
+        raise InputError(
+            'gossip_rounds="auto" takes designed rounds; drop accelerate, or give the number of '
+            "rounds too"
+        )
     checks.one_of("edges", edges, ("uniform", "optimal"))
     checks.one_of("own", own, ("uniform", "per-user"))
     fixed = any(given is not None for given in (ratio, sigma_cdp, sigma_cor))
@@ -105,7 +109,8 @@ def calibrate(
     if not any_delta:
         budget.check_delta(exposure, topology)
     most = _RATIOS[1]
-    if gossip_rounds == "auto":
+    # a noise pair that is given does not depend on the rounds
+    if gossip_rounds == "auto" and not fixed and not adversary.average_only:
         from .gossip_choice import choose_gossip
 
         choice = choose_gossip(topology, exposure, adversary, budget, method, own)

@@ -8,9 +8,9 @@ are rounds that amplify what a missing neighbour leaves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -59,19 +59,20 @@ class GossipChoice:
     """What "auto" chooses, and what it chose from.
 
     Attributes:
-        rows: For 1 to 16 rounds.
+        row: The fewest rounds within 5 % of perfect averaging; or about as good as the best.
         perfect: Predicted error of perfect averaging, as of `theory.predicted_error`.
         largest_ratio: sigma_cor^2 / sigma_cdp^2 is at most this.
     """
 
-    rows: tuple[RoundsRow, ...]
+    row: RoundsRow
     perfect: float
     largest_ratio: float
+    _every_row: Callable[[], Iterator[RoundsRow]] = field(repr=False, compare=False)
 
-    @property
-    def row(self) -> RoundsRow:
-        """The fewest rounds within 5 % of perfect averaging; or about as good as the best."""
-        return _fewest(self.rows)
+    @cached_property
+    def rows(self) -> tuple[RoundsRow, ...]:
+        """For 1 to 16 rounds. Only tables need them all: to design rounds takes time."""
+        return tuple(self._every_row())
 
     @property
     def gossip(self) -> Gossip:
@@ -80,7 +81,7 @@ class GossipChoice:
     @property
     def note(self) -> str | None:
         """Which fewer rounds were passed over because they amplify what is missing."""
-        unsteady = replace(self, rows=tuple(replace(row, is_steady=True) for row in self.rows)).row
+        unsteady = _fewest(replace(row, is_steady=True) for row in self.rows)
         if unsteady.gossip.rounds == self.gossip.rounds:
             return None
         return (
@@ -124,18 +125,17 @@ def _choose(
     limit = LeverageLimit.of(topology, exposure, adversary, budget, method)
     largest = steady_ratio(topology.users, exposure.steps)
     ratios, noise = _noise_curve(limit, largest, own)
-    weights = {g: theory.error_weights(topology, exposure.steps, g) for g in _candidates(topology)}
     # perfect averaging leaves the error of the average alone, which rounds do not change
-    perfect = float((noise * weights[ONE_ROUND].average).min())
-    errors = {
-        gossip: float((noise * (each.average + each.consensus(ratios))).min())
-        for gossip, each in weights.items()
-    }
-    rows = tuple(
-        RoundsRow(gossip, error / perfect, is_steady(topology, gossip))
-        for gossip, error in errors.items()
-    )
-    return GossipChoice(rows, perfect, largest)
+    plain = theory.error_weights(topology, exposure.steps, ONE_ROUND)
+    perfect = float((noise * plain.average).min())
+
+    def rows() -> Iterator[RoundsRow]:
+        for gossip in _candidates(topology):
+            each = theory.error_weights(topology, exposure.steps, gossip)
+            error = float((noise * (each.average + each.consensus(ratios))).min())
+            yield RoundsRow(gossip, error / perfect, is_steady(topology, gossip))
+
+    return GossipChoice(_fewest(rows()), perfect, largest, rows)
 
 
 def gossip_for(plan: NoisePlan) -> Gossip:
@@ -155,21 +155,29 @@ def gossip_for(plan: NoisePlan) -> Gossip:
 
 
 def _for_noise(plan: NoisePlan, perfect: float) -> Gossip:
-    rows = []
-    for gossip in _candidates(plan.topology):
-        if perfect > 0:
-            error = theory.predicted_error(plan, gossip) / perfect
-        else:  # without any noise, what gossip does to unit noise of the users
-            weights = theory.error_weights(plan.topology, plan.exposure.steps, gossip)
-            error = 1 + weights.constant / weights.average
-        rows.append(RoundsRow(gossip, error, is_steady(plan.topology, gossip)))
-    return _fewest(rows).gossip
+    def rows() -> Iterator[RoundsRow]:
+        for gossip in _candidates(plan.topology):
+            if perfect > 0:
+                error = theory.predicted_error(plan, gossip) / perfect
+            else:  # without any noise, what gossip does to unit noise of the users
+                weights = theory.error_weights(plan.topology, plan.exposure.steps, gossip)
+                error = 1 + weights.constant / weights.average
+            yield RoundsRow(gossip, error, is_steady(plan.topology, gossip))
+
+    return _fewest(rows()).gossip
 
 
 def _fewest(rows: Iterable[RoundsRow]) -> RoundsRow:
-    steady = [row for row in rows if row.is_steady]
-    enough = max(WITHIN, _ABOUT * min(row.error for row in steady))
-    # rows come with growing rounds; one plain round is always steady
+    """The first row that is good enough; of rows that are not, one about as good as the best."""
+    steady = []
+    for row in rows:
+        if row.is_steady:
+            # rows with more rounds need not be designed
+            if row.error <= WITHIN:
+                return row
+            steady.append(row)
+    # one plain round is always steady
+    enough = _ABOUT * min(row.error for row in steady)
     return next(row for row in steady if row.error <= enough)
 
 

@@ -162,6 +162,8 @@ def plan_of(
     if kind == "local":
         return decor.baselines.local(topology, exposure, budget, method=accounting)
     adversary = adversary or decor.Adversary.eavesdropper()
+    # one plain round, as in the paper, unless the study says otherwise
+    options = {"gossip_rounds": 1} | options
     return decor.calibrate(topology, exposure, adversary, budget, method=accounting, **options)
 
 

@@ -10,8 +10,10 @@ from functools import lru_cache
 from typing import Any
 
 from decor.graph import laplacian, mixing
+from decor.graph.gossip import Gossip
 from decor.privacy.adversary import Adversary
 from decor.privacy.edge_advice import best_edges
+from decor.privacy.gossip_choice import gossip_for
 from decor.privacy.plan import NoisePlan
 from decor.privacy.plan_answer import AdversaryRow, PlanAnswer, advice, note_on_parts
 from decor.results.report_data import GraphDrawing
@@ -58,6 +60,7 @@ def describe_plan(question: Question) -> dict[str, Any]:
     """
     answer = _calibrate(question)
     plan, guarantee = answer.plan, answer.guarantee
+    gossip = _gossip(question, plan)
     adversaries = plan.listed_adversaries()
     # at example level each adversary takes a composition of 20 ms
     at_once = () if plan.exposure.unit == "example" else (0, None)
@@ -75,7 +78,8 @@ def describe_plan(question: Question) -> dict[str, Any]:
     }
     more = {
         "shown": shown,
-        "errors": _errors(answer, question),
+        "errors": _errors(answer, gossip),
+        "gossip_rounds": gossip.rounds,
         "command": question.command,
         "against": _adversaries(answer, quick),
         "listed": [str(each) for each in adversaries],
@@ -88,18 +92,24 @@ def describe_adversaries(question: Question) -> dict[str, Any]:
 
     Coalitions of two or three users may need a search.
     """
-    answer = {"against": _adversaries(_calibrate(question)), "best_edges": _best_edges(question)}
-    return _plain(answer)
+    answer = _calibrate(question)
+    best = _best_edges(question, _gossip(question, answer.plan))
+    return _plain({"against": _adversaries(answer), "best_edges": best})
 
 
-def _best_edges(question: Question) -> str:
+def _gossip(question: Question, plan: NoisePlan) -> Gossip:
+    """The rounds of each step, chosen for the plan if they are "auto"."""
+    return question.gossip or gossip_for(plan)
+
+
+def _best_edges(question: Question, gossip: Gossip) -> str:
     """The edges that reduce the predicted error most, in a sentence; none where it takes long."""
     topology, colluders = question.graph.topology, question.adversary.colluders
     # larger coalitions would need a search for every edge that is tried
     if topology.users > _MOST_ADVISED or colluders is None or colluders > 1:
         return ""
     asked = topology, question.exposure, question.adversary, question.budget
-    return str(best_edges(*asked, gossip=question.gossip))
+    return str(best_edges(*asked, gossip=gossip))
 
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:
@@ -118,15 +128,15 @@ def _calibrate(question: Question) -> PlanAnswer:
         question.exposure,
         question.adversary,
         question.budget,
-        gossip_rounds=question.gossip.rounds,
-        accelerate=question.gossip.accelerate,
+        gossip_rounds="auto" if question.gossip is None else question.gossip.rounds,
+        accelerate=False if question.gossip is None else question.gossip.accelerate,
         any_delta=question.any_delta,
     )
 
 
-def _errors(answer: PlanAnswer, question: Question) -> list[dict[str, Any]]:
+def _errors(answer: PlanAnswer, gossip: Gossip) -> list[dict[str, Any]]:
     """The noise and the predicted error, relative to central DP, of the plan and its baselines."""
-    rows = answer.noise_pair_rows(question.gossip)
+    rows = answer.noise_pair_rows(gossip)
     return [
         {
             "kind": kind,

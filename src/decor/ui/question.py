@@ -44,13 +44,16 @@ class GraphInput:
 
 @dataclass(frozen=True)
 class Question:
-    """The input of `decor plan`, and the command line with the same input."""
+    """The input of `decor plan`, and the command line with the same input.
+
+    Without a gossip, it is "auto": chosen for the plan.
+    """
 
     graph: GraphInput
     exposure: Exposure
     adversary: Adversary
     budget: Budget
-    gossip: Gossip
+    gossip: Gossip | None
     command: str
     any_delta: bool = False
 
@@ -81,10 +84,14 @@ def parse_question(value: dict[str, Any]) -> Question:
     return Question(graph, exposure, adversary, budget, gossip, command, any_delta)
 
 
-def _gossip(value: dict[str, Any]) -> Gossip:
-    rounds, weights = _number(value.get("gossip_rounds", 1)), value.get("accelerate")
+def _gossip(value: dict[str, Any]) -> Gossip | None:
+    rounds, weights = _number(value.get("gossip_rounds", "auto")), value.get("accelerate")
     if weights not in (None, "chebyshev", "designed"):
         raise InputError(f'accelerate must be "chebyshev" or "designed", not {weights!r}')
+    if rounds == "auto":
+        if weights == "chebyshev":
+            raise InputError("auto takes designed rounds; give a number of rounds for chebyshev")
+        return None
     gossip = Gossip(rounds, weights or False)
     if gossip.rounds > MAX_ROUNDS:
         raise InputError(
@@ -217,8 +224,8 @@ def _command(value: dict[str, Any], graph: GraphInput) -> str:
     if value.get("unit") == "example":
         of_examples = ("unit", "batch_size", "records", "sampling", "relation")
         words += _options(value, (*of_examples, "rate", "weighting"))
-    # weights change nothing with one round, and `decor plan` refuses them
-    if _number(value.get("gossip_rounds", 1)) != 1:
+    # auto is the default of `decor plan`
+    if _number(value.get("gossip_rounds", "auto")) != "auto":
         words += _options(value, ("gossip_rounds", "accelerate"))
     # quoted, because people paste it into a shell, and names on a page may hold anything
     return shlex.join(words)

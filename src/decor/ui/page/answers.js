@@ -74,6 +74,7 @@ function showAnswer(answer) {
   byId('copy').disabled = false;
   byId('save').hidden = !drawn.text;
   showErrors(answer.errors);
+  byId('chosen-rounds').textContent = state.auto_rounds ? `Now: ${answer.gossip_rounds === 1 ? '1 round' : `${answer.gossip_rounds} rounds`}.` : '';
   showAgainst(answer.against, answer);
   paintUsers();
   showUsers();

@@ -3,7 +3,7 @@
 const FIRST = {
   topology: 'ring', users: 16, degree: 4, probability: 0.35, graph_seed: 0, epsilon: 3, delta: 1e-5, steps: 1000, clip: 1,
   colluders: 1, everyone: false, unit: 'user', batch_size: 64, records: 3750, sampling: 'poisson', relation: 'add-remove',
-  gossip_rounds: 1, accelerate: '', sketch: null,
+  auto_rounds: true, gossip_rounds: 1, accelerate: '', sketch: null,
 };
 let state = { ...FIRST };
 
@@ -108,7 +108,9 @@ function makeControls() {
   for (const name of ['unit', 'sampling', 'relation', 'accelerate']) {
     byId(name).addEventListener('change', (event) => { choose(name, event.target.value); remember(); });
   }
-  byId('everyone').addEventListener('change', (event) => { choose('everyone', event.target.checked); remember(); });
+  for (const name of ['everyone', 'auto_rounds']) {
+    byId(name).addEventListener('change', (event) => { choose(name, event.target.checked); remember(); });
+  }
   byId('controls').addEventListener('submit', (event) => event.preventDefault());
   byId('undo').addEventListener('click', () => travel(-1));
   byId('redo').addEventListener('click', () => travel(1));
@@ -127,7 +129,8 @@ function showControls(typed) {
     const dial = DIALS[name];
     const [label, number, range] = place.children;
     const log = dial.scale.startsWith('log');
-    place.hidden = Boolean(takes[name] && !takes[name].includes(state.topology)) || (name === 'users' && state.topology === DRAWN);
+    place.hidden = Boolean(takes[name] && !takes[name].includes(state.topology)) || (name === 'users' && state.topology === DRAWN)
+      || (name === 'gossip_rounds' && state.auto_rounds);
     Object.assign(range, { min: log ? 0 : dial.low, max: log ? PLACES : dial.high(), step: dial.scale === 'linear' ? 0.01 : 1 });
     range.value = toPlace(dial, state[name] ?? dial.low);
     range.setAttribute('aria-valuetext', `${state[name] ?? 'nothing'}`);
@@ -138,8 +141,9 @@ function showControls(typed) {
     if (byId(name) !== typed) byId(name).value = written(state[name]);
   }
   byId('everyone').checked = state.everyone;
+  byId('auto_rounds').checked = state.auto_rounds;
   byId('example').hidden = state.unit !== 'example';
-  byId('weights').hidden = !(state.gossip_rounds > 1);
+  byId('weights').hidden = state.auto_rounds || !(state.gossip_rounds > 1);
   byId('relation').options[0].disabled = state.sampling === 'fixed';
   byId('adversary').textContent = adversarySentence();
   showTools();
@@ -170,7 +174,8 @@ function graphNow() {
 function questionNow() {
   const { epsilon, delta, steps, clip, unit, batch_size: batch, records, sampling, relation, gossip_rounds: rounds } = state;
   const example = unit === 'example' ? { unit, batch_size: batch, records, sampling, relation } : {};
-  const gossip = rounds > 1 && state.accelerate ? { gossip_rounds: rounds, accelerate: state.accelerate } : { gossip_rounds: rounds };
+  const weights = rounds > 1 && state.accelerate ? { accelerate: state.accelerate } : {};
+  const gossip = state.auto_rounds ? { gossip_rounds: 'auto' } : { gossip_rounds: rounds, ...weights };
   // what is empty is asked as no number, so that the answer is a sentence about it and not about a default
   const filled = Object.fromEntries(Object.entries({ epsilon, delta, steps, clip, ...example, ...gossip }).map(([k, v]) => [k, v ?? 'nothing']));
   return { ...graphNow(), ...filled, adversary: adversaryNow() };

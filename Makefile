@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 
 demo: $(STAMP)
 	$(BIN)/decor compare --task breast-cancer --users 16 --epsilon 1,3,10,30 --topology ring,torus \
-	    --gossip-rounds 4 --final-gossip-rounds 16 --seeds 24 --output demo --overwrite
+	    --final-gossip-rounds 16 --seeds 24 --output demo --overwrite
 
 # eight institutions on this machine; one is killed in the middle, and comes back
 demo-peers: $(STAMP)

@@ -10,7 +10,7 @@ import torch
 import decor
 from decor.auditing.attackers import incidence
 from decor.auditing.low_bits import LowBits, grid_integers
-from decor.learning.recipe import Recipe
+from decor.auditing.sources import RECIPE
 from decor.noise import root
 from decor.training.channel import GridChannel, SparseChannel
 from decor.training.engine import Setting
@@ -88,7 +88,7 @@ def privately(task, plan, dtype):
         seed=None, dtype=dtype, on_messages=lambda _, m: heard.append(m[:, 0, 0].numpy().copy())
     )
     simulation = Simulation(
-        engine, SingleProcess(task, None, (), draw_secret(settings)), settings, Recipe(), None
+        engine, SingleProcess(task, None, (), draw_secret(settings)), settings, RECIPE, None
     )
     assert isinstance(simulation.descent.channel, GridChannel)
     (run,), noise = simulation.run(), simulation.descent.channel.source

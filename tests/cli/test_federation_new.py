@@ -2,6 +2,7 @@
 
 import pytest
 
+import decor
 from decor.federation.federation import Federation
 
 
@@ -89,9 +90,10 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(here, tmp_path, line, word
     assert words in done.stderr and not (tmp_path / "out").exists()
 
 
-def test_auto_rounds_become_a_number_of_the_file(here, tmp_path, users):
+@pytest.mark.parametrize("said", ["", " --gossip-rounds auto"])
+def test_by_default_rounds_are_chosen_and_become_a_number_of_the_file(here, tmp_path, users, said):
     file = tmp_path / "heart.toml"
-    line = "federation new --name heart --epsilon 3 --steps 50 --features 30 --gossip-rounds auto"
+    line = f"federation new --name heart --epsilon 3 --steps 50 --features 30{said}"
     here(*line.split(), "--output", file, *users())
     federation = Federation.read(file)
     exact = (federation.training.gossip_rounds, federation.training.accelerate)
@@ -101,3 +103,15 @@ def test_auto_rounds_become_a_number_of_the_file(here, tmp_path, users):
     assert plan.sigma_cor**2 <= 1.001 * 4 * 50 / 4 * plan.sigma_cdp**2
     refused = here(*line.split(), "--accelerate", "chebyshev", "--output", file, *users(), check=2)
     assert "drop --accelerate" in refused.stderr
+
+
+def test_rounds_of_a_trial_are_chosen_for_its_noise(here, tmp_path):
+    folder = tmp_path / "trial"
+    line = "federation new --task breast-cancer --users 8 --epsilon 10 --topology"
+    here(*line.split(), "complete", "--output", folder)
+    assert Federation.read(folder / "federation.toml").training.gossip_rounds == 1
+    here(*line.split(), "ring", "--gossip-rounds", "auto", "--output", folder, "--overwrite")
+    federation = Federation.read(folder / "federation.toml")
+    gossip = decor.gossip_for(federation.plan)
+    assert federation.training.gossip_rounds == gossip.rounds > 1
+    assert federation.training.accelerate == "designed"

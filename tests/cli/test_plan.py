@@ -80,7 +80,10 @@ def test_own_noise_per_user_says_who_pays(here, ask, tmp_path):
 
 
 def test_the_best_edges_to_add_are_those_of_the_library(here, ask):
-    line = "plan --epsilon 3 --topology path --users 8 --adversary eavesdropper --best-edges 2"
+    line = (
+        "plan --epsilon 3 --topology path --users 8 --adversary eavesdropper --best-edges 2 "
+        "--gossip-rounds 1"
+    )
     out, answer = here(*line.split()).stdout, ask(line)
     expected = best_edges(decor.path(8), EXPOSURE, Adversary.eavesdropper(), BUDGET, 2)
     assert answer["best_edges"] == expected.to_json() and str(expected) in out

@@ -56,7 +56,8 @@ def test_a_program_makes_the_same_federation_from_its_parts():
 def test_the_noise_is_derived_from_the_budget_less_a_thousandth_of_delta():
     federation = Federation.parse(TEXT)
     budget = decor.Budget(3.0, 1e-5)
-    wanted = decor.calibrate(federation.topology, federation.exposure, federation.adversary, budget)
+    setting = federation.topology, federation.exposure, federation.adversary, budget
+    wanted = decor.calibrate(*setting, gossip_rounds=1)  # the default of a file
     plan = federation.plan
     for derived, exact in ((plan.sigma_cdp, wanted.sigma_cdp), (plan.sigma_cor, wanted.sigma_cor)):
         assert exact <= derived <= exact * (1 + 1e-5) and float(f"{derived:.6g}") == derived

@@ -43,7 +43,7 @@ def terms(epsilon=10.0, steps=20, topology=None, adversary=0, **exposure):
         decor.Adversary(adversary),
         decor.Budget(epsilon, 0.999e-5),
     )
-    return make_terms(TASK, plan, Recipe(), [Identity.new() for _ in range(3)])
+    return make_terms(TASK, plan, Recipe(gossip_rounds=1), [Identity.new() for _ in range(3)])
 
 
 def example_terms(epsilon=3.0, **more):

@@ -109,7 +109,8 @@ def test_the_default_noise_pair_has_the_least_predicted_error(adversary):
         decor.torus(4, 4),
         decor.star(12) if adversary == EAVESDROPPER else decor.hypercube(4),
     ):
-        best = theory.predicted_error(calibrate(topology, EXPOSURE, adversary, BUDGET))
+        plan = calibrate(topology, EXPOSURE, adversary, BUDGET, gossip_rounds=1)
+        best = theory.predicted_error(plan)
         for ratio in np.geomspace(1e-3, 1e6, 40):
             other = calibrate(topology, EXPOSURE, adversary, BUDGET, ratio=float(ratio))
             assert best <= theory.predicted_error(other) * 1.003
@@ -152,7 +153,6 @@ def test_with_more_rounds_the_default_trusts_more_to_noise_that_cancels(topology
     assert (np.diff([plan.sigma_cdp for plan in plans]) <= 0).all() and plans[-1].sigma_cdp < plans[
         1
     ].sigma_cdp
-    assert plans[1] == calibrate(topology, EXPOSURE, adversary, BUDGET)
     errors = [
         theory.predicted_error(plan, Gossip(k))
         for plan, k in zip(plans, (0, 1, 2, 4, 8), strict=True)

@@ -71,11 +71,29 @@ def test_the_rounds_are_the_fewest_within_five_percent_of_perfect_averaging(
 def test_on_a_ring_of_sixteen_auto_is_several_times_better_than_one_round():
     exposure = Exposure(1.0, 50)
     errors = []
-    for options in ({"gossip_rounds": "auto"}, {}):
-        plan = decor.calibrate(decor.ring(16), exposure, Adversary.curious(), BUDGET, **options)
-        gossip = gossip_for(plan) if options else Gossip()
+    for rounds in ("auto", 1):
+        plan = decor.calibrate(
+            decor.ring(16), exposure, Adversary.curious(), BUDGET, gossip_rounds=rounds
+        )
+        gossip = gossip_for(plan) if rounds == "auto" else Gossip()
         errors.append(theory.predicted_error(plan, gossip))
     assert errors[1] > 7 * errors[0]
+
+
+def test_auto_is_the_default_of_plans_recipes_runs_and_sweeps():
+    task = decor.tasks.breast_cancer(users=8)
+    setting = decor.ring(8), Exposure(0.1, 4), Adversary.curious(), BUDGET
+    plan = decor.calibrate(*setting)
+    auto = decor.calibrate(*setting, gossip_rounds="auto")
+    assert plan.sigma_cdp == auto.sigma_cdp != decor.calibrate(*setting, gossip_rounds=1).sigma_cdp
+    gossip = gossip_for(plan)
+    assert gossip.rounds > 1 and decor.Recipe().gossip_rounds == "auto"
+    said = {"gossip_rounds": gossip.rounds, "accelerate": "designed"}
+    (swept,) = decor.sweep(task, [plan], learning_rates=[0.1], keep_models=True).runs
+    for run in (decor.train(task, plan, learning_rate=0.1), swept):
+        (weight, *_) = run.models.values()
+        (same, *_) = decor.train(task, plan, learning_rate=0.1, **said).models.values()
+        assert (weight == same).all()
 
 
 def test_rounds_that_amplify_what_is_missing_are_passed_over_and_the_note_says_so():

@@ -183,7 +183,9 @@ def _comparison():
     for epsilon in EPSILONS:
         budget = decor.Budget(epsilon, DELTA)
         for name, graph in graphs.items():
-            plan = decor.calibrate(graph, exposure, decor.Adversary.eavesdropper(), budget)
+            plan = decor.calibrate(
+                graph, exposure, decor.Adversary.eavesdropper(), budget, gossip_rounds=1
+            )
             outcomes.append(
                 _outcome(
                     f"DECOR {name}",
@@ -225,7 +227,11 @@ def _star():
     data["outcomes"] = []
     for epsilon in (1.0, 10.0):
         plan = decor.calibrate(
-            decor.star(16), exposure, decor.Adversary.eavesdropper(), decor.Budget(epsilon, DELTA)
+            decor.star(16),
+            exposure,
+            decor.Adversary.eavesdropper(),
+            decor.Budget(epsilon, DELTA),
+            gossip_rounds=1,
         )
         data["outcomes"].append(_outcome("DECOR star", epsilon, 0.4 / epsilon, rng, plan))
     return data

@@ -65,6 +65,7 @@ def noise(plan, task, learning_rates=(RATE,), seeds=(5,), plans=(), dtype="float
         engine=engine,
         momentum=momentum,
         evaluate_every=10**6,
+        gossip_rounds=1,
     )
     assert [step for step, _ in wire] == list(range(plan.exposure.steps))
     start = torch.cat([p.detach().T.flatten() for p in task.model.parameters()]).double().numpy()
@@ -260,7 +261,7 @@ def test_plans_whose_users_differ_share_a_sweep_and_keep_their_law(users):
 def test_own_noise_of_each_user_on_a_large_complete_graph_is_refused_in_words():
     made = plan_of(decor.complete(70), np.linspace(1.0, 2.0, 70), 1.0)
     with pytest.raises(InputError, match="takes one sigma_cdp for all users; make the plan with"):
-        decor.train(still(70, 3), made, learning_rate=RATE)
+        decor.train(still(70, 3), made, learning_rate=RATE, gossip_rounds=1)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +305,7 @@ def test_central_noise_is_everybodys_own_and_the_server_averages(users):
     plan = plan_of(topology, 0.9, 0.0, adversary=Adversary(0, average_only=True))
     found = noise(plan, still(users, 300))
     assert only_its_own(by_users(found), topology, 0.9, 0.0)
-    run = decor.train(still(users, 300), plan, learning_rate=RATE)
+    run = decor.train(still(users, 300), plan, learning_rate=RATE, gossip_rounds=1)
     weight = run.models["0.weight"]
     assert (weight == weight[0]).all() and run.metrics["consensus"] < 1e-10
 
@@ -409,6 +410,7 @@ def test_one_round_of_gossip_leaves_of_the_correlated_noise_what_lemma_noiseredu
         plan_of(topology, 0.0, c, steps=1),
         learning_rate=RATE,
         engine=Vectorised(seed=3, dtype="float64"),
+        gossip_rounds=1,
     )
     left = (
         ((run.models["0.weight"].squeeze(1) - task.model[0].weight.detach()) / RATE)
@@ -451,7 +453,9 @@ def test_more_threads_make_the_same_noise(topology, dimension):
     task, plan = still(topology.users, dimension), plan_of(topology, 0.5, 1.0, steps=3)
     engines = [Vectorised(threads=threads) for threads in (1, 2, 3)]
     one, *others = (
-        decor.train(task, plan, learning_rate=RATE, engine=engine).models["0.weight"]
+        decor.train(task, plan, learning_rate=RATE, engine=engine, gossip_rounds=1).models[
+            "0.weight"
+        ]
         for engine in engines
     )
     assert one.std() > 0.1 and all((one - other).abs().max() < 1e-5 for other in others), (
@@ -462,7 +466,10 @@ def test_more_threads_make_the_same_noise(topology, dimension):
 def test_plans_without_noise_add_none():
     for users in (8, 80):
         run = decor.train(
-            still(users, 20), plan_of(decor.ring(users), 0.0, 0.0), learning_rate=RATE
+            still(users, 20),
+            plan_of(decor.ring(users), 0.0, 0.0),
+            learning_rate=RATE,
+            gossip_rounds=1,
         )
         assert run.metrics["consensus"] < 1e-12
 
@@ -471,7 +478,10 @@ def test_noise_that_differs_by_edge_on_a_large_complete_graph_is_refused_in_word
     topology = decor.complete(70)
     with pytest.raises(InputError, match="use one sigma_cor"):
         decor.train(
-            still(70, 3), plan_of(topology, 1.0, np.ones(topology.edge_count)), learning_rate=RATE
+            still(70, 3),
+            plan_of(topology, 1.0, np.ones(topology.edge_count)),
+            learning_rate=RATE,
+            gossip_rounds=1,
         )
 
 
@@ -487,7 +497,13 @@ def test_large_models_on_small_rings_have_the_plans_sigmas_too(threads):
     sigmas = [(1.0, 3.0), (2.0, 1.0), (1e-6, 1.0)]
     plans = [plan_of(topology, s, c, steps=1) for s, c in sigmas]
     decor.sweep(
-        task, plans, learning_rates=[RATE], seeds=(1, 2), engine=engine, evaluate_every=10**6
+        task,
+        plans,
+        learning_rates=[RATE],
+        seeds=(1, 2),
+        engine=engine,
+        evaluate_every=10**6,
+        gossip_rounds=1,
     )
     start = task.model[0].weight.detach().flatten().double().numpy()
     together, apart = ((start - sent) / RATE for sent in wire)
@@ -502,7 +518,7 @@ def test_large_models_on_small_rings_have_the_plans_sigmas_too(threads):
             seed=2,
             on_messages=lambda step, sent, alone=alone: alone.append(sent.double().numpy()),
         )
-        decor.train(task, plans[k], learning_rate=RATE, engine=one)
+        decor.train(task, plans[k], learning_rate=RATE, engine=one, gossip_rounds=1)
         assert np.allclose(alone[0][:, 0, 0], sent, atol=1e-5), (
             "alone as among others, on one thread as on two"
         )

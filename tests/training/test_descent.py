@@ -192,8 +192,8 @@ def _inside(drawn, user, starts):
 
 
 def trained(task, plan, rate=0.3, *, path="auto", noise=None, seed=SEED, **options):
-    """Messages and last models of the engine, as vectors."""
-    wire = []
+    """Messages and last models of the engine, as vectors; of one plain round of gossip."""
+    wire, options = [], {"gossip_rounds": 1} | options
     engine = Vectorised(
         seed=seed,
         dtype="float64",
@@ -534,7 +534,7 @@ def test_a_run_that_diverges_stops_and_warns(kind):
     sent = []
     engine = Vectorised(on_messages=lambda t, _: sent.append(t))
     with pytest.warns(DivergenceWarning, match="lower the learning rate from 1e.30 to 1e.29"):
-        run = decor.train(task, plan, learning_rate=1e30, engine=engine)
+        run = decor.train(task, plan, learning_rate=1e30, engine=engine, gossip_rounds=1)
     assert run.stopped.startswith("diverged") and "lower the learning rate" in run.stopped
     assert run.steps_taken == len(sent) < 40
     assert (
@@ -546,7 +546,7 @@ def test_a_run_that_diverges_stops_and_warns(kind):
     )
     assert not math.isfinite(run.metrics["loss"]) or not math.isfinite(run.metrics["consensus"])
     with pytest.raises(InputError, match="diverged.*start a new one"):
-        decor.train(task, plan, learning_rate=1e30, resume=run)
+        decor.train(task, plan, learning_rate=1e30, resume=run, gossip_rounds=1)
 
 
 def test_users_worked_on_in_parts_are_worked_on_alike(monkeypatch):

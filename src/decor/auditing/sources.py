@@ -33,7 +33,8 @@ from decor.training.vectorised import Vectorised
 from .low_bits import GridIntegers
 
 # no metrics: an audit needs the messages alone
-RECIPE = Recipe(evaluate_every=10**9)
+# attacks follow one plain round from the messages of a step to the models of the next one
+RECIPE = Recipe(gossip_rounds=1, evaluate_every=10**9)
 SMALL_MODEL, LARGE_MODEL = 8_000, 1_000_000
 """Canaries in one run of a small model, and of a large one."""
 _REPEATED_STEPS = 2

@@ -62,9 +62,7 @@ def rows(
         calibrate: Makes the plan for an exposure.
         gossip: The rounds of each step with a plan, for the predicted errors.
     """
-    return [
-        _row(calibrate(each), exposure, gossip) for each in (user_exposure(exposure), exposure)
-    ]
+    return [_row(calibrate(each), exposure, gossip) for each in (user_exposure(exposure), exposure)]
 
 
 def _row(

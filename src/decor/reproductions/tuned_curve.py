@@ -137,7 +137,7 @@ class Curve:
                     seeds=(seed,),
                     # cells run in processes of their own, one for each core
                     engine=decor.Vectorised(threads=1),
-                    **self.options,
+                    **({"gossip_rounds": 1} | self.options),
                 )
             # sweeps return the plan objects that they were given
             by_plan = {id(plan): pair for plan, pair in zip(plans, pairs, strict=True)}
@@ -156,13 +156,15 @@ def plan_of(
     adversary: decor.Adversary | None = None,
     **options: Any,
 ) -> decor.NoisePlan:
-    """The plan of central DP, of local DP, or of DECOR with these options of `calibrate`."""
+    """The plan of central DP, of local DP, or of DECOR with these options of `calibrate`.
+
+    One plain gossip round, as in the paper, unless they say otherwise.
+    """
     if kind == "central":
         return decor.baselines.central(topology, exposure, budget, method=accounting)
     if kind == "local":
         return decor.baselines.local(topology, exposure, budget, method=accounting)
     adversary = adversary or decor.Adversary.eavesdropper()
-    # one plain round, as in the paper, unless the study says otherwise
     options = {"gossip_rounds": 1} | options
     return decor.calibrate(topology, exposure, adversary, budget, method=accounting, **options)
 

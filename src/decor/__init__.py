@@ -53,6 +53,7 @@ from decor.version import __version__ as __version__
 if TYPE_CHECKING:
     from decor.auditing.audit import audit
     from decor.auditing.findings import Audit
+    from decor.auditing.function_audit import FunctionAudit, audit_function
     from decor.distributed.process_group import ProcessGroup
     from decor.federation.member import join
     from decor.federation.peers_engine import Peers
@@ -80,6 +81,7 @@ _TRAINING = {
     "Audit": "auditing.findings",
     "CategoryColumn": "learning.columns",
     "ComparisonResult": "results.comparison",
+    "FunctionAudit": "auditing.function_audit",
     "Label": "learning.columns",
     "Moment": "training.engine",
     "NumberColumn": "learning.columns",
@@ -94,6 +96,7 @@ _TRAINING = {
     "Tuned": "training.sweep",
     "Vectorised": "training.vectorised",
     "audit": "auditing.audit",
+    "audit_function": "auditing.function_audit",
     "compare": "training.compare",
     "join": "federation.member",
     "losses": "learning",
@@ -151,6 +154,7 @@ __all__ = [
     "DivergenceWarning",
     "Exposure",
     "FragileGraphWarning",
+    "FunctionAudit",
     "GraphError",
     "Guarantee",
     "InputError",
@@ -173,6 +177,7 @@ __all__ = [
     "UnsharedWarning",
     "Vectorised",
     "audit",
+    "audit_function",
     "baselines",
     "calibrate",
     "compare",

@@ -29,7 +29,8 @@ from .task_option import TaskOption
 _EXAMPLE = """examples:
   decor audit --topology ring --users 8 --epsilon 3 --adversary curious
   decor audit trial/federation.toml  # real peers on this machine, with that graph and noise
-  decor audit run                    # plan and engine of a saved run; adds to its report.html"""
+  decor audit run                    # plan and engine of a saved run; adds to its report.html
+  decor audit --function own.loop:messages --epsilon 3 --delta 1e-5  # code that is not DECOR's"""
 
 ENGINES = ("vectorised", "process-group", "peers")
 _EPSILON = 3.0
@@ -93,11 +94,33 @@ def add_to(commands: Any) -> None:
     opt.add_graph(parser)
     opt.add_exposure(parser)
     opt.add_output(parser)
+    foreign = parser.add_argument_group(
+        "code that is not DECOR's, which claims --epsilon at --delta"
+    )
+    function = (
+        "a function of a data set and a seed that returns everything an adversary sees; this runs "
+        "it, on two data sets that differ in one record (--relation)"
+    )
+    foreign.add_argument("--function", metavar="MODULE:FUNCTION", help=function)
+    pair = "a function that returns two neighbouring data sets (default: (X, y) with one canary)"
+    foreign.add_argument("--datasets", metavar="MODULE:FUNCTION", help=pair)
+    calls = "times to call the function; more prove more (default: 50,000)"
+    foreign.add_argument("--calls", type=values.whole, metavar="N", help=calls)
+    any_noise = (
+        "count only what is proven whatever the noise is: not all claims are about Gaussians"
+    )
+    foreign.add_argument("--any-noise", action="store_true", help=any_noise)
     # for rank 0 of a process group: where it leaves the result for the command that started it
     parser.add_argument("--hand-over", help=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace) -> None:
+    if options.function is not None:
+        _run_function(options)
+        return
+    for name in ("datasets", "calls"):
+        if getattr(options, name) is not None:
+            raise InputError(f"{opt.flag_of(name)} is for --function; give both, or neither")
     # before a plan is computed: a missing library is reported at once
     if options.engine == "peers" or str(options.what).endswith(".toml"):
         require_libraries()
@@ -127,6 +150,36 @@ def run(options: argparse.Namespace) -> None:
     # raised last: a failure is shown and saved like a success
     if not audit.passed:
         raise AuditFailed(audit.failures[0])
+
+
+def _run_function(options: argparse.Namespace) -> None:
+    """Audits code that is not ours."""
+    from decor.learning.own_data import import_function
+
+    if options.epsilon is None:
+        raise InputError("give --epsilon: what the function claims")
+    # an option that is ignored would look like a part of the audit
+    for name in ("what", "engine", "plot", "task", "canaries", "audit_steps", "sigma_cdp"):
+        if getattr(options, name) is not None:
+            raise InputError(f"--function is audited without {name.replace('_', ' ')}; drop it")
+    messages = import_function(options.function, "--function")
+    pair = options.datasets and import_function(options.datasets, "--datasets")()
+    given = {"calls": options.calls, "datasets": pair, "relation": options.relation}
+    audit = decor.audit_function(
+        messages,
+        epsilon=options.epsilon,
+        delta=opt.delta_of(options),
+        gaussian_noise=not options.any_noise,
+        seed=options.seed if isinstance(options.seed, int) else 0,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    progress.report("")
+    if options.json:
+        write_json(audit.to_json())
+    else:
+        print(audit)
+    if not audit.passed:
+        raise AuditFailed(audit.failure)
 
 
 def _audit(plan: decor.NoisePlan, spec: _EngineSpec, options: argparse.Namespace) -> AuditSummary:

@@ -547,7 +547,7 @@ def test_the_budget_is_counted_over_interruptions_runs_and_federations(
         two.start("kiel")
         assert two.ended("kiel") == 3  # for privacy
         refused = re.search(
-            r"has spent epsilon 10 in .*second it comes to.*--allow (1\d\.\d+)", two.errors("kiel")
+            r"come to epsilon 10; with second it comes to.*--allow (1\d\.\d+)", two.errors("kiel")
         )
         # not the sum of both, and what the sentence says is enough
         assert refused and EPSILON < float(refused[1]) < 1.6 * EPSILON

@@ -46,7 +46,8 @@ _OWN = (
         "ledger_epsilon_spent",
         "gauge",
         "ledger_epsilon",
-        "Epsilon of all runs in the ledger, with the whole plan of each that has not ended.",
+        "Epsilon of all runs in the ledger, with the whole plan of each that has not ended; the "
+        "largest over the units and adversaries they were planned for.",
     ),
     ("ledger_epsilon_limit", "gauge", "ledger_limit", "The most that it may be, as its owner set."),
 )

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -17,11 +16,12 @@ from typing import Any, TextIO, get_args
 
 from decor import progress
 from decor.choices import LogFormat
-from decor.errors import DecorError, InputError, require
+from decor.errors import InputError, require
 from decor.text import rounded_up
 
 from . import options as opt
 from . import values
+from .interrupts import sigterm_interrupts
 from .json_output import guarantee_json, write_json
 from .node_check import check_data
 
@@ -101,7 +101,8 @@ def run(options: argparse.Namespace) -> int:
     if missing and not options.check:
         names = " and ".join(map(opt.flag_of, missing))
         raise InputError(f"decor node: {names} required; or look at the data only, with --check")
-    try:
+    # from here on, before anything heavy is loaded; `run_node` has handlers of its own
+    with sigterm_interrupts():
         if options.check:
             require_libraries()
             check_data(options)
@@ -109,13 +110,6 @@ def run(options: argparse.Namespace) -> int:
         # without a file, the end of its terminal ends a node
         with nullcontext() if options.log is None else hangups_ignored():
             return _run(options)
-    # `main` has an exit code for each kind, by which supervisors decide
-    except DecorError:
-        raise
-    except Exception:
-        # not 1, which supervisors take for worth a restart: it may depend on the data
-        traceback.print_exc()
-        return 2
 
 
 def _run(options: argparse.Namespace) -> int:

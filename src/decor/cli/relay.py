@@ -12,6 +12,7 @@ from decor.errors import require
 
 from . import options as opt
 from . import values
+from .interrupts import sigterm_interrupts
 
 _EXAMPLE = """example:
   decor relay heart.toml --listen :7500 --metrics 9465"""
@@ -46,6 +47,11 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    with sigterm_interrupts():
+        return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
     require("cryptography", "peer", "a relay")
     from decor.federation.operator import EventLog
     from decor.federation.relay_service import RelayService

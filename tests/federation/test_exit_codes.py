@@ -66,7 +66,9 @@ DEPLOY = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="
 
 def codes_of(setting):
     """The exit codes that a setting of the systemd unit in docs/deploy.md lists."""
-    (unit,) = [block for block in re.findall(r"```ini\n(.*?)```", DEPLOY, re.S) if "[Unit]" in block]
+    (unit,) = [
+        block for block in re.findall(r"```ini\n(.*?)```", DEPLOY, re.S) if "[Unit]" in block
+    ]
     (line,) = re.findall(rf"^{setting}=(.*)$", unit, re.M)
     return line if line.isalpha() or "-" in line else [int(code) for code in line.split()]
 

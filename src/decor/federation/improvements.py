@@ -107,7 +107,8 @@ def _absence(now: Federation) -> str | None:
     better = _with_privacy(now, ratio=ratio)
     missing = "The file has no privacy.ratio, and its noise supposes that no node fails. "
     return (
-        f"{'' if is_chosen else missing}While a neighbour is away, the noise of the edge to it does not cancel: one such step "
+        f"{'' if is_chosen else missing}While a neighbour is away, the noise of the edge to it "
+        "does not cancel: one such step "
         f"adds as much to the average as the independent noise of {_steps_per_absence(now):,.0f} "
         f"steps. privacy.ratio = {ratio:g} makes that {_steps_per_absence(better):,.0f} steps, "
         f"with {_sigmas(better, now)}, and the same guarantee."

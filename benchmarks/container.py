@@ -106,10 +106,10 @@ class Trial:
         """Seconds from bonn's last connection to the end of its first step."""
         log = self.runtime.log("bonn")
         self.runtime.up("ulm", "kiel")
-        while log.read_text().count("event=connected") < 2:
+        while log.read_text().count('"event": "connected"') < 2:
             time.sleep(0.01)
         connected = time.perf_counter()
-        while 'event="at work"' not in log.read_text():
+        while '"event": "at work"' not in log.read_text():
             time.sleep(0.01)
         seconds = time.perf_counter() - connected
         if codes := [code for name in NAMES if (code := self.runtime.started[name].wait())]:

@@ -137,6 +137,41 @@ def test_a_log_that_was_renamed_is_begun_anew_and_no_line_is_lost(tmp_path):
     assert old.read_text() == before and "event=stopped" in log.read_text()
 
 
+@pytest.mark.parametrize("to_file", [True, False], ids=["file", "standard error"])
+def test_a_log_in_json_has_an_object_in_each_line_also_after_a_hangup(tmp_path, to_file):
+    write(tmp_path / "a.toml")
+    (port,) = free_ports(1)
+    listen, log = f"127.0.0.1:{port}", tmp_path / "log"
+    command = [sys.executable, "-m", "decor", "relay", "a.toml", "--listen", listen]
+    command += ["--log-format", "json", *(["--log", str(log)] if to_file else [])]
+    errors = tmp_path / "errors"
+    written = log if to_file else errors
+
+    def lines():
+        text = written.read_text() if written.exists() else ""
+        # the command's own last word, on standard error, is no event
+        events = [line for line in text.splitlines() if line != "decor: interrupted"]
+        return [json.loads(line) for line in events]
+
+    with (
+        errors.open("w") as to,
+        subprocess.Popen(command, stderr=to, cwd=tmp_path) as relay,
+    ):
+        try:
+            until(lambda: len(lines()) == 1, "the start")
+            os.kill(relay.pid, signal.SIGHUP)
+            until(lambda: len(lines()) == 2, "the second reading")
+            os.kill(relay.pid, signal.SIGTERM)
+            assert relay.wait(60) == 130
+        finally:
+            relay.kill()
+    first, second, last = lines()
+    assert first.pop("time") <= second.pop("time")
+    facts = {"federations": Federation.parse(TEXT).name, "at": listen}
+    assert first == second == {"user": "relay", "event": "admits", **facts}
+    assert (last["user"], last["event"], last["why"]) == ("relay", "stopped", "by its operator")
+
+
 def open_if_read(pipe):
     """The end for writing of a pipe, once a process reads it."""
     try:

@@ -12,10 +12,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TextIO, get_args
+from typing import Any, TextIO
 
 from decor import progress
-from decor.choices import LogFormat
 from decor.errors import InputError, require
 from decor.text import rounded_up
 
@@ -67,11 +66,7 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--allow", type=values.number, metavar="E", help=allow)
     opt.add_metrics(parser)
-    log = "write events to this file, which SIGHUP reopens, instead of standard error"
-    parser.add_argument("--log", metavar="FILE", help=log)
-    log_format = "format of events: text for people, or json, one object per line (default: text)"
-    formats = get_args(LogFormat)
-    parser.add_argument("--log-format", choices=formats, default="text", help=log_format)
+    opt.add_log(parser)
     serve = "stay at the end until stopped, for neighbours that fetch the final model later"
     parser.add_argument("--serve", action="store_true", help=serve)
     opt.add_json(parser)

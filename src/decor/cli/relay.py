@@ -42,8 +42,7 @@ def add_to(commands: Any) -> None:
         "--bandwidth", type=values.number, default=100.0, metavar="MB", help=bandwidth
     )
     opt.add_metrics(parser)
-    log = "write events to this file, which SIGHUP reopens, instead of standard error"
-    parser.add_argument("--log", metavar="FILE", help=log)
+    opt.add_log(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -62,7 +61,8 @@ def _run(options: argparse.Namespace) -> int:
     metrics = None if options.metrics is None else metrics_address(options.metrics)
     # files that change while it starts are read again once it runs
     with hangups_ignored():
-        log = EventLog("relay", sys.stderr if options.log is None else open_log(Path(options.log)))
+        to = sys.stderr if options.log is None else open_log(Path(options.log))
+        log = EventLog("relay", to, options.log_format)
         reopen = None if options.log is None else log.reopen
         files, rate = [Path(each) for each in options.files], 1e6 * options.bandwidth
         service = RelayService(files, options.listen, rate, log, metrics, reopen, options.address)

@@ -100,6 +100,8 @@ def test_a_missing_member_is_named_by_its_neighbours_with_the_reason(trial):
     probes.start("bonn", "ulm", "jena", seconds=SHORT)
     code, bonn, _ = probes.ended("bonn")
     assert code == 0 and bonn["missing"] == ["kiel"], "kiel is no neighbour of bonn"
+    pairs = trial.federation.topology.edges.tolist()
+    assert bonn["edges"] == [[trial.names[i], trial.names[j]] for i, j in pairs]
     told = edges_of(bonn)[frozenset(("ulm", "kiel"))]
     assert told["way"] is None and told["problem"] == "has not been reached yet"
     code, ulm, _ = probes.ended("ulm")

@@ -21,8 +21,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from trial_federation import until
 
 from decor.errors import InputError, RemoteProtocolError
+from decor.federation import relay_service
 from decor.federation.federation import Federation
 from decor.federation.relay_service import read_admissions
+from decor.learning.model_code import hash_source
 from decor.net.addresses import Address, free_ports
 from decor.net.identity import Identity, line_of
 from decor.net.reach import Reach
@@ -48,6 +50,36 @@ def test_neighbours_of_each_file_are_admitted_by_its_digest(tmp_path):
     }
     assert admission.pairs == expected
     assert read_admissions([tmp_path / "a.toml"]) == {first.digest: admission}
+
+
+CODE = """
+import pathlib
+(pathlib.Path(__file__).parent / "ran").touch()
+def model():
+    raise RuntimeError
+"""
+
+
+def test_the_models_code_is_never_run_at_a_relay(tmp_path, monkeypatch):
+    """Its operator is a third party, and has agreed to no code."""
+    (tmp_path / "modelatrelay.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = TEXT.replace(
+        'kind = "logistic"\nfeatures = 30',
+        f'code = "modelatrelay:model"\ncode_sha256 = "{hash_source("modelatrelay:model")}"',
+    )
+    (tmp_path / "a.toml").write_text(text)
+    read, admit = [], relay_service._admission
+    monkeypatch.setattr(
+        relay_service, "_admission", lambda each: (read.append(each), admit(each))[1]
+    )
+    admitted = read_admissions([tmp_path])
+    (federation,) = read
+    assert set(admitted) == {federation.digest}
+    # nor could anything that the relay comes to ask of the file run it
+    with pytest.raises(InputError, match="its code is not run"):
+        _ = federation.parameters
+    assert not (tmp_path / "ran").exists() and "modelatrelay" not in sys.modules
 
 
 def relayed_text(*hosts):

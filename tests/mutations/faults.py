@@ -110,13 +110,14 @@ EDGE_KEYS, PEER = "net/test_edge_keys.py::test_", "net/test_peer.py::test_"
 BOOK = "net/test_receipt_book.py::test_"
 CONNECTIONS, LEDGER = "net/test_connections.py::test_", "net/test_ledger.py::test_"
 SPENDING = "federation/test_spending.py::test_"
-RENEWAL = "federation/test_renewal.py::test_"
+RENEWAL, PROBE = "federation/test_renewal.py::test_", "federation/test_probe.py::test_"
 TURN, LOOP = "training/test_turn.py::test_", "federation/test_loop_updates.py::test_"
 OWN_LOOPS = "own loops are audited by tests/auditing/test_own_loop.py, not by `decor audit`"
 TABLES = "federation/test_member_data.py::test_"
 NO_CRASH = "an audit kills nobody"
 NO_LIARS = "an audit's users do not lie"
 NO_FOLDER = "an audit looks at messages, not at folders or sentences"
+ONE_MACHINE = "an audit's users are on one machine, and reach each other directly"
 NO_LAW = "the noise's law is right, and the audit hears nothing but messages"
 
 FAULTS = (
@@ -1947,6 +1948,91 @@ FAULTS = (
         (Edit("net/peer_receiver.py", " or self._ledger.has_key(key_id(key))", ""),),
         (PEER + "a_key_whose_id_is_in_the_ledger_is_not_used_again",),
         dash=NO_CRASH,
+    ),
+    Fault(
+        "relay: callers that say nothing are never refused",
+        "strangers hold a connection each for as long as they like, and users find none",
+        (Edit("net/relay.py", 'self.refuse(side, "no_call")', "pass"),),
+        (
+            "net/test_relay.py::test_who_makes_no_call_in_time_is_refused_and_who_has_made_one_may_wait",
+        ),
+        dash=ONE_MACHINE,
+    ),
+    Fault(
+        "relay: the code of users' models may be run there",
+        "whoever writes a federation file runs code at the relay's operator",
+        (
+            Edit(
+                "federation/relay_service.py",
+                "Federation.read(path, run_code=False)",
+                "Federation.read(path, run_code=True)",
+            ),
+        ),
+        ("federation/test_relay_service.py::test_the_models_code_is_never_run_at_a_relay",),
+        dash=ONE_MACHINE,
+    ),
+    Fault(
+        "relay: a user waits at the first of its relays alone",
+        "a second relay in the file does not help when the first one is down",
+        (
+            Edit(
+                "net/connections.py",
+                "for relay in self._reach.relays:",
+                "for relay in self._reach.relays[:1]:",
+            ),
+        ),
+        ("net/test_connections.py::test_users_of_a_relay_that_goes_down_meet_at_the_other_one",),
+        dash=ONE_MACHINE,
+    ),
+    Fault(
+        "relay: the first relay is waited at for ever",
+        "two users that both have a relay, but not the same one, never meet",
+        (Edit("net/connections.py", "None if is_only else RELAY_SECONDS", "None"),),
+        (
+            "net/test_connections.py::test_a_user_that_cannot_reach_the_first_relay_is_met_at_the_"
+            "second",
+        ),
+        dash=ONE_MACHINE,
+    ),
+    Fault(
+        "relay: a relay is called without the proxy",
+        "a user whose only way out is a proxy takes no part",
+        (Edit("net/reach.py", "connect_by(self.proxy, relay,", "connect_by(None, relay,"),),
+        (
+            "net/test_reach.py::test_a_user_whose_only_way_out_is_a_proxy_meets_its_neighbour_at_a_"
+            "relay",
+            "net/test_reach.py::test_a_relay_is_reached_by_a_real_proxy",
+        ),
+        dash=ONE_MACHINE,
+    ),
+    Fault(
+        "addresses: a link-local address is dialled without its interface",
+        "two users on one cable do not reach each other",
+        (
+            Edit(
+                "net/addresses.py",
+                "await loop.sock_connect(made, place)",
+                "await loop.sock_connect(made, place[:2])",
+            ),
+        ),
+        (
+            "net/test_addresses.py::test_a_link_local_address_is_dialled_at_the_interface_that_it_names",
+        ),
+        dash=ONE_MACHINE,
+    ),
+    Fault(
+        "probe: another version of decor is not told",
+        "members learn it on the first day of the run, when nodes refuse each other",
+        (Edit("federation/probe.py", "if theirs.decor != own.decor:", "if False:"),),
+        (PROBE + "other_versions_and_a_missing_torch_are_told_by_neighbours_and_at_home",),
+        dash=ONE_MACHINE,
+    ),
+    Fault(
+        "probe: a missing torch is not told",
+        "a member finds out when its node does not start",
+        (Edit("federation/probe.py", "if theirs.torch is None:", "if False:"),),
+        (PROBE + "other_versions_and_a_missing_torch_are_told_by_neighbours_and_at_home",),
+        dash=ONE_MACHINE,
     ),
     Fault(
         "peers: one user that lies proves progress",

@@ -303,7 +303,6 @@ class Probe:
             tuple(problems),
             tuple(name for name in self._names if name not in self._reports),
             tuple(
-                (self._names[i], self._names[j])
-                for i, j in self.federation.topology.edges.tolist()
+                (self._names[i], self._names[j]) for i, j in self.federation.topology.edges.tolist()
             ),
         )

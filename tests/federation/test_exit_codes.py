@@ -65,9 +65,9 @@ DEPLOY = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="
 
 
 def codes_of(setting):
-    """The exit codes that a setting of the systemd unit in docs/deploy.md lists."""
+    """The exit codes that a setting of a node's systemd unit in docs/deploy.md lists."""
     (unit,) = [
-        block for block in re.findall(r"```ini\n(.*?)```", DEPLOY, re.S) if "[Unit]" in block
+        block for block in re.findall(r"```ini\n(.*?)```", DEPLOY, re.S) if "/decor node" in block
     ]
     (line,) = re.findall(rf"^{setting}=(.*)$", unit, re.M)
     return line if line.isalpha() or "-" in line else [int(code) for code in line.split()]
@@ -75,8 +75,8 @@ def codes_of(setting):
 
 def test_the_systemd_unit_starts_a_node_again_after_a_cause_that_may_pass_and_nothing_else():
     assert codes_of("Restart") == "on-failure"
-    # done, though not as planned: no failure, so systemd does not start it again
-    assert codes_of("SuccessExitStatus") == [INCOMPLETE]
+    # done, though not as planned, or stopped: no failure, so systemd does not start it again
+    assert codes_of("SuccessExitStatus") == [INCOMPLETE, INTERRUPTED]
     assert codes_of("RestartPreventExitStatus") == [NEEDS_A_PERSON, PRIVACY, INTERRUPTED]
     every = {value for value in vars(exit_codes).values() if type(value) is int} - {DONE}
     handled = {*codes_of("SuccessExitStatus"), *codes_of("RestartPreventExitStatus")}

@@ -270,6 +270,27 @@ def test_an_unknown_distance_counts_as_that_of_the_largest_model(ledger):
         assert replace(one, parameters=parameters).grid.distance < most
 
 
+def test_the_limit_in_force_is_told_whoever_has_set_it(ledger, tmp_path):
+    """The ledger's owner, an option of the node, or nobody: then it is the federation's budget."""
+
+    def told(of, allowance=None):
+        open_run(of, one, 0, allowance)
+        found = ledger_status(of, one, allowance)
+        return found["ledger_epsilon"], found["ledger_limit"]
+
+    one = terms()
+    assert told(ledger) == (pytest.approx(10.0, rel=1e-4), 10.0)
+    assert told(ledger, 25.0) == (pytest.approx(10.0, rel=1e-4), 25.0)
+    Ledger.create(tmp_path / "limited", bytes(32), allow=15.0, allow_delta=1e-5)
+    with Ledger(tmp_path / "limited", bytes(32)) as limited:
+        assert told(limited)[1] == told(limited, 25.0)[1] == 15.0
+        assert told(limited, 12.0)[1] == 12.0
+    # an earlier run counts, and lifts what has to be allowed
+    finish(ledger, one, 20)
+    one = terms()
+    assert told(ledger, 15.5) == (pytest.approx(15.4, rel=1e-2), 15.5)
+
+
 @pytest.mark.parametrize("allowance", [math.nan, math.inf, -1.0, 0.0])
 def test_an_allowance_that_is_no_number_lifts_nothing(ledger, allowance):
     with pytest.raises(InputError, match="--allow must be a number above 0"):

@@ -2021,6 +2021,19 @@ FAULTS = (
         dash=ONE_MACHINE,
     ),
     Fault(
+        "node: a limit that nobody wrote into the ledger is not told",
+        "the alert of a budget that is nearly spent never comes, and the next run is refused",
+        (
+            Edit(
+                "federation/spending.py",
+                "for limit in limits_in_force(ledger, terms, allowance)",
+                "for limit in ledger_limits(ledger, terms)",
+            ),
+        ),
+        ("federation/test_spending.py::test_the_limit_in_force_is_told_whoever_has_set_it",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
         "probe: another version of decor is not told",
         "members learn it on the first day of the run, when nodes refuse each other",
         (Edit("federation/probe.py", "if theirs.decor != own.decor:", "if False:"),),

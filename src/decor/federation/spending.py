@@ -219,20 +219,49 @@ def ledger_limits(ledger: Ledger, terms: Terms) -> list[Limit]:
     return [Limit(each, facts.allow, delta) for each in dict.fromkeys(map(Question.of, plans))]
 
 
-def ledger_status(ledger: Ledger, terms: Terms) -> dict[str, float | None]:
+def limits_in_force(
+    ledger: Ledger,
+    terms: Terms,
+    allowance: float | None = None,
+    allowed_delta: float | None = None,
+) -> list[Limit]:
+    """All that a federation's run may not exceed, with the other runs; empty: it has no budget.
+
+    Args:
+        ledger: The user's ledger.
+        terms: Of the federation.
+        allowance: As of `open_run`.
+        allowed_delta: As of `open_run`.
+    """
+    promises = ledger_limits(ledger, terms)
+    if not promises and allowance is None and terms.plan.budget is not None:
+        allowance = terms.plan.budget.epsilon
+    if allowance is None:
+        return promises
+    delta = terms.delta if allowed_delta is None else allowed_delta
+    return [Limit(Question.of(terms.plan), allowance, delta), *promises]
+
+
+def ledger_status(
+    ledger: Ledger, terms: Terms, allowance: float | None = None
+) -> dict[str, float | None]:
     """What all runs of a ledger cost and may cost, as a node's status has it; None: no limit.
 
     Args:
         ledger: The user's ledger, in which the federation's run has begun.
         terms: Of the federation.
+        allowance: As of `open_run`.
     """
-    limits = ledger_limits(ledger, terms)
-    if not limits:
-        return {"ledger_epsilon": None, "ledger_limit": None}
     entries = ledger.entries()
-    # of the question whose promise is nearest to being broken
-    spent = max(figure(entries, each.question, each.delta).promised for each in limits)
-    return {"ledger_epsilon": spent, "ledger_limit": limits[0].epsilon}
+    spent = {
+        limit: figure(entries, limit.question, limit.delta).promised
+        for limit in limits_in_force(ledger, terms, allowance)
+    }
+    if not spent:
+        return {"ledger_epsilon": None, "ledger_limit": None}
+    # the one that leaves least for another run
+    limit = max(spent, key=lambda each: spent[each] / each.epsilon)
+    return {"ledger_epsilon": spent[limit], "ledger_limit": limit.epsilon}
 
 
 def open_run(
@@ -287,12 +316,8 @@ def open_run(
             f"{rounded_up(own_figure(own).so_far)}): its budget is spent. Another run needs "
             "another federation file, which all users agree on"
         )
-    limits = promises = ledger_limits(ledger, terms)
-    if not promises and allowance is None and terms.plan.budget is not None:
-        allowance = terms.plan.budget.epsilon
-    if allowance is not None:
-        delta = terms.delta if allowed_delta is None else allowed_delta
-        limits = [Limit(Question.of(terms.plan), allowance, delta), *promises]
+    limits = limits_in_force(ledger, terms, allowance, allowed_delta)
+    promises = ledger_limits(ledger, terms)
     others = [entry for entry in entries if entry is not own]
     # the whole plan, not its cost so far: it may be spent from here on
     steps, repeated = (0, 0) if own is None else (own.steps, own.repeated)

@@ -27,6 +27,7 @@ def outcome(**changes):
         "reports": reports,
         "problems": ("kiel hung up",),
         "missing": ("kiel",),
+        "edges": (("bonn", "ulm"), ("bonn", "kiel"), ("ulm", "kiel")),
     }
     return Outcome(**found | changes)
 
@@ -40,6 +41,35 @@ def test_the_table_is_plain_and_narrow_enough_for_a_mail():
     assert "ulm says: kiel is away" in lines and "kiel has sent no report" in lines
     assert lines[-2:] == ["problems:", "kiel hung up"]
     assert show(outcome(problems=()), NAMES).endswith("everything agrees")
+
+
+def test_every_edge_of_the_file_has_a_row_also_between_two_silent_members():
+    """bonn and ulm have told; kiel, jena and trier have not, and kiel - jena is in nobody's report."""
+    edges = (*outcome().edges, ("kiel", "jena"), ("jena", "trier"))
+    silent = ("kiel", "jena", "trier")
+    text = show(outcome(edges=edges, missing=silent), [*NAMES, "jena", "trier"])
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    table = lines[lines.index("edge way round trip MB/s there MB/s back clock reported by") + 2 :]
+    assert table[: len(edges)] == [
+        "bonn - ulm direct 12.3 ms 41.5 12 -0.00 s bonn",
+        "bonn - kiel none - - - - bonn",
+        "ulm - kiel none - - - - ulm",
+        "kiel - jena - - - - - nobody",
+        "jena - trier - - - - - nobody",
+    ]
+
+
+def test_an_edge_that_the_file_does_not_have_is_not_in_the_table_whoever_tells_of_it():
+    report = Report("ulm", 1, True, VERSIONS, (EdgeRow("rome", "direct", 0.1, 1.0, 1.0, 0.0),))
+    text = show(outcome(reports=outcome().reports | {"ulm": report}), NAMES)
+    assert "rome" not in text and "ulm - kiel" in text
+
+
+def test_who_sent_no_report_is_a_finding_of_this_members_and_not_told_by_others():
+    told, _, rest = show(outcome(), NAMES).partition("not heard by bonn:\n")
+    assert "reported by others, not verified:\n  ulm says: kiel is away" in told
+    assert rest.startswith("  kiel has sent no report\n\n") and "no report" not in told
+    assert "not heard" not in show(outcome(missing=()), NAMES)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`decor ledger new`, `adopt` and `convert`: ledgers made on purpose, bound to keys, and updated."""
+"""`decor ledger new`, `adopt`, `end` and `convert`: ledgers made on purpose, and bound to keys."""
 
 import gzip
 import hashlib
@@ -13,10 +13,11 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+import decor
 from decor.errors import LedgerError
 from decor.net.identity import Identity
 from decor.net.ledger import Ledger, adoption_text
-from decor.net.ledger_reading import read_entries, read_facts
+from decor.net.ledger_reading import read_entries
 
 VERSION_0_1 = Path(__file__).parent.parent / "version_0_1"
 
@@ -51,7 +52,8 @@ def test_a_new_ledger_is_bound_to_its_key_its_data_and_its_limits(here, keys, tm
         *("--data", "patients 2026", "--allow", "20", "--allow-delta", "1e-6"),
     )
     assert "wrote bonn.ledger: the only ledger of this data" in said.stdout
-    facts = read_facts(tmp_path / "bonn.ledger")
+    with Ledger(tmp_path / "bonn.ledger") as opened:
+        facts = opened.facts
     assert (facts.data, facts.allow, facts.allow_delta) == ("patients 2026", 20.0, 1e-6)
     assert facts.identities == (keys["bonn"].public,)
     with pytest.raises(LedgerError, match="the ledger of another key"):
@@ -184,6 +186,75 @@ def test_a_ledger_that_a_node_is_using_is_left_alone_and_may_be_tried_again(here
     assert "in use by another node" in said.stderr and len(identities(ledger)) == 1
 
 
+# end
+
+
+@pytest.fixture
+def runs(ledger):
+    """Runs of the ledger: 1 at user level, 2 at example level; gives the messages of each."""
+
+    def begin(**messages):
+        for run, (unit, more) in enumerate(
+            [("user", {}), ("example", {"batch_size": 4, "records": 100})], 1
+        ):
+            exposure = decor.Exposure(1.0, 20, unit=unit, **more)
+            budget = decor.Budget(3.0, 1e-5)
+            plan = decor.calibrate(decor.ring(3), exposure, decor.Adversary.curious(), budget)
+            held = {"name": unit, "delta": 1e-5, "plan": json.loads(plan.to_json())}
+            held |= {"number": 0, "distance": 1e-30}
+            with Ledger(ledger) as opened:
+                assert opened.begin(bytes([run]) * 32, json.dumps(held)) == run
+                for step in range(messages.get(unit, 0)):
+                    opened.record(run, step, b"message")
+
+    return begin
+
+
+def shown(here):
+    return json.loads(here("ledger", "show", "bonn.ledger", "--json").stdout)
+
+
+def test_a_run_that_is_ended_counts_what_was_made_of_it(here, ledger, runs):
+    runs(user=5, example=5)
+    before = shown(here)["runs"]
+    said = here("ledger", "end", "bonn.ledger", "--run", "1").stdout
+    assert said.startswith("run 1, user, has ended after 5 messages, and never goes on. It counts ")
+    said = here("ledger", "end", "bonn.ledger", "--run", "2").stdout
+    assert "run 2, example, has ended after 5 messages" in said
+    user, example = shown(here)["runs"]
+    # steps made at user level, the whole plan at example level
+    assert user["promised"] == before[0]["epsilon"] < before[0]["promised"]
+    assert example["promised"] == before[1]["promised"] > 2.9
+    assert all(run["why"] == "by decor ledger end" and run["ended"] for run in (user, example))
+
+
+def test_a_run_without_a_message_that_is_ended_costs_nothing(here, ledger, runs):
+    runs(user=20)
+    assert "∞" in here("ledger", "show", "bonn.ledger").stdout
+    said = here("ledger", "end", "bonn.ledger", "--run", "2").stdout
+    assert "has ended after 0 messages" in said and "epsilon 0 instead of 2.999" in said
+    assert "∞" not in here("ledger", "show", "bonn.ledger").stdout
+    totals = {total["unit"]: total["epsilon"] for total in shown(here)["totals"]}
+    assert totals["user"] == pytest.approx(3.0, rel=1e-3)
+
+
+def test_only_a_run_that_is_under_way_is_ended(here, ledger, runs):
+    end = ("ledger", "end", "bonn.ledger", "--run")
+    assert "has no run 1; it has no run" in here(*end, "1", check=2).stderr
+    runs(user=1)
+    assert "has no run 3; it has runs 1, 2" in here(*end, "3", check=2).stderr
+    with Ledger(ledger):
+        assert "in use by another node" in here(*end, "1", check=1).stderr
+    here(*end, "1")
+    again = here(*end, "1", check=2).stderr
+    assert "has ended already (by decor ledger end)" in again
+    # a receipt that ended it stays its reason
+    with Ledger(ledger) as opened:
+        opened.end_as_outdated(2, 4, "kiel holds a receipt")
+    assert "has ended already (kiel holds a receipt)" in here(*end, "2", check=2).stderr
+    assert shown(here)["runs"][1]["repeated"] == 5
+
+
 # convert
 
 
@@ -211,11 +282,11 @@ def test_an_old_ledger_is_converted_in_place_and_keeps_what_it_says(here, keys, 
     with closing(sqlite3.connect(old)) as db:
         assert db.execute(query).fetchall() == messages
     assert json.loads(here("ledger", "old.ledger", "--json").stdout) == shown
-    facts = read_facts(old)
-    assert facts.identities == (keys["bonn"].public,) and facts.data == "patients 2025"
     assert old.stat().st_mode & 0o777 == 0o600
     # what may have to be sent again is still there, to the byte
     with Ledger(old, keys["bonn"].public) as opened:
+        facts = opened.facts
+        assert facts.identities == (keys["bonn"].public,) and facts.data == "patients 2025"
         entry = before[-1]
         kept = opened.message(entry.run, entry.last_step)
         assert hashlib.sha256(kept).digest() == opened.digest(entry.run, entry.last_step)

@@ -2,6 +2,8 @@
 
 import json
 import re
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -100,6 +102,22 @@ def test_a_ledger_is_neither_made_nor_changed(capsys, ledger, tmp_path):
     assert main(["ledger", "show", str(tmp_path / "none.ledger")]) == 2
     assert "there is no ledger" in capsys.readouterr().err
     assert not (tmp_path / "none.ledger").exists()
+
+
+@pytest.mark.parametrize("command", ["ledger show", "ledger afford --epsilon 1 --runs 1", "status"])
+def test_a_ledger_of_a_newer_version_is_not_read_as_if_it_were_known(capsys, ledger, command):
+    path, _ = ledger
+    with closing(sqlite3.connect(path)) as db:
+        # with a cost that this version does not know
+        db.execute("ALTER TABLE runs ADD COLUMN doubled INTEGER NOT NULL DEFAULT 1")
+        db.execute("UPDATE facts SET value = 'decor-ledger-3' WHERE name = 'format'")
+        db.commit()
+    assert main([*command.split(), str(path)]) == 2
+    said = capsys.readouterr()
+    assert (
+        "is a ledger of another version (decor-ledger-3); use the decor that wrote it" in said.err
+    )
+    assert said.out == "" and len(said.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("wrong", ["--runs 0 --epsilon 1", "--runs 2 --epsilon 0", "--runs 2"])

@@ -9,7 +9,9 @@ import sys
 import pytest
 
 import decor
-from decor.cli.main import parser
+from decor.cli.main import main, parser
+from decor.federation.federation import Federation
+from decor.net.identity import Identity
 
 from .commands import COMMAND, run
 
@@ -89,6 +91,30 @@ BAD = [
 @pytest.mark.parametrize(("line", "words"), BAD, ids=[line[:60] or "nothing" for line, _ in BAD])
 def test_bad_input_gets_exit_code_2_and_one_sentence(line, words, here):
     assert words in here(*line.split(), check=2).stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "relay x.toml --listen 127.0.0.1:0",
+        "fetch x.toml --identity bonn.key",
+        "up x.toml",
+        "federation check x.toml",
+        "node x.toml --identity bonn.key --ledger bonn.ledger --data bonn.csv",
+    ],
+)
+def test_an_unknown_exception_of_any_command_is_shown_and_not_worth_a_restart(
+    line, monkeypatch, capfd
+):
+    def fail(*_, **__):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(Federation, "read", fail)
+    monkeypatch.setattr(Identity, "load", fail)
+    # 1 would be restarted
+    assert main(line.split()) == 2
+    said = capfd.readouterr().err
+    assert said.startswith("Traceback") and said.endswith("ZeroDivisionError: a bug\n")
 
 
 def test_json_is_alone_on_standard_output_and_errors_are_not_there():

@@ -104,6 +104,20 @@ def test_members_are_changed_as_the_options_say(here, trained):
     assert "trier joins: decor ledger new" in said
 
 
+def test_the_operator_of_each_relay_is_to_get_the_new_file_too(here, trained):
+    """A relay that does not know the new file refuses all of its users."""
+    one, two = ("relay://one.example.org:7500", "relay://two.example.org:7500")
+    both = f"ulm.example.org:7400 {one} {two}"
+    addresses = "--address", f"bonn={one}", "--address", f"ulm={both}"
+    todo = json.loads(here(*renew(trained, "q5.toml", *addresses, "--json")).stdout)["todo"]
+    (said,) = [each for each in todo if "relay" in each]
+    assert said.startswith(f"Send q5.toml to the operator of {one} and of {two} too")
+    assert "beside federation.toml until that run has ended" in said and "SIGHUP" in said
+    # no relay in the file, no word of one
+    todo = json.loads(here(*renew(trained, "q6.toml", "--json")).stdout)["todo"]
+    assert not [each for each in todo if "relay" in each]
+
+
 def test_edges_that_were_added_are_named(here, trained, users, tmp_path):
     edges = "--edges bonn:ulm,ulm:kiel,kiel:bonn".split()
     line = "federation new --name heart --epsilon 3 --features 30 --json --output".split()

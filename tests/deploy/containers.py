@@ -228,14 +228,19 @@ class Runtime:
     def run(self, service, words, entrypoint=None, **options):
         return subprocess.run(self.command(service, words, entrypoint), **options)
 
-    def up(self, *services):
-        """Starts services, each when those it depends on are healthy."""
+    def up(self, *services, changed=lambda command: command):
+        """Starts services, each when those it depends on are healthy.
+
+        Args:
+            services: Their names.
+            changed: What an operator makes of a service's command in the compose file.
+        """
         described = read_compose()["services"]
         for name in services:
             for other, how in described[name].get("depends_on", {}).items():
                 assert how == {"condition": "service_healthy"}
                 self.wait_healthy(other)
-            words = self.command(name, shlex.split(described[name]["command"]))
+            words = self.command(name, shlex.split(changed(described[name]["command"])))
             with self.log(name).open("w") as log:
                 self.started[name] = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
 
@@ -342,14 +347,26 @@ def page_blocks():
     return re.findall(r"^```sh\n(.*?)^```", section, flags=re.M | re.S)
 
 
+def renewal():
+    """The commands of the page that make the next quarter's federation."""
+    section = PAGE.read_text().partition("### The next quarter, in containers\n")[2]
+    lines = section.partition("\n## ")[0].splitlines()
+    return [line[2:] for line in lines if line.startswith("$ docker compose run ")]
+
+
 def run_page(runtime):
-    """Runs the page's own lines, for which `docker` is this file; gives what they print."""
+    """Runs the page's own lines up to the first start; gives what they print."""
     write_data(runtime.folder)
     (runtime.folder / "deploy").symlink_to(".")
+    return run_docker(runtime, page_blocks())
+
+
+def run_docker(runtime, lines):
+    """Runs lines of a shell, for which `docker` is this file; gives what they print."""
     program = shlex.join([sys.executable, __file__])
     docker = f'docker() {{ {program} {runtime.folder} "$@"; }}'
     done = subprocess.run(
-        ["bash", "-c", "\n".join(["set -eu", docker, *page_blocks()])],
+        ["bash", "-c", "\n".join(["set -eu", docker, *lines])],
         cwd=runtime.folder,
         env=os.environ | {"BINDS": json.dumps(runtime.binds)},
         capture_output=True,

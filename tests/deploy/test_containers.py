@@ -2,8 +2,11 @@
 commands of the documentation, and compose.yaml, as `containers.py` runs them.
 """
 
+import json
+import os
 import re
 import shlex
+import signal
 import sys
 import tomllib
 from importlib.metadata import distribution
@@ -18,6 +21,8 @@ from containers import (
     instructions,
     page_blocks,
     read_compose,
+    renewal,
+    run_docker,
     run_page,
     why_not,
 )
@@ -96,6 +101,8 @@ def test_every_command_of_the_compose_file_is_one_that_decor_has(service):
             and f"{service}:/var/lib/decor" in described["volumes"]
         )
         assert options.identity == f"{service}.key" and options.ledger == f"{service}.ledger"
+    # all logs are collected in the same way
+    assert options.log_format == "json"
 
 
 def test_no_network_joins_two_institutions_and_no_volume_has_two_owners():
@@ -109,14 +116,14 @@ def test_no_network_joins_two_institutions_and_no_volume_has_two_owners():
 
 
 def test_every_decor_command_of_the_page_is_one_that_decor_has():
-    lines = "".join(page_blocks()).replace("\\\n", " ").splitlines()
+    lines = [*"".join(page_blocks()).replace("\\\n", " ").splitlines(), *renewal()]
     found = 0
     for line in lines:
         words = shlex.split(line.partition(" > ")[0])
         if words[:3] == ["docker", "compose", "run"] and "--entrypoint" not in words:
             parser().parse_args(words[words.index("--no-deps") + 2 :])
             found += 1
-    assert found == 8
+    assert found == 10
 
 
 # what runs
@@ -180,20 +187,38 @@ def test_three_institutions_and_a_relay_train_as_the_page_says(runtime):
     for name in NAMES:
         assert runtime.started[name].wait(180) == 0, runtime.log(name).read_text()
     assert runtime.is_healthy("relay")
-    assert "event=joined" in runtime.log("relay").read_text()
+    assert '"event": "joined"' in runtime.log("relay").read_text()
     assert contents(runtime.root) == before
     for name in NAMES:
         volume = runtime.volume(name)
         made = {path.name for path in volume.iterdir()}
-        expected = {f"{name}.key", f"{name}.ledger", f"{name}.ledger-lock", f"run-{name}", "cache"}
+        expected = {f"{name}.key", f"{name}.ledger", f"{name}.ledger-lock", "run-heart", "cache"}
         assert made == expected | ({"heart.toml"} if name == "bonn" else set())
         assert volume.stat().st_mode & 0o777 == 0o700
         assert (volume / f"{name}.ledger").stat().st_mode & 0o077 == 0
-        run = Run.load(volume / f"run-{name}")
+        run = Run.load(volume / "run-heart")
         assert run.steps_taken == 40 and run.guarantee.epsilon <= 3
         assert all(each.lstat().st_uid == USER for each in volume.rglob("*"))
         # what was compiled when the image was made was enough, also where it is another folder
         assert compiled(volume / "cache") == compiled(runtime.root / "var/lib/decor/cache")
+
+
+@pytest.mark.slow
+def test_the_next_quarter_is_trained_as_the_page_says(runtime):
+    """After the first: with its keys, ledgers and relay, which goes on."""
+    run_docker(runtime, renewal())
+    os.kill(runtime.process("relay"), signal.SIGHUP)
+    runtime.up(*NAMES, changed=lambda command: command.replace("heart", "heart-2"))
+    for name in NAMES:
+        assert runtime.started[name].wait(180) == 0, runtime.log(name).read_text()
+        first, second = (
+            Run.load(runtime.volume(name) / f"run-{run}") for run in ("heart", "heart-2")
+        )
+        assert first.steps_taken == second.steps_taken == 40
+        assert first.manifest["federation"] != second.manifest["federation"]
+    log = [json.loads(line) for line in runtime.log("relay").read_text().splitlines()]
+    admitted = [line["federations"] for line in log if line["event"] == "admits"]
+    assert admitted == ["heart", "heart, heart-2"]
 
 
 WRITE = """

@@ -1,5 +1,8 @@
 """Hints about a federation are true."""
 
+from dataclasses import replace
+
+import pytest
 from federation_files import TEXT
 
 import decor
@@ -42,6 +45,24 @@ def test_a_complete_graph_gets_no_hint_about_edges_and_a_small_ratio_none_about_
         and "privacy.ratio = 200 makes that 50 steps" in said
     )
     assert steady_ratio(4, 200) == 200
+
+
+@pytest.mark.parametrize(("steps", "rounds", "times"), [(20, 2, 0.77), (5, 2, 1.48), (20, 3, 2.27)])
+def test_a_file_without_a_ratio_is_told_where_it_takes_one_that_no_fault_may_meet(
+    steps, rounds, times
+):
+    given = f"steps = {steps}\ngossip_rounds = {rounds}"
+    federation = Federation.parse(TEXT.replace("steps = 200", given))
+    plan = federation.plan
+    taken = (plan.sigma_cor / plan.sigma_cdp) ** 2
+    assert taken / steady_ratio(4, steps) == pytest.approx(times, abs=0.01)
+    said = [hint for hint in hints(federation) if "away" in hint]
+    assert bool(said) == (times > 1)
+    assert all(hint.startswith("The file has no privacy.ratio, and its noise") for hint in said)
+    # somebody has chosen this one: that it is a little larger is no reason for a hint
+    chosen = replace(federation, privacy=replace(federation.privacy, ratio=taken))
+    said = [hint for hint in hints(chosen) if "away" in hint]
+    assert bool(said) == (times > 2) and not any("no privacy.ratio" in hint for hint in said)
 
 
 def test_a_local_plan_is_told_which_edges_would_free_it():

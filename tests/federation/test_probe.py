@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 from test_relayed import RelayProcess
 from trial_federation import ForkServer, Trial, until
+from tunnels import serve_tunnels
 
+from decor.federation import probe as probe_module
 from decor.federation.federation import Federation
 from decor.federation.member_graph import reach_of
 from decor.federation.probe import Probe, installation
@@ -100,6 +102,8 @@ def test_a_missing_member_is_named_by_its_neighbours_with_the_reason(trial):
     probes.start("bonn", "ulm", "jena", seconds=SHORT)
     code, bonn, _ = probes.ended("bonn")
     assert code == 0 and bonn["missing"] == ["kiel"], "kiel is no neighbour of bonn"
+    pairs = trial.federation.topology.edges.tolist()
+    assert bonn["edges"] == [[trial.names[i], trial.names[j]] for i, j in pairs]
     told = edges_of(bonn)[frozenset(("ulm", "kiel"))]
     assert told["way"] is None and told["problem"] == "has not been reached yet"
     code, ulm, _ = probes.ended("ulm")
@@ -131,33 +135,16 @@ def probe_of(trial, name, proxy=None):
 
 
 def test_a_member_that_dials_by_a_proxy_says_so(trial):
-    tunnels = []
-
-    async def copy(reader, writer):
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-            await writer.drain()
-        writer.close()
-
-    async def serve(reader, writer):
-        """CONNECT, as an HTTP proxy serves it."""
-        words = (await reader.readuntil(b"\r\n\r\n")).split()
-        host, _, port = words[1].decode().rpartition(":")
-        there = await asyncio.open_connection(host, int(port))
-        tunnels.append(int(port))
-        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        both = copy(reader, there[1]), copy(there[0], writer)
-        await asyncio.gather(*both, return_exceptions=True)
-
     async def run_all():
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        server, tunnels = await serve_tunnels()
         proxy = HttpProxy("127.0.0.1", server.sockets[0].getsockname()[1])
         probes = [probe_of(trial, name, proxy if name == "jena" else None) for name in trial.names]
         outcomes = await asyncio.gather(*(each.run(SECONDS) for each in probes))
         server.close()
-        return outcomes
+        return outcomes, tunnels
 
-    for outcome in asyncio.run(run_all()):
+    outcomes, tunnels = asyncio.run(run_all())
+    for outcome in outcomes:
         assert outcome.problems == ()
         ways = {
             name: {row.neighbour: row.way for row in report.rows}
@@ -184,6 +171,36 @@ def test_a_clock_that_is_wrong_is_told_with_its_error(trial):
     assert {each.split(" has ")[1] for each in kiel.problems} == {
         "a clock that is 94 s behind this one"
     }
+
+
+def test_other_versions_and_a_missing_torch_are_told_by_neighbours_and_at_home(trial, monkeypatch):
+    """kiel has another decor and no torch: its probe is given another installation."""
+    versions, problem = installation(trial.federation)
+    other = replace(versions, decor="0.0.1", torch=None)
+
+    def probe(name):
+        found = (other if name == "kiel" else versions), problem
+        monkeypatch.setattr(probe_module, "installation", lambda federation: found)
+        return probe_of(trial, name)
+
+    probes = [probe(name) for name in trial.names]
+
+    async def run_all():
+        return await asyncio.gather(*(each.run(SECONDS) for each in probes))
+
+    bonn, ulm, kiel, jena = asyncio.run(run_all())
+    assert bonn.problems == (), "kiel is no neighbour of bonn"
+    for one in (ulm, jena):
+        assert one.problems == (
+            f"kiel runs decor 0.0.1, and this member {versions.decor}",
+            "kiel has no torch, which its node needs",
+        )
+    assert kiel.problems[0] == "torch is not installed here, and a node needs it"
+    assert set(kiel.problems[1:]) == {
+        f"{name} runs decor {versions.decor}, and this member 0.0.1" for name in ("ulm", "jena")
+    }
+    # the table of every member shows it
+    assert {each.reports["kiel"].versions for each in (bonn, ulm, kiel, jena)} == {other}
 
 
 def test_a_stranger_cannot_take_part(trial, tmp_path):

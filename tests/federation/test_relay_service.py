@@ -21,8 +21,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from trial_federation import until
 
 from decor.errors import InputError, RemoteProtocolError
+from decor.federation import relay_service
 from decor.federation.federation import Federation
 from decor.federation.relay_service import read_admissions
+from decor.learning.model_code import hash_source
 from decor.net.addresses import Address, free_ports
 from decor.net.identity import Identity, line_of
 from decor.net.reach import Reach
@@ -48,6 +50,36 @@ def test_neighbours_of_each_file_are_admitted_by_its_digest(tmp_path):
     }
     assert admission.pairs == expected
     assert read_admissions([tmp_path / "a.toml"]) == {first.digest: admission}
+
+
+CODE = """
+import pathlib
+(pathlib.Path(__file__).parent / "ran").touch()
+def model():
+    raise RuntimeError
+"""
+
+
+def test_the_models_code_is_never_run_at_a_relay(tmp_path, monkeypatch):
+    """Its operator is a third party, and has agreed to no code."""
+    (tmp_path / "modelatrelay.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = TEXT.replace(
+        'kind = "logistic"\nfeatures = 30',
+        f'code = "modelatrelay:model"\ncode_sha256 = "{hash_source("modelatrelay:model")}"',
+    )
+    (tmp_path / "a.toml").write_text(text)
+    read, admit = [], relay_service._admission
+    monkeypatch.setattr(
+        relay_service, "_admission", lambda each: (read.append(each), admit(each))[1]
+    )
+    admitted = read_admissions([tmp_path])
+    (federation,) = read
+    assert set(admitted) == {federation.digest}
+    # nor could anything that the relay comes to ask of the file run it
+    with pytest.raises(InputError, match="its code is not run"):
+        _ = federation.parameters
+    assert not (tmp_path / "ran").exists() and "modelatrelay" not in sys.modules
 
 
 def relayed_text(*hosts):
@@ -135,6 +167,41 @@ def test_a_log_that_was_renamed_is_begun_anew_and_no_line_is_lost(tmp_path):
         finally:
             relay.kill()
     assert old.read_text() == before and "event=stopped" in log.read_text()
+
+
+@pytest.mark.parametrize("to_file", [True, False], ids=["file", "standard error"])
+def test_a_log_in_json_has_an_object_in_each_line_also_after_a_hangup(tmp_path, to_file):
+    write(tmp_path / "a.toml")
+    (port,) = free_ports(1)
+    listen, log = f"127.0.0.1:{port}", tmp_path / "log"
+    command = [sys.executable, "-m", "decor", "relay", "a.toml", "--listen", listen]
+    command += ["--log-format", "json", *(["--log", str(log)] if to_file else [])]
+    errors = tmp_path / "errors"
+    written = log if to_file else errors
+
+    def lines():
+        text = written.read_text() if written.exists() else ""
+        # the command's own last word, on standard error, is no event
+        events = [line for line in text.splitlines() if line != "decor: interrupted"]
+        return [json.loads(line) for line in events]
+
+    with (
+        errors.open("w") as to,
+        subprocess.Popen(command, stderr=to, cwd=tmp_path) as relay,
+    ):
+        try:
+            until(lambda: len(lines()) == 1, "the start")
+            os.kill(relay.pid, signal.SIGHUP)
+            until(lambda: len(lines()) == 2, "the second reading")
+            os.kill(relay.pid, signal.SIGTERM)
+            assert relay.wait(60) == 130
+        finally:
+            relay.kill()
+    first, second, last = lines()
+    assert first.pop("time") <= second.pop("time")
+    facts = {"federations": Federation.parse(TEXT).name, "at": listen}
+    assert first == second == {"user": "relay", "event": "admits", **facts}
+    assert (last["user"], last["event"], last["why"]) == ("relay", "stopped", "by its operator")
 
 
 def open_if_read(pipe):

@@ -15,10 +15,10 @@ import decor
 from decor.cli.main import main
 from decor.errors import InputError, LedgerError, PrivacyStop
 from decor.federation.spending import (
-    Limit,
     epsilon_of_plan,
     figure,
     figures,
+    ledger_status,
     ledger_terms,
     name_of,
     open_run,
@@ -27,8 +27,9 @@ from decor.federation.spending import (
 )
 from decor.learning.recipe import Recipe
 from decor.net.identity import Identity
-from decor.net.ledger_reading import read_entries
-from decor.privacy.composition import PastRun, Question, compose
+from decor.net.ledger import Ledger
+from decor.net.ledger_reading import ENDED_EARLY, read_entries
+from decor.privacy.composition import Question
 from decor.privacy.loss import gaussian
 
 OLD = Path(__file__).parents[1] / "version_0_1" / "bonn.ledger.gz"
@@ -116,7 +117,9 @@ def test_other_federations_count_also_for_a_run_that_goes_on(ledger):
     first, second = terms(), terms()
     late = finish(ledger, second, 20)
     early, _ = open_run(ledger, first, 0, 15.5)
-    with pytest.raises(PrivacyStop, match=r"has spent epsilon 10 in other runs.*--allow 15\.4"):
+    with pytest.raises(
+        PrivacyStop, match=r"other runs in this ledger come to epsilon 10;.*--allow 15\.4"
+    ):
         open_run(ledger, first, 0)
     with pytest.raises(PrivacyStop, match=r"it comes to 15\.4\d: above 15\.4 "):
         open_run(ledger, first, 0, 15.4)
@@ -141,14 +144,14 @@ def test_what_a_refusal_says_is_enough(ledger):
 
 def test_an_unfinished_run_reserves_its_whole_plan(ledger):
     open_run(ledger, terms(), 0)
-    with pytest.raises(PrivacyStop, match=r"with the whole plan of party\)"):
+    with pytest.raises(PrivacyStop, match=r"with the whole plan of party \(run 1\), not ended;"):
         open_run(ledger, terms(), 0)
 
 
 def test_runs_of_other_kinds_are_composed_for_the_question_of_the_new_one(ledger):
     finish(ledger, terms(2.0), 20)
     one = example_terms()
-    with pytest.raises(PrivacyStop, match="one example, against eavesdropper"):
+    with pytest.raises(PrivacyStop, match="one example, add-remove, against eavesdropper"):
         open_run(ledger, one, 0)
     run, _ = open_run(ledger, one, 0, 3.9)
     rows = figures(ledger.entries())
@@ -160,15 +163,77 @@ def test_runs_of_other_kinds_are_composed_for_the_question_of_the_new_one(ledger
     assert rows[0].promised > 10 * rows[1].promised and 3 < rows[1].promised <= 3.9 and run
 
 
-def test_a_limit_of_another_question_refuses_too(ledger):
-    # against everyone the same noise hides less
-    strict = Limit(Question("user", "replace", None), 12.0, 1e-5)
-    with pytest.raises(PrivacyStop, match="against everyone"):
-        open_run(ledger, terms(), 0, limits=[strict])
-    assert ledger.entries() == []
+CURIOUS = {"adversary": 1}
+
+
+@pytest.fixture
+def limited(tmp_path):
+    """A ledger with a limit of 3.5, in which a run of epsilon 3 against a curious user has ended."""
+    Ledger.create(tmp_path / "limited", bytes(32), allow=3.5, allow_delta=1e-5)
+    with Ledger(tmp_path / "limited") as made:
+        finish(made, terms(3.0, **CURIOUS), 20, None)
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("later", "comes_to"),
+    [
+        # of all examples of a user together such a run hides nothing
+        (lambda: example_terms(0.3, **CURIOUS), "∞"),
+        # against an eavesdropper both together are within it
+        (lambda: terms(1.4, adversary=0), r"3\.6\d+"),
+    ],
+    ids=["another unit", "a weaker adversary"],
+)
+def test_a_limit_is_kept_for_every_question_that_a_run_was_planned_for(limited, later, comes_to):
+    new, before = later(), limited.entries()
+    why = rf"comes to {comes_to}: above 3\.5 \(delta 1e-05, all data of one user, against curious"
+    with pytest.raises(PrivacyStop, match=why + ".*kept for every question") as refused:
+        # nor does an option lift what the ledger's owner has promised
+        open_run(limited, new, 0, 1e6)
+    # which would be no way out
+    assert "--allow" not in str(refused.value) and "inf" not in str(refused.value)
+    assert limited.entries() == before
+
+
+def test_a_limit_is_kept_for_the_question_of_the_new_run_too(limited):
+    # the run before hides less from everyone
+    with pytest.raises(PrivacyStop, match=r"above 3\.5 \(.*all data of one user, against everyone"):
+        open_run(limited, terms(1.0, adversary=None), 0)
+    # what fits for both questions begins, and the status has the larger figure
+    fits = terms(0.5, **CURIOUS)
+    assert open_run(limited, fits, 0)[1]
+    state = ledger_status(limited, fits)
+    assert state["ledger_limit"] == 3.5 and 3.0 < state["ledger_epsilon"] <= 3.5
+
+
+def test_a_run_that_was_ended_without_a_message_binds_nothing(limited):
+    mistake = example_terms(3.0, adversary=None)
+    run = limited.begin(mistake.digest, ledger_terms(mistake, 0))
+    fits = terms(0.5, **CURIOUS)
+    with pytest.raises(
+        PrivacyStop, match=rf"epsilon ∞, with the .*\(run {run}\).*decor ledger end"
+    ):
+        open_run(limited, fits, 0)
+    limited.end(run, ENDED_EARLY)
+    assert open_run(limited, fits, 0)[1]
+    # until a neighbour shows that a message had left
+    limited.end_as_outdated(run, 0, "kiel holds a receipt")
+    with pytest.raises(PrivacyStop, match="comes to ∞"):
+        open_run(limited, fits, 0)
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_a_run_that_was_ended_early_never_goes_on(ledger, repeated):
     one = terms()
-    local = compose([PastRun(one.plan, 0)], strict.question, 0.99e-5)
-    assert open_run(ledger, one, 0, limits=[replace(strict, epsilon=local * 1.001)])[1]
+    run, _ = open_run(ledger, one, 0)
+    sent(ledger, run, 0 if repeated else 1)
+    ledger.end(run, ENDED_EARLY)
+    why = "was ended by decor ledger end after 1 message, and never goes on"
+    if repeated:
+        ledger.end_as_outdated(run, 3, why := "kiel holds a receipt of step 3")
+    with pytest.raises(PrivacyStop, match=why):
+        open_run(ledger, one, 0, 1e6)
 
 
 def test_a_smaller_delta_is_a_stricter_limit(ledger):
@@ -203,6 +268,27 @@ def test_an_unknown_distance_counts_as_that_of_the_largest_model(ledger):
     assert one.grid.distance < most < 1e-9
     for parameters in (1000, 10**6):
         assert replace(one, parameters=parameters).grid.distance < most
+
+
+def test_the_limit_in_force_is_told_whoever_has_set_it(ledger, tmp_path):
+    """The ledger's owner, an option of the node, or nobody: then it is the federation's budget."""
+
+    def told(of, allowance=None):
+        open_run(of, one, 0, allowance)
+        found = ledger_status(of, one, allowance)
+        return found["ledger_epsilon"], found["ledger_limit"]
+
+    one = terms()
+    assert told(ledger) == (pytest.approx(10.0, rel=1e-4), 10.0)
+    assert told(ledger, 25.0) == (pytest.approx(10.0, rel=1e-4), 25.0)
+    Ledger.create(tmp_path / "limited", bytes(32), allow=15.0, allow_delta=1e-5)
+    with Ledger(tmp_path / "limited", bytes(32)) as limited:
+        assert told(limited)[1] == told(limited, 25.0)[1] == 15.0
+        assert told(limited, 12.0)[1] == 12.0
+    # an earlier run counts, and lifts what has to be allowed
+    finish(ledger, one, 20)
+    one = terms()
+    assert told(ledger, 15.5) == (pytest.approx(15.4, rel=1e-2), 15.5)
 
 
 @pytest.mark.parametrize("allowance", [math.nan, math.inf, -1.0, 0.0])

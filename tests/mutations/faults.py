@@ -108,12 +108,16 @@ CLIP, TILES = "learning/gradients/test_clip.py::test_", "learning/gradients/test
 SLACK = "return _ROUNDINGS / 2 * torch.finfo(dtype).eps + (parameters + 32) * 2.0**-52\n"
 EDGE_KEYS, PEER = "net/test_edge_keys.py::test_", "net/test_peer.py::test_"
 BOOK = "net/test_receipt_book.py::test_"
-RENEWAL = "federation/test_renewal.py::test_"
+CONNECTIONS, LEDGER = "net/test_connections.py::test_", "net/test_ledger.py::test_"
+SPENDING = "federation/test_spending.py::test_"
+RENEWAL, PROBE = "federation/test_renewal.py::test_", "federation/test_probe.py::test_"
 TURN, LOOP = "training/test_turn.py::test_", "federation/test_loop_updates.py::test_"
 OWN_LOOPS = "own loops are audited by tests/auditing/test_own_loop.py, not by `decor audit`"
 TABLES = "federation/test_member_data.py::test_"
 NO_CRASH = "an audit kills nobody"
+NO_LIARS = "an audit's users do not lie"
 NO_FOLDER = "an audit looks at messages, not at folders or sentences"
+ONE_MACHINE = "an audit's users are on one machine, and reach each other directly"
 NO_LAW = "the noise's law is right, and the audit hears nothing but messages"
 
 FAULTS = (
@@ -1946,11 +1950,109 @@ FAULTS = (
         dash=NO_CRASH,
     ),
     Fault(
+        "relay: callers that say nothing are never refused",
+        "strangers hold a connection each for as long as they like, and users find none",
+        (Edit("net/relay.py", 'self.refuse(side, "no_call")', "pass"),),
+        (
+            "net/test_relay.py::test_who_makes_no_call_in_time_is_refused_and_who_has_made_one_may_wait",
+        ),
+        dash=ONE_MACHINE,
+    ),
+    Fault(
+        "relay: the code of users' models may be run there",
+        "whoever writes a federation file runs code at the relay's operator",
+        (
+            Edit(
+                "federation/relay_service.py",
+                "Federation.read(path, run_code=False)",
+                "Federation.read(path, run_code=True)",
+            ),
+        ),
+        ("federation/test_relay_service.py::test_the_models_code_is_never_run_at_a_relay",),
+        dash=ONE_MACHINE,
+    ),
+    Fault(
+        "relay: a user waits at the first of its relays alone",
+        "a second relay in the file does not help when the first one is down",
+        (
+            Edit(
+                "net/connections.py",
+                "for relay in self._reach.relays:",
+                "for relay in self._reach.relays[:1]:",
+            ),
+        ),
+        ("net/test_connections.py::test_users_of_a_relay_that_goes_down_meet_at_the_other_one",),
+        dash=ONE_MACHINE,
+    ),
+    Fault(
+        "relay: the first relay is waited at for ever",
+        "two users that both have a relay, but not the same one, never meet",
+        (Edit("net/connections.py", "None if is_only else RELAY_SECONDS", "None"),),
+        (
+            "net/test_connections.py::test_a_user_that_cannot_reach_the_first_relay_is_met_at_the_"
+            "second",
+        ),
+        dash=ONE_MACHINE,
+    ),
+    Fault(
+        "relay: a relay is called without the proxy",
+        "a user whose only way out is a proxy takes no part",
+        (Edit("net/reach.py", "connect_by(self.proxy, relay,", "connect_by(None, relay,"),),
+        (
+            "net/test_reach.py::test_a_user_whose_only_way_out_is_a_proxy_meets_its_neighbour_at_a_"
+            "relay",
+            "net/test_reach.py::test_a_relay_is_reached_by_a_real_proxy",
+        ),
+        dash=ONE_MACHINE,
+    ),
+    Fault(
+        "addresses: a link-local address is dialled without its interface",
+        "two users on one cable do not reach each other",
+        (
+            Edit(
+                "net/addresses.py",
+                "await loop.sock_connect(made, place)",
+                "await loop.sock_connect(made, place[:2])",
+            ),
+        ),
+        (
+            "net/test_addresses.py::test_a_link_local_address_is_dialled_at_the_interface_that_it_names",
+        ),
+        dash=ONE_MACHINE,
+    ),
+    Fault(
+        "node: a limit that nobody wrote into the ledger is not told",
+        "the alert of a budget that is nearly spent never comes, and the next run is refused",
+        (
+            Edit(
+                "federation/spending.py",
+                "for limit in limits_in_force(ledger, terms, allowance)",
+                "for limit in ledger_limits(ledger, terms)",
+            ),
+        ),
+        ("federation/test_spending.py::test_the_limit_in_force_is_told_whoever_has_set_it",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "probe: another version of decor is not told",
+        "members learn it on the first day of the run, when nodes refuse each other",
+        (Edit("federation/probe.py", "if theirs.decor != own.decor:", "if False:"),),
+        (PROBE + "other_versions_and_a_missing_torch_are_told_by_neighbours_and_at_home",),
+        dash=ONE_MACHINE,
+    ),
+    Fault(
+        "probe: a missing torch is not told",
+        "a member finds out when its node does not start",
+        (Edit("federation/probe.py", "if theirs.torch is None:", "if False:"),),
+        (PROBE + "other_versions_and_a_missing_torch_are_told_by_neighbours_and_at_home",),
+        dash=ONE_MACHINE,
+    ),
+    Fault(
         "peers: one user that lies proves progress",
         "a liar takes all others to the end of the run at once",
         (Edit("net/receipt_book.py", "return users > self._liars", "return users >= self._liars"),),
         (BOOK + "no_liar_moves_anyone_past_the_furthest_honest_user",),
-        dash="an audit's users do not lie",
+        dash=NO_LIARS,
     ),
     Fault(
         "peers: a signature that was verified counts for another step",
@@ -1963,7 +2065,7 @@ FAULTS = (
             ),
         ),
         (BOOK + "a_signature_that_was_verified_counts_for_nothing_else",),
-        dash="an audit's users do not lie",
+        dash=NO_LIARS,
     ),
     Fault(
         "peers: the ledger of another key is taken",
@@ -1976,6 +2078,227 @@ FAULTS = (
             ),
         ),
         ("net/test_ledger.py::test_the_ledger_of_another_key_is_refused",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "peers: a node makes messages as soon as it has started",
+        "the neighbour that is still away may hold the receipt that the ledger lacks",
+        (
+            Edit(
+                "federation/node.py",
+                "await peer.wait_for_neighbours(terms.patience, needed)",
+                "await peer.wait_for_neighbours(0.0, needed)",
+            ),
+        ),
+        (CRASHES + "after_a_start_no_message_is_made_before_all_neighbours_have_greeted",),
+        dash=NO_CRASH,
+    ),
+    Fault(
+        "peers: a quorum is enough at a start",
+        "those who hold the receipt that the ledger lacks may be the others",
+        (
+            Edit(
+                "net/peer.py",
+                "if not missing or (left <= 0 and here >= needed):",
+                "if not missing or here >= needed:",
+            ),
+        ),
+        (PEER + "after_a_start_all_neighbours_are_waited_for_and_after_patience_a_quorum",),
+        dash=NO_CRASH,
+    ),
+    Fault(
+        "peers: nobody is quarantined",
+        "a neighbour that breaks the rules costs a timeout each time it is back",
+        (
+            Edit(
+                "net/connections.py",
+                "conn.quarantined_until = time.monotonic() + seconds",
+                "conn.quarantined_until = time.monotonic()",
+            ),
+        ),
+        (
+            CONNECTIONS
+            + "a_neighbour_that_breaks_the_rules_is_not_talked_to_each_time_twice_as_long",
+        ),
+        dash=NO_LIARS,
+    ),
+    Fault(
+        "peers: a neighbour may connect as often as it likes",
+        "handshakes keep a user from its work",
+        (
+            Edit(
+                "net/connections.py",
+                "if is_quarantined or not conn.calls.allow():",
+                "if is_quarantined:",
+            ),
+        ),
+        (CONNECTIONS + "a_neighbour_that_connects_too_often_is_not_answered_for_a_while",),
+        dash=NO_LIARS,
+    ),
+    Fault(
+        "peers: a neighbour may send as many short messages as it likes",
+        "a flood keeps a user from its work, or keeps a silent liar alive",
+        (Edit("net/peer_receiver.py", "if not link.words.allow():", "if False:"),),
+        (PEER + "a_flood_of_short_messages_is_refused_and_a_few_are_not",),
+        dash=NO_LIARS,
+    ),
+    Fault(
+        "peers: models that no user can reach are averaged",
+        "one message of a liar makes every model useless",
+        (
+            Edit(
+                "federation/node.py",
+                "if is_bounded(self._vector(values), largest):",
+                "if is_bounded(self._vector(values)):",
+            ),
+        ),
+        (
+            "federation/test_terms.py::test_no_honest_model_exceeds_the_largest_parameter_and_a_"
+            "larger_one_is_refused",
+        ),
+        dash=NO_LIARS,
+    ),
+    Fault(
+        "peers: the state between rounds is not saved",
+        "a node that is killed in a later round goes back to its message, and its model differs",
+        (
+            Edit(
+                "federation/node.py",
+                "            self._save_round(round_, now, before)\n",
+                "",
+            ),
+        ),
+        (
+            "federation/test_restarts.py::test_a_killed_node_ends_with_the_model_of_an_"
+            "uninterrupted_run[while mixing-1]",
+        ),
+        dash=NO_CRASH,
+    ),
+    Fault(
+        "ledger: the final model is not in it",
+        "a full disk or a crash at the end loses a model that is paid for",
+        (
+            Edit(
+                "federation/node.py",
+                "self.ledger.end(self.run, FINISHED, _bytes(self.model))",
+                "self.ledger.end(self.run, FINISHED)",
+            ),
+        ),
+        (CRASHES + "a_disk_that_is_full_at_the_end_does_not_cost_the_model",),
+        dash=NO_CRASH,
+    ),
+    Fault(
+        "ledger: others on the machine can read it",
+        "they learn what was sent, when, and the final model",
+        (
+            Edit(
+                "net/ledger.py",
+                "os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600",
+                "os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644",
+            ),
+        ),
+        (LEDGER + "a_ledger_and_its_side_files_are_for_their_owner_alone_whatever_the_umask",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "ledger: a newer format is read as if it were known",
+        "what it counts in another way is reported as less than was spent",
+        (
+            Edit(
+                "net/ledger_reading.py",
+                "            check_readable(db, path)\n",
+                "",
+            ),
+        ),
+        (LEDGER + "a_ledger_of_a_newer_version_is_refused",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "ledger: a limit is about the newest federation alone",
+        "a later run that protects less breaks the promise to the users of earlier ones",
+        (
+            Edit(
+                "federation/spending.py",
+                "plans = [terms.plan, *map(plan_of, counted)]",
+                "plans = [terms.plan]",
+            ),
+        ),
+        (SPENDING + "a_limit_is_kept_for_every_question_that_a_run_was_planned_for",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "ledger: a limit is about earlier federations alone",
+        "the new run's own promise is not kept",
+        (
+            Edit(
+                "federation/spending.py",
+                "plans = [terms.plan, *map(plan_of, counted)]",
+                "plans = [*map(plan_of, counted)] or [terms.plan]",
+            ),
+        ),
+        (SPENDING + "a_limit_is_kept_for_the_question_of_the_new_run_too",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "ledger: a run that was ended early may be begun again",
+        "a ledger that was set back lacks its messages, and steps get second ones",
+        (
+            Edit(
+                "federation/spending.py",
+                "own = next((entry for entry in entries if entry.federation == terms.digest), None)",
+                "own = next((e for e in entries if e.federation == terms.digest and e.why != "
+                "ENDED_EARLY), None)",
+            ),
+        ),
+        (SPENDING + "a_run_that_was_ended_early_never_goes_on",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "ledger: a run that was ended early takes no receipt any more",
+        "messages that a restored ledger lacks are not counted when a neighbour shows them",
+        (
+            Edit(
+                "net/ledger.py",
+                "repeated = ? WHERE run = ? AND repeated < ?",
+                "repeated = ? WHERE run = ? AND ended IS NULL AND repeated < ?",
+            ),
+        ),
+        (LEDGER + "a_run_that_was_ended_early_still_takes_a_receipt_of_a_message_it_lacks",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "exit codes: a bug is worth a restart",
+        "a supervisor repeats what may depend on data, and others see how often",
+        (
+            Edit(
+                "federation/exit_codes.py",
+                "TRANSIENT if isinstance(problem, TransientError) else NEEDS_A_PERSON",
+                "NEEDS_A_PERSON if isinstance(problem, DecorError) else TRANSIENT",
+            ),
+            Edit(
+                "federation/exit_codes.py",
+                "import PrivacyStop, TransientError",
+                "import DecorError, PrivacyStop",
+            ),
+        ),
+        (
+            "federation/test_exit_codes.py::test_only_listed_causes_are_worth_a_restart",
+            "cli/test_main.py::test_an_unknown_exception_of_any_command_is_shown_and_not_worth_a_"
+            "restart",
+        ),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "exit codes: a stop for privacy is like any other",
+        "a node whose ledger is an old one is taken for one with wrong input",
+        (
+            Edit(
+                "federation/exit_codes.py",
+                "if isinstance(problem, PrivacyStop):",
+                "if False:",
+            ),
+        ),
+        ("federation/test_exit_codes.py::test_only_listed_causes_are_worth_a_restart",),
         dash=NO_FOLDER,
     ),
     Fault(

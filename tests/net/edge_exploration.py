@@ -99,6 +99,8 @@ class Limits:
     draws: int = 1
     crashes: int = 1
     rollbacks: int = 0
+    skips: int = 0
+    """A user that is behind its other neighbours leaves out a step, and makes the next one."""
     alone: bool = False
     """With a quorum below 1 an end goes on without the other."""
     liar: bool = False
@@ -115,6 +117,7 @@ class State:
     drawn: int = 0
     crashes: int = 0
     rollbacks: int = 0
+    skips: int = 0
     made: int = 0  # messages, of both
     left: frozenset = frozenset()  # (end, step, key id, number) of what the other has got
     recorded: frozenset = frozenset()  # sealed keys, by someone who records all traffic
@@ -130,6 +133,7 @@ class State:
             self.drawn,
             self.crashes,
             self.rollbacks,
+            self.skips,
             self.made if self.rollbacks else 0,
             self.left,
             self.recorded,
@@ -159,14 +163,26 @@ def moves(state, limits):
             yield "rollback", e
         if end.taken is not None:
             yield "record", e
-        elif (step := end.next_step) < limits.steps and may_begin(end, step, limits):
-            if end.keys.is_ready(step):
-                yield "take", e
-            elif not end.keys.is_confirming:
-                if end.keys.needs(step) and end.stage == "open" and not end.asked:
-                    yield "ask", e
-                if state.drawn < limits.draws:
-                    yield "draw", e
+            continue
+        step = end.next_step
+        if step < limits.steps and may_begin(end, step, limits):
+            for move in ways_to_a_key(state, end, step, limits):
+                yield move, e
+        # to a step that more of the others have signed than may lie: this neighbour or not
+        if step + 1 < limits.steps and state.skips < limits.skips:
+            for move in ways_to_a_key(state, end, step + 1, limits):
+                yield f"skip and {move}", e
+
+
+def ways_to_a_key(state, end, step, limits):
+    """What an end may do about the key of a step."""
+    if end.keys.is_ready(step):
+        yield "take"
+    elif not end.keys.is_confirming:
+        if end.keys.needs(step) and end.stage == "open" and not end.asked:
+            yield "ask"
+        if state.drawn < limits.draws:
+            yield "draw"
 
 
 def may_begin(end, step, limits):
@@ -196,10 +212,13 @@ def after(state, move, e, limits):
             end.stage = "off"
             end.keys.lose()
         case "take" | "draw":
-            take(state, e, move == "draw", limits)
-        case "ask":
+            take(state, e, end.next_step, move == "draw", limits)
+        case "skip and take" | "skip and draw":
+            state.skips += 1
+            take(state, e, end.next_step + 1, move == "skip and draw", limits)
+        case "ask" | "skip and ask":
             end.asked = True
-            flight[1 - e].append(("ask", end.next_step))
+            flight[1 - e].append(("ask", end.next_step + (move != "ask")))
         case "record":
             end.ledger, end.taken = (*end.ledger, end.taken), None
             end.saved = end.seen  # receipts are stored with the next message
@@ -231,11 +250,10 @@ def connect(state, limits):
         one.stage = two.stage = "off"
 
 
-def take(state, e, is_drawn, limits):
+def take(state, e, step, is_drawn, limits):
     end = state.ends[e]
     state.drawn += is_drawn
     fresh, drawn = f"fresh {state.drawn}".encode(), []
-    step = end.next_step
     key = end.keys.take(step, lambda: drawn.append(1) or fresh)
     assert bool(drawn) == is_drawn, "ready means that the key is there"
     if limits.liar and e == 1 and end.first_key is None:

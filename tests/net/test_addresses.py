@@ -1,7 +1,10 @@
 """Addresses of users: read, dialled and listened at, IPv4 and IPv6."""
 
 import asyncio
+import errno
+import ipaddress
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -115,6 +118,38 @@ def test_all_addresses_of_a_name_are_tried(monkeypatch):
             return greeted
 
         assert asyncio.run(work()) == b"y"
+
+
+@needs_ipv6
+def test_a_link_local_address_is_dialled_at_the_interface_that_it_names():
+    """At the loopback interface nobody has it; without an interface the system would not even try."""
+    with pytest.raises(OSError) as caught:
+        asyncio.run(addresses.connect("fe80::1%lo", 7400, 10.0))
+    assert caught.value.errno != errno.EINVAL, caught.value
+
+
+def link_local():
+    """A link-local address of this machine with its scope; None: it has none."""
+    table = Path("/proc/net/if_inet6")
+    for line in table.read_text().splitlines() if table.exists() else ():
+        digits, _, _, _, _, interface = line.split()
+        address = ipaddress.IPv6Address(bytes.fromhex(digits))
+        if address.is_link_local:
+            return f"{address}%{interface}"
+    return None
+
+
+@pytest.mark.skipif(link_local() is None, reason="this machine has no link-local address")
+def test_a_link_local_address_of_this_machine_is_reached():
+    (port,) = addresses.free_ports(1)
+
+    async def work():
+        (listener,) = addresses.listen(f"[{link_local()}]:{port}")
+        with listener:
+            greeted, _ = await asyncio.gather(greet(link_local(), port), answer(listener, b"l"))
+        return greeted
+
+    assert asyncio.run(work()) == b"l"
 
 
 def test_a_host_that_does_not_answer_leaves_time_for_the_others(monkeypatch):

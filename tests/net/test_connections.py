@@ -1,16 +1,20 @@
 """Connections that open and close, and the events their owner gets, without a network."""
 
 import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
 from decor.errors import RemoteProtocolError
 from decor.net import addresses, connections, transport
+from decor.net.addresses import Address
 from decor.net.connections import LONGEST_QUARANTINE, Connections
 from decor.net.identity import Identity
 from decor.net.neighbour import FIRST_QUARANTINE, Connection, Link, Neighbour
 from decor.net.rate_limit import RateLimit
 from decor.net.reach import Reach
+from decor.net.relay import Admission, Relay
+from decor.net.relay_protocol import relay_id
 from decor.net.session import Ended, Heard
 
 
@@ -306,3 +310,86 @@ def test_a_neighbour_that_hangs_up_is_lost_also_while_its_model_waits_to_be_used
 
     asyncio.run(run())
     assert logged == [("lost", {"neighbour": "n1", "why": "hung up"})]
+
+
+# two users and two relays, all of them real
+
+
+BONN, ULM = Identity.new(), Identity.new()
+FEDERATION = bytes(32)
+
+
+@asynccontextmanager
+async def two_relays():
+    """Two relays that run, and their addresses."""
+    places = [Address("127.0.0.1", port, is_relay=True) for port in addresses.free_ports(2)]
+    ids = frozenset(map(relay_id, places))
+    pairs = frozenset({(BONN.public, ULM.public), (ULM.public, BONN.public)})
+    admission = Admission("heart", {BONN.public: "bonn", ULM.public: "ulm"}, pairs, ids)
+    async with AsyncExitStack() as stack:
+        made = []
+        for place in places:
+            own = frozenset({relay_id(place)})
+            made.append(Relay({FEDERATION: admission}, lambda *_, **__: None, 1e9, own))
+            stack.push_async_callback(made[-1].close)
+            made[-1].open(addresses.listen(f"{place.host}:{place.port}"))
+        yield made, places
+
+
+@asynccontextmanager
+async def two_users(at, reached):
+    """ulm, which dials bonn at the addresses `at`, and bonn, which waits at the relays `reached`;
+    gives their links.
+    """
+    links = []
+    async with AsyncExitStack() as stack:
+        for own, other, name, dials, relays in (
+            (ULM, BONN, "bonn", True, ()),
+            (BONN, ULM, "ulm", False, tuple(reached)),
+        ):
+            text = " ".join(map(str, at))
+            link = Link(Neighbour(0, name, other.public, text, dials, not dials))
+            one = Connections(
+                own,
+                {0: link},
+                Reach(FEDERATION, (), relays),
+                5.0,
+                lambda *_, **__: None,
+                lambda neighbour: FixedEvents(),
+                lambda *_: None,
+                lambda *_: None,
+            )
+            stack.push_async_callback(one.close)
+            one.open()
+            links.append(link)
+        yield links
+
+
+async def until_connected(links, relay):
+    async with asyncio.timeout(60):
+        while not (relay.joins and all(link.conn.connection is not None for link in links)):
+            await asyncio.sleep(0.01)
+    assert relay.joined == 1 and {link.conn.way for link in links} == {"relay"}
+
+
+def test_users_of_a_relay_that_goes_down_meet_at_the_other_one():
+    async def work():
+        async with two_relays() as ((one, two), places), two_users(places, places) as links:
+            await until_connected(links, one)
+            assert two.joins == 0, "the first of the file comes first"
+            await one.close()
+            await until_connected(links, two)
+
+    asyncio.run(work())
+
+
+def test_a_user_that_cannot_reach_the_first_relay_is_met_at_the_second(monkeypatch):
+    """The first one runs, and only the user that dials comes as far as there."""
+    monkeypatch.setattr(connections, "RELAY_SECONDS", 0.5)
+
+    async def work():
+        async with two_relays() as ((one, two), places), two_users(places, places[1:]) as links:
+            await until_connected(links, two)
+            assert one.accepted >= 1 and one.joins == 0
+
+    asyncio.run(work())

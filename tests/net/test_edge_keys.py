@@ -26,6 +26,8 @@ from decor.net.edge_keys import EdgeKeys
         Limits(steps=1, connections=2, draws=0, crashes=1, rollbacks=1),
         Limits(steps=2, connections=2, draws=0, crashes=0, alone=True),
         Limits(steps=2, connections=2, draws=0, crashes=0, liar=True),
+        Limits(steps=3, connections=1, draws=1, crashes=0, skips=1),
+        Limits(steps=3, connections=1, draws=0, crashes=1, skips=1),
     ),
     ids=str,
 )
@@ -39,6 +41,8 @@ def test_all_orders_of_events_keep_one_key_for_one_message(limits):
     (
         Limits(steps=2, connections=2, draws=1, crashes=0, alone=True),
         Limits(steps=2, connections=2, draws=1, crashes=0, rollbacks=1),
+        Limits(steps=3, connections=2, draws=0, crashes=0, skips=1),
+        Limits(steps=2, connections=2, draws=1, crashes=0, skips=1),
     ),
     ids=str,
 )
@@ -51,6 +55,8 @@ TWO_STEPS = Limits(steps=2, connections=2, draws=0, crashes=1)
 HALF_OPEN = Limits(steps=1, connections=3, draws=0, crashes=0)
 LATE = Limits(steps=1, connections=3, draws=1, crashes=0)
 APART = Limits(steps=1, connections=2, draws=2, crashes=0)
+SKIPPING_ALONE = Limits(steps=2, connections=2, draws=1, crashes=0, skips=1)
+SKIPPING = Limits(steps=3, connections=2, draws=0, crashes=0, skips=1)
 ALONE = Limits(steps=2, connections=2, draws=0, crashes=0, alone=True)
 RULES = {
     "an old secret does not go on once a new one is confirmed": (
@@ -93,11 +99,26 @@ RULES = {
         "            pass\n        self._spare",
         CRASH,
     ),
+    "a key is of the step that is made, also after steps that were left out": (
+        "self.next_step, self.last_id, self._past = step + 1,",
+        "self.next_step, self.last_id, self._past = self.next_step + 1,",
+        SKIPPING,
+    ),
+    "what was wanted of a step that was left out is dropped": (
+        "self.wanted[0] <= step:",
+        "self.wanted[0] == step:",
+        SKIPPING,
+    ),
     "so is a spare one": ("        self._spare = None\n", "", LATE),
     "older secrets go forward too": (
         "                older.key(step)\n",
         "                pass\n",
         CRASH,
+    ),
+    "and past steps that were left out": (
+        "            if older.step <= step:\n",
+        "            if older.step == step:\n",
+        SKIPPING_ALONE,
     ),
     "no key is unsealed after another was taken": (
         "self._current is not None and self.wanted is None:",

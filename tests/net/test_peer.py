@@ -499,6 +499,33 @@ def test_who_is_behind_is_shown_the_receipts_of_others_and_who_is_not_is_not(tmp
 
 
 @in_loop
+async def test_after_a_start_all_neighbours_are_waited_for_and_after_patience_a_quorum(tmp_path):
+    one = make_peer(tmp_path, neighbours=2)
+    first, second = Liar(one, 1), Liar(one, 2)
+    first.connect()
+    waiting = asyncio.create_task(one.wait_for_neighbours(60.0, 1))
+    # a quorum is here, and may be neighbours that have never had a message of this user
+    await until(lambda: one.paused == "waits for n2")
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    second.connect()
+    assert await waiting and one.paused is None
+    # whoever has not come by then is waited for no longer
+    one._connections.drop(second.link, "gone")
+    began = time.monotonic()
+    assert await one.wait_for_neighbours(0.2, 1)
+    assert time.monotonic() - began >= 0.2
+    # less than a quorum is not enough, however long it takes
+    one._connections.drop(first.link, "gone")
+    waiting = asyncio.create_task(one.wait_for_neighbours(0.0, 1))
+    await until(lambda: one.paused == "waits for n1, n2")
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    second.connect()
+    assert await waiting
+
+
+@in_loop
 async def test_while_all_are_waited_for_models_do_not_hide_the_end_of_a_connection(tmp_path):
     one = make_peer(tmp_path, neighbours=2)
     here = Liar(one, 1)

@@ -339,6 +339,27 @@ def test_silent_and_babbling_strangers_do_not_keep_users_out(monkeypatch):
     asyncio.run(work())
 
 
+def test_who_makes_no_call_in_time_is_refused_and_who_has_made_one_may_wait(monkeypatch):
+    async def work():
+        async with run_relay() as running:
+            waiting = running.start(A, B)
+            await running.waits(1)
+            monkeypatch.setattr(relay_module, "ANSWER_SECONDS", 0.2)
+            async with asyncio.timeout(60):
+                said = await asyncio.gather(
+                    answer_to(running, b""), answer_to(running, bytes(CALL_BYTES - 1))
+                )
+            assert [each[2:] for each in said] == [b"made no call in time"] * 2
+            assert refused(running) == {"no_call": 2}
+            await running.until(lambda: running.relay.connections == 1)
+            assert running.relay.waiting == 1 and not waiting.done()
+            monkeypatch.undo()
+            with await running.meet(B, A), await waiting:
+                assert running.relay.joined == 1
+
+    asyncio.run(work())
+
+
 def test_a_user_whose_call_has_come_is_not_one_of_too_many_any_more(monkeypatch):
     """A crowd makes the relay close its connection in the same moment."""
 

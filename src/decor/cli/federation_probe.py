@@ -99,9 +99,12 @@ def show(outcome: Outcome, names: list[str]) -> str:
         for row in report.rows
         if name != outcome.user and row.problem
     ]
-    told += [f"{name} has sent no report" for name in outcome.missing]
     if told:
         parts.append("reported by others, not verified:\n" + _lines(told))
+    if outcome.missing:
+        # found here, and no problem of this member's: its own neighbours are among the problems
+        silent = [f"{name} has sent no report" for name in outcome.missing]
+        parts.append(f"not heard by {outcome.user}:\n" + _lines(silent))
     problems = _lines(list(outcome.problems))
     good = f"{outcome.user} reaches all its neighbours, and everything agrees"
     parts.append(f"problems:\n{problems}" if problems else good)
@@ -123,16 +126,17 @@ def _members(outcome: Outcome, names: list[str]) -> list[list[str]]:
 
 
 def _edges(outcome: Outcome, names: list[str]) -> list[list[str]]:
-    """One row per edge: what this member has measured, else what one of its users tells."""
+    """A row for each edge of the file: what this member has measured, else what its users tell."""
     order = [outcome.user, *(name for name in names if name != outcome.user)]
-    rows, seen = [], set()
+    # others may tell of edges that the file does not have
+    left = {frozenset(edge): " - ".join(edge) for edge in outcome.edges}
+    rows = []
     for name in order:
         report = outcome.reports.get(name)
         for row in () if report is None else report.rows:
             edge = frozenset((name, row.neighbour))
-            if edge in seen:
+            if left.pop(edge, None) is None:
                 continue
-            seen.add(edge)
             clock = "-" if row.clock is None else f"{row.clock:+.2f} s"
             trip = "-" if row.round_trip is None else f"{1e3 * row.round_trip:.1f} ms"
             rates = [
@@ -140,7 +144,8 @@ def _edges(outcome: Outcome, names: list[str]) -> list[list[str]]:
             ]
             way = row.way or "none"
             rows.append([f"{name} - {row.neighbour}", way, trip, *rates, clock, name])
-    return rows
+    # of two members that are both silent
+    return rows + [[edge, *["-"] * 5, "nobody"] for edge in left.values()]
 
 
 def _lines(sentences: list[str]) -> str:

@@ -13,6 +13,7 @@ from decor.errors import InputError
 
 from . import options as opt
 from . import values
+from .interrupts import sigterm_interrupts
 from .json_output import guarantee_json, write_json
 from .node import prepare_output, require_libraries
 
@@ -39,6 +40,11 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    with sigterm_interrupts():
+        _run(options)
+
+
+def _run(options: argparse.Namespace) -> None:
     require_libraries()
     from decor.federation.federation import Federation
     from decor.federation.fetch import ModelFetch

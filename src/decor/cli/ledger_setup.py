@@ -1,4 +1,4 @@
-"""`decor ledger new`, `adopt` and `convert`: a ledger is made on purpose, and bound to keys."""
+"""`decor ledger new`, `adopt`, `convert` and `end`: a ledger is made on purpose, bound to keys."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from decor.errors import InputError
+from decor.text import amount, epsilon_text, rounded_up
 
 from . import options as opt
 from . import values
@@ -17,6 +18,8 @@ _NEW = """example:
 _ADOPT = """examples:
   decor ledger adopt bonn.ledger --identity new.key --old-key bonn.key
   decor ledger adopt bonn.ledger --identity new.key --old-key-lost"""
+_END = """example:
+  decor ledger end bonn.ledger --run 2"""
 _CONVERT = """example:
   decor ledger convert bonn.ledger --identity bonn.key"""
 
@@ -30,7 +33,10 @@ def add_to(kinds: Any) -> None:
     new.add_argument("file", metavar="FILE", help="the ledger, which does not exist yet")
     new.add_argument("--identity", required=True, metavar="FILE", help=identity)
     new.add_argument("--data", default="", metavar="NAME", help=data)
-    allow = "largest epsilon that all runs in the ledger may spend together (default: no limit)"
+    allow = (
+        "largest epsilon that all runs in the ledger may spend together, kept for each unit and "
+        "adversary that any of them was planned for (default: no limit)"
+    )
     new.add_argument("--allow", type=values.number, metavar="E", help=allow)
     delta = "failure probability of that limit (default: the delta of each new federation)"
     new.add_argument("--allow-delta", type=values.probability, metavar="D", help=delta)
@@ -45,6 +51,18 @@ def add_to(kinds: Any) -> None:
     which.add_argument("--old-key-lost", action="store_true", help="no key of the ledger is left")
     give_up = "leave a run unfinished for good; its whole plan stays counted"
     adopt.add_argument("--give-up-run", action="store_true", help=give_up)
+
+    help = "end a run that will never go on, so that what it did not use is free again"
+    end = opt.add_command(kinds, "end", run_end, help, _END)
+    end.description = (
+        "End a run that will never go on, so that what it did not use is free again. At user level "
+        "the messages made count; at example level a run with any message counts as a whole. No "
+        "node goes on with the run. The ledger must be the newest: messages that it lacks would "
+        "not be counted."
+    )
+    end.add_argument("file", metavar="FILE", help="the ledger; it is changed in place")
+    run = "number of the run, as decor ledger show has it"
+    end.add_argument("--run", dest="ended", type=values.whole, required=True, metavar="N", help=run)
 
     help = "bring a ledger of version 0.1 up to date, keeping what it says"
     convert = opt.add_command(kinds, "convert", run_convert, help, _CONVERT)
@@ -92,6 +110,36 @@ def run_adopt(options: argparse.Namespace) -> None:
         signer = None if old is None else old.public
         ledger.adopt(new.public, signer, signature, options.give_up_run)
     print(f"{options.file} may be used with the key {new.line}")
+
+
+def run_end(options: argparse.Namespace) -> None:
+    require_libraries()
+    from decor.federation.spending import epsilon_of_plan, name_of, own_figure
+    from decor.net.ledger import Ledger
+    from decor.net.ledger_reading import ENDED_EARLY
+
+    # locked, so that no node can be about to make a message of the run
+    with Ledger(Path(options.file)) as ledger:
+        runs = {entry.run: entry for entry in ledger.entries()}
+        entry = runs.get(options.ended)
+        if entry is None:
+            has = f"runs {', '.join(map(str, runs))}" if runs else "no run"
+            raise InputError(f"{options.file!r} has no run {options.ended}; it has {has}")
+        if entry.ended is not None:
+            raise InputError(
+                f"run {entry.run} in {options.file!r} has ended already ({entry.why}); nothing to "
+                "do"
+            )
+        # before anything is written: a run that cannot be accounted for stays as it is
+        planned, name = epsilon_text(epsilon_of_plan(entry)), name_of(entry)
+        ledger.end(entry.run, ENDED_EARLY)
+        (entry,) = [each for each in ledger.entries() if each.run == entry.run]
+        spent = own_figure(entry)
+    print(
+        f"run {entry.run}, {name}, has ended after {amount(entry.steps, 'message')}, and never "
+        f"goes on. It counts with epsilon {epsilon_text(spent.promised)} instead of {planned} "
+        f"(delta {rounded_up(spent.delta)})"
+    )
 
 
 def run_convert(options: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
@@ -12,8 +13,8 @@ from typing import Any, NoReturn
 import decor
 from decor.distributed import launch
 from decor.distributed.world import World
-from decor.errors import AuditFailed, DecorError, InputError, PrivacyStop, TransientError
-from decor.federation.exit_codes import INTERRUPTED
+from decor.errors import AuditFailed, DecorError, InputError
+from decor.federation.exit_codes import INTERRUPTED, error_code
 
 from . import (
     account,
@@ -104,8 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         0: it worked; 1: an audit failed, or a cause outside that may pass; 2: bad input, explained
-        in one sentence on standard error; 3: a node stopped for privacy; 4: a node finished with
-        fewer steps or with noise left; 130: interrupted.
+        in one sentence on standard error, or a bug, with its traceback; 3: a node stopped for
+        privacy; 4: a node finished with fewer steps or with noise left; 130: interrupted.
     """
     before, warnings.showwarning = warnings.showwarning, _show_warning
     try:
@@ -121,15 +122,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except AuditFailed as failure:
         print(f"decor: {failure}", file=sys.stderr)
         return 1
-    except (PrivacyStop, TransientError) as problem:
-        print(f"decor: {problem}", file=sys.stderr)
-        return 3 if isinstance(problem, PrivacyStop) else 1
     except DecorError as problem:
         # bad input is the same in every process of a group, so that rank 0 alone reports it; any
         # other error may be this process's own
         if World.current().is_first or not isinstance(problem, InputError):
             print(f"decor: {problem}", file=sys.stderr)
-        return 2
+        return error_code(problem)
     except BrokenPipeError:
         # the reader has closed the pipe, as `head` does; without a new standard output Python
         # would complain again at exit
@@ -138,6 +136,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _report_interrupt()
         return INTERRUPTED
+    except Exception as problem:
+        # not Python's 1, which supervisors take for worth a restart: it may depend on the data
+        traceback.print_exc()
+        return error_code(problem)
     finally:
         warnings.showwarning = before
 

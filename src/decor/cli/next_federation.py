@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> None:
     file = Path(options.output)
     # after `renew` has checked the whole: a change that is refused leaves no file
     written = {"file": str(file)} | _write(file, federation, start, options.overwrite)
-    todo = list(_todo(changes, written))
+    todo = list(_todo(changes, written, federation, Path(options.old).name))
     edges = [":".join(each) for each in attached]
     more = written | {"edges_added": edges, "todo": todo, **start_facts(federation, file)}
     report(federation, options.json, more, f"wrote {', '.join(written.values())}\n")
@@ -174,11 +174,22 @@ def _write(
     return {"start": str(path)}
 
 
-def _todo(changes: Changes, written: dict[str, str]) -> Iterator[str]:
+def _todo(
+    changes: Changes, written: dict[str, str], federation: Federation, old: str
+) -> Iterator[str]:
     """What people have to do before the next run, as sentences."""
     files = " and ".join(Path(each).name for each in written.values())
     both = "Both are" if len(written) > 1 else "It is"
     yield f"Send {files} to all members. {both} public, and the same for everyone."
+    places = (each for member in federation.members for each in member.addresses)
+    relays = dict.fromkeys(str(each) for each in places if each.is_relay)
+    if relays:
+        # a relay knows federations by their digest: it would refuse all users of the new one
+        yield (
+            f"Send {Path(written['file']).name} to the operator of {' and of '.join(relays)} too: "
+            f"into the relay's folder of files, beside {old} until that run has ended at all "
+            "members, and then SIGHUP to the relay"
+        )
     if "start" not in written:
         yield "Training starts from new weights; --start DIR takes the model of a run."
     # in advance, because the ledger would refuse a key that it does not know

@@ -9,19 +9,18 @@ import json
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TextIO, get_args
+from typing import Any, TextIO
 
 from decor import progress
-from decor.choices import LogFormat
-from decor.errors import DecorError, InputError, require
+from decor.errors import InputError, require
 from decor.text import rounded_up
 
 from . import options as opt
 from . import values
+from .interrupts import sigterm_interrupts
 from .json_output import guarantee_json, write_json
 from .node_check import check_data
 
@@ -67,11 +66,7 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--allow", type=values.number, metavar="E", help=allow)
     opt.add_metrics(parser)
-    log = "write events to this file, which SIGHUP reopens, instead of standard error"
-    parser.add_argument("--log", metavar="FILE", help=log)
-    log_format = "format of events: text for people, or json, one object per line (default: text)"
-    formats = get_args(LogFormat)
-    parser.add_argument("--log-format", choices=formats, default="text", help=log_format)
+    opt.add_log(parser)
     serve = "stay at the end until stopped, for neighbours that fetch the final model later"
     parser.add_argument("--serve", action="store_true", help=serve)
     opt.add_json(parser)
@@ -101,7 +96,8 @@ def run(options: argparse.Namespace) -> int:
     if missing and not options.check:
         names = " and ".join(map(opt.flag_of, missing))
         raise InputError(f"decor node: {names} required; or look at the data only, with --check")
-    try:
+    # from here on, before anything heavy is loaded; `run_node` has handlers of its own
+    with sigterm_interrupts():
         if options.check:
             require_libraries()
             check_data(options)
@@ -109,13 +105,6 @@ def run(options: argparse.Namespace) -> int:
         # without a file, the end of its terminal ends a node
         with nullcontext() if options.log is None else hangups_ignored():
             return _run(options)
-    # `main` has an exit code for each kind, by which supervisors decide
-    except DecorError:
-        raise
-    except Exception:
-        # not 1, which supervisors take for worth a restart: it may depend on the data
-        traceback.print_exc()
-        return 2
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -10,9 +10,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import decor
+from decor.choices import LogFormat
 from decor.distributed import launch
 from decor.distributed.world import World
 from decor.errors import InputError
@@ -225,6 +226,13 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
         "given"
     )
     parser.add_argument("--metrics", metavar="[HOST:]PORT", help=help)
+
+
+def add_log(parser: argparse.ArgumentParser) -> None:
+    help = "write events to this file, which SIGHUP reopens, instead of standard error"
+    parser.add_argument("--log", metavar="FILE", help=help)
+    help = "format of events: text for people, or json, one object per line (default: text)"
+    parser.add_argument("--log-format", choices=get_args(LogFormat), default="text", help=help)
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:

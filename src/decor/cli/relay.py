@@ -12,6 +12,7 @@ from decor.errors import require
 
 from . import options as opt
 from . import values
+from .interrupts import sigterm_interrupts
 
 _EXAMPLE = """example:
   decor relay heart.toml --listen :7500 --metrics 9465"""
@@ -41,11 +42,15 @@ def add_to(commands: Any) -> None:
         "--bandwidth", type=values.number, default=100.0, metavar="MB", help=bandwidth
     )
     opt.add_metrics(parser)
-    log = "write events to this file, which SIGHUP reopens, instead of standard error"
-    parser.add_argument("--log", metavar="FILE", help=log)
+    opt.add_log(parser)
 
 
 def run(options: argparse.Namespace) -> int:
+    with sigterm_interrupts():
+        return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
     require("cryptography", "peer", "a relay")
     from decor.federation.operator import EventLog
     from decor.federation.relay_service import RelayService
@@ -56,7 +61,8 @@ def run(options: argparse.Namespace) -> int:
     metrics = None if options.metrics is None else metrics_address(options.metrics)
     # files that change while it starts are read again once it runs
     with hangups_ignored():
-        log = EventLog("relay", sys.stderr if options.log is None else open_log(Path(options.log)))
+        to = sys.stderr if options.log is None else open_log(Path(options.log))
+        log = EventLog("relay", to, options.log_format)
         reopen = None if options.log is None else log.reopen
         files, rate = [Path(each) for each in options.files], 1e6 * options.bandwidth
         service = RelayService(files, options.listen, rate, log, metrics, reopen, options.address)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from decor.errors import InputError, LedgerError
 
 from . import options as opt
 from . import values
+from .interrupts import sigterm_interrupts
 from .json_output import write_json
 from .node import require_libraries
 from .status import read_state
@@ -55,18 +55,15 @@ def run(options: argparse.Namespace) -> None:
     from decor.ui.dispatcher import Dispatcher
     from decor.ui.server import Server
 
-    signal.signal(signal.SIGTERM, _interrupt)
     try:
-        with Server(Dispatcher(_watch(options)), options.port) as server:
+        with (
+            sigterm_interrupts(),
+            Server(Dispatcher(_watch(options)), options.port) as server,
+        ):
             _announce(server, options)
             _serve(server)
     except KeyboardInterrupt:  # the usual way to end it, and no error
         print("", file=sys.stderr)
-
-
-def _interrupt(*_: object) -> NoReturn:
-    """SIGTERM ends the command like Ctrl-C: the server is closed, and the exit status is 0."""
-    raise KeyboardInterrupt
 
 
 def _announce(server: Any, options: argparse.Namespace) -> None:

@@ -13,10 +13,16 @@ from decor.errors import PrivacyStop, TransientError
 if TYPE_CHECKING:  # a run is read by processes that load no torch
     from decor.results.run import Run
 
-INTERRUPTED = 130
-"""Exit code: stopped by its operator. Shells report SIGINT so: 128 plus the signal's number."""
+DONE = 0
+TRANSIENT = 1
+"""A cause outside that may pass: the only code after which a supervisor should start it again."""
+NEEDS_A_PERSON = 2
+PRIVACY = 3
+"""Stopped for privacy: it must not be started again."""
 INCOMPLETE = 4
-"""Exit code: done, with fewer steps than planned or with noise left."""
+"""Done, with fewer steps than planned or with noise left."""
+INTERRUPTED = 130
+"""Stopped by its operator. Shells report SIGINT so: 128 plus the signal's number."""
 
 
 def run_code(run: Run) -> int:
@@ -25,7 +31,7 @@ def run_code(run: Run) -> int:
         return INTERRUPTED
     manifest = run.manifest
     incomplete = manifest.get("steps_missed") or manifest.get("noise_left", 1.0) > 1.0
-    return INCOMPLETE if incomplete else 0
+    return INCOMPLETE if incomplete else DONE
 
 
 def error_code(problem: BaseException) -> int:
@@ -35,5 +41,5 @@ def error_code(problem: BaseException) -> int:
     needs a person's attention; also an unknown exception, which may depend on the data.
     """
     if isinstance(problem, PrivacyStop):
-        return 3
-    return 1 if isinstance(problem, TransientError) else 2
+        return PRIVACY
+    return TRANSIENT if isinstance(problem, TransientError) else NEEDS_A_PERSON

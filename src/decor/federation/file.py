@@ -93,7 +93,9 @@ class Privacy:
         number("a number from 0 to 1e9, such as 100.0", lambda x: 0 <= x <= 1e9),
         None,
         help="sigma_cor^2 / sigma_cdp^2: variance of shared noise relative to independent noise "
-        "(default: the one with the least predicted error, which supposes that no node fails)",
+        "(default of decor federation new: at most users x steps / 4, at which a node that fails "
+        "costs little accuracy; a file without it takes the one with the least predicted error, "
+        "which supposes that no node fails)",
         metavar="X",
     )
     any_delta: bool = file_field(

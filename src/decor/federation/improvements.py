@@ -100,12 +100,15 @@ def _absence(now: Federation) -> str | None:
     """Noise that does not cancel while a neighbour is absent."""
     ratio, plan = steady_ratio(len(now.members), now.training.steps), now.plan
     assert isinstance(plan.sigma_cor, float)
-    # twice: a small gain is not worth a hint
-    if plan.sigma_cor**2 <= 2 * ratio * _own(now) ** 2:
+    # a chosen one twice: a small gain is not worth a hint. Nobody has chosen one that is not there
+    is_chosen = now.privacy.ratio is not None
+    if plan.sigma_cor**2 <= (2 if is_chosen else 1 + _SAME) * ratio * _own(now) ** 2:
         return None
     better = _with_privacy(now, ratio=ratio)
+    missing = "The file has no privacy.ratio, and its noise supposes that no node fails. "
     return (
-        "While a neighbour is away, the noise of the edge to it does not cancel: one such step "
+        f"{'' if is_chosen else missing}While a neighbour is away, the noise of the edge to it "
+        "does not cancel: one such step "
         f"adds as much to the average as the independent noise of {_steps_per_absence(now):,.0f} "
         f"steps. privacy.ratio = {ratio:g} makes that {_steps_per_absence(better):,.0f} steps, "
         f"with {_sigmas(better, now)}, and the same guarantee."

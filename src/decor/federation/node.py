@@ -140,7 +140,7 @@ class Node:
         self._spent: Guarantee | None = None
         self._times = StepTimes()
         # this run counts with its whole plan from its beginning: the figure does not change
-        self._ledger_status = ledger_status(self.ledger, terms)
+        self._ledger_status = ledger_status(self.ledger, terms, self.allowance)
         self._quick = self._at_work = False
 
     async def train(self) -> Run:

@@ -46,6 +46,8 @@ class Outcome:
         reports: By member; this member's own is measured, others' are told.
         problems: Sentences; none: all edges of this member are there, and everything agrees.
         missing: Members that have sent no report.
+        edges: All edges of the file, as pairs of members; those of two missing members are in no
+            report.
     """
 
     user: str
@@ -55,6 +57,7 @@ class Outcome:
     reports: dict[str, Report]
     problems: tuple[str, ...]
     missing: tuple[str, ...]
+    edges: tuple[tuple[str, str], ...]
 
 
 def installation(federation: Federation) -> tuple[Versions, str]:
@@ -299,4 +302,7 @@ class Probe:
             self._reports,
             tuple(problems),
             tuple(name for name in self._names if name not in self._reports),
+            tuple(
+                (self._names[i], self._names[j]) for i, j in self.federation.topology.edges.tolist()
+            ),
         )

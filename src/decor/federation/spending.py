@@ -13,11 +13,11 @@ from functools import lru_cache
 
 from decor.errors import DecorError, InputError, LedgerError, PrivacyStop
 from decor.net.ledger import Ledger
-from decor.net.ledger_reading import DIVERGED, Entry
+from decor.net.ledger_reading import DIVERGED, ENDED_EARLY, Entry
 from decor.privacy.budget import ACCOUNTED
 from decor.privacy.composition import PastRun, Question, compose
 from decor.privacy.plan import NoisePlan
-from decor.text import rounded_up
+from decor.text import amount, epsilon_text, rounded_up
 from decor.training.release_grid import grid_of
 
 from .terms import Terms
@@ -199,32 +199,69 @@ def why_unbounded(entries: Iterable[Entry], question: Question, delta: float) ->
     return f"{tables} ({names}). Ask with a larger --delta"
 
 
-def ledger_limit(ledger: Ledger, terms: Terms) -> Limit | None:
-    """What the ledger's owner has promised, whatever a node is started with; None: nothing.
+def ledger_limits(ledger: Ledger, terms: Terms) -> list[Limit]:
+    """What the ledger's owner has promised, whatever a node is started with; empty: nothing.
+
+    The promise is kept for each question that a run was planned for, not for the newest one's
+    alone: a later run that protects less, or against fewer, would break it unnoticed.
 
     Args:
         ledger: The user's ledger.
-        terms: Of the federation, whose question the limit is about.
+        terms: Of the federation whose run begins or goes on; its question comes first.
     """
     facts = ledger.facts
     if facts.allow is None:
-        return None
+        return []
     delta = terms.delta if facts.allow_delta is None else facts.allow_delta
-    return Limit(Question.of(terms.plan), facts.allow, delta)
+    # a run that has ended without a message has told nobody anything: it needs no promise
+    counted = [entry for entry in ledger.entries() if entry.ended is None or _has_told(entry)]
+    plans = [terms.plan, *map(plan_of, counted)]
+    return [Limit(each, facts.allow, delta) for each in dict.fromkeys(map(Question.of, plans))]
 
 
-def ledger_status(ledger: Ledger, terms: Terms) -> dict[str, float | None]:
+def limits_in_force(
+    ledger: Ledger,
+    terms: Terms,
+    allowance: float | None = None,
+    allowed_delta: float | None = None,
+) -> list[Limit]:
+    """All that a federation's run may not exceed, with the other runs; empty: it has no budget.
+
+    Args:
+        ledger: The user's ledger.
+        terms: Of the federation.
+        allowance: As of `open_run`.
+        allowed_delta: As of `open_run`.
+    """
+    promises = ledger_limits(ledger, terms)
+    if not promises and allowance is None and terms.plan.budget is not None:
+        allowance = terms.plan.budget.epsilon
+    if allowance is None:
+        return promises
+    delta = terms.delta if allowed_delta is None else allowed_delta
+    return [Limit(Question.of(terms.plan), allowance, delta), *promises]
+
+
+def ledger_status(
+    ledger: Ledger, terms: Terms, allowance: float | None = None
+) -> dict[str, float | None]:
     """What all runs of a ledger cost and may cost, as a node's status has it; None: no limit.
 
     Args:
         ledger: The user's ledger, in which the federation's run has begun.
         terms: Of the federation.
+        allowance: As of `open_run`.
     """
-    limit = ledger_limit(ledger, terms)
-    if limit is None:
+    entries = ledger.entries()
+    spent = {
+        limit: figure(entries, limit.question, limit.delta).promised
+        for limit in limits_in_force(ledger, terms, allowance)
+    }
+    if not spent:
         return {"ledger_epsilon": None, "ledger_limit": None}
-    spent = figure(ledger.entries(), limit.question, limit.delta).promised
-    return {"ledger_epsilon": spent, "ledger_limit": limit.epsilon}
+    # the one that leaves least for another run
+    limit = max(spent, key=lambda each: spent[each] / each.epsilon)
+    return {"ledger_epsilon": spent[limit], "ledger_limit": limit.epsilon}
 
 
 def open_run(
@@ -233,7 +270,6 @@ def open_run(
     number: int,
     allowance: float | None = None,
     allowed_delta: float | None = None,
-    limits: Sequence[Limit] = (),
 ) -> tuple[int, bool]:
     """Continues the federation's run in the ledger, or begins it.
 
@@ -244,7 +280,6 @@ def open_run(
         allowance: The most epsilon that all runs together may spend, for the question of this plan;
             None: the ledger's limit, or this plan's budget.
         allowed_delta: The delta of that; None: the federation's.
-        limits: Further promises, which may be about other questions.
 
     Returns:
         The run's number, and whether it is new.
@@ -269,52 +304,74 @@ def open_run(
             )
         if own.repeated:
             raise PrivacyStop(f"this user's run of {terms.name} has ended for good: {own.why}")
+        # never begun again, also without messages: a restored ledger may lack those that were sent
+        if own.why == ENDED_EARLY:
+            raise PrivacyStop(
+                f"this user's run of {terms.name} was ended by decor ledger end after "
+                f"{amount(own.steps, 'message')}, and never goes on. Another run needs another "
+                "federation file, which all users agree on"
+            )
         raise PrivacyStop(
             f"this user has taken part in {terms.name} to the end ({own.steps} messages, epsilon "
             f"{rounded_up(own_figure(own).so_far)}): its budget is spent. Another run needs "
             "another federation file, which all users agree on"
         )
-    budget, question = terms.plan.budget, Question.of(terms.plan)
-    if (promise := ledger_limit(ledger, terms)) is not None:
-        limits = [promise, *limits]
-    elif allowance is None and budget is not None:
-        allowance = budget.epsilon
-    if allowance is not None:
-        delta = terms.delta if allowed_delta is None else allowed_delta
-        limits = [Limit(question, allowance, delta), *limits]
+    limits = limits_in_force(ledger, terms, allowance, allowed_delta)
+    promises = ledger_limits(ledger, terms)
     others = [entry for entry in entries if entry is not own]
     # the whole plan, not its cost so far: it may be spent from here on
     steps, repeated = (0, 0) if own is None else (own.steps, own.repeated)
     new = PastRun(terms.plan, number, steps, repeated, True, terms.grid.distance)
     for limit in limits:
-        _check(limit, others, new, terms.name)
+        _check(limit, others, new, terms.name, is_promise=limit in promises)
     if own is not None:
         return own.run, False
     return ledger.begin(terms.digest, ledger_terms(terms, number)), True
 
 
-def _check(limit: Limit, others: Sequence[Entry], new: PastRun, name: str) -> None:
+def _check(
+    limit: Limit, others: Sequence[Entry], new: PastRun, name: str, is_promise: bool
+) -> None:
     """Raises unless all runs together are within the limit, with the whole plan of the new one."""
     before = [past_run(entry) for entry in others]
     question, delta = limit.question, limit.delta
     together = compose([*before, new], question, delta)
     if together <= limit.epsilon * _PRINTED:
         return
-    spent = rounded_up(compose(before, question, delta))
-    unit = "all data of one user" if question.unit == "user" else "one example"
+    unit = "all data of one user"
+    if question.unit == "example":
+        unit = f"one example, {question.relation}"
     kind = f"delta {rounded_up(delta)}, {unit}, against {question.adversary}"
-    unfinished = [name_of(entry) for entry in others if entry.ended is None]
-    reserved = f" (with the whole plan of {', '.join(unfinished)})" if unfinished else ""
-    way_out = "no --allow suffices for this question"
-    if math.isfinite(together):
+    # reserved, and perhaps not spent: a run that began by mistake reserves its plan too
+    open_runs = [entry for entry in others if entry.ended is None]
+    reserved, end = "", ""
+    if open_runs:
+        names = ", ".join(f"{name_of(entry)} (run {entry.run})" for entry in open_runs)
+        reserved = f", with the whole plan of {names}, not ended"
+        end = "; a run that will never go on is ended with decor ledger end"
+    if is_promise:
+        # no option of a node lifts it
+        way_out = (
+            "this limit of the ledger is kept for every question that one of its runs was planned "
+            "for"
+        )
+    elif math.isfinite(together):
         way_out = (
             f"the person responsible for the data can allow it with --allow {rounded_up(together)}"
         )
+    else:
+        way_out = "no --allow suffices for this question"
     raise PrivacyStop(
-        f"the data behind this ledger has spent epsilon {spent} in other "
-        f"runs{reserved}, and with {name} it comes to {rounded_up(together)}: above "
-        f"{limit.epsilon:g} ({kind}). See decor ledger show; {way_out}"
+        f"other runs in this ledger come to epsilon "
+        f"{epsilon_text(compose(before, question, delta))}{reserved}; with {name} it comes to "
+        f"{epsilon_text(together)}: above {limit.epsilon:g} ({kind}). See decor ledger show; "
+        f"{way_out}{end}"
     )
+
+
+def _has_told(entry: Entry) -> bool:
+    """Whether any message of a run has left, as far as the ledger or a neighbour knows."""
+    return bool(entry.steps or entry.repeated)
 
 
 @dataclass(frozen=True)

@@ -112,16 +112,21 @@ def format_of(db: sqlite3.Connection, path: Path) -> str:
 
 def check_format(db: sqlite3.Connection, path: Path) -> None:
     """Raises unless the file is a ledger of this version, before anything is written."""
-    found = format_of(db, path)
-    if found == FORMAT_0_1:
+    if check_readable(db, path) == FORMAT_0_1:
         raise LedgerError(
             f"{str(path)!r} is a ledger of version 0.1; bring it up to date with "
             f"decor ledger convert {path} --identity KEY"
         )
-    if found != FORMAT:
+
+
+def check_readable(db: sqlite3.Connection, path: Path) -> str:
+    """Raises unless the file is a ledger of a known format; returns the format."""
+    found = format_of(db, path)
+    if found not in (FORMAT, FORMAT_0_1):
         raise LedgerError(
             f"{str(path)!r} is a ledger of another version ({found}); use the decor that wrote it"
         )
+    return found
 
 
 @contextmanager

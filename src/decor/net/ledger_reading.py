@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 from decor.errors import LedgerError, TransientError
 
-from .ledger_file import Lock
+from .ledger_file import Lock, check_readable
 
-FINISHED, DIVERGED = "finished", "diverged"
+FINISHED, DIVERGED, ENDED_EARLY = "finished", "diverged", "by decor ledger end"
 """Why a run has ended; any other reason is a sentence."""
 
 ENTRIES = (
@@ -77,38 +77,6 @@ def is_in_use(path: Path) -> bool:
     return False
 
 
-def read_facts(path: Path) -> LedgerFacts:
-    """What a ledger says about itself; of version 0.1's ledgers: nothing."""
-    with read_only(path) as db:
-        return facts_of(db)
-
-
-def read_model(path: Path, run: int) -> bytes | None:
-    """The final model of a run, if the run has come to its end."""
-    with read_only(path) as db:
-        # ledgers of version 0.1 hold no models
-        if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'models'").fetchone():
-            return None
-        row = db.execute("SELECT bytes FROM models WHERE run = ?", (run,)).fetchone()
-    return None if row is None else bytes(row[0])
-
-
-def facts_of(db: sqlite3.Connection) -> LedgerFacts:
-    """What an open ledger says about itself."""
-    facts = dict(db.execute("SELECT name, value FROM facts"))
-    keys: list[tuple[bytes]] = []
-    # ledgers of version 0.1 do not say whose they are
-    if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'identities'").fetchone():
-        keys = db.execute("SELECT public FROM identities ORDER BY added, rowid").fetchall()
-    allow, delta = facts.get("allow"), facts.get("allow_delta")
-    return LedgerFacts(
-        facts.get("data", ""),
-        None if allow is None else float(allow),
-        None if delta is None else float(delta),
-        tuple(bytes(key) for (key,) in keys),
-    )
-
-
 @contextmanager
 def read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection that changes nothing. Takes no lock that would keep a node from starting."""
@@ -118,6 +86,8 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
     address = f"file:{quote(str(path.absolute()))}?mode=ro"
     try:
         with closing(sqlite3.connect(address, uri=True, timeout=5.0)) as db:
+            # a format that is not known may count in another way: half of it would be too little
+            check_readable(db, path)
             yield db
     except sqlite3.Error as problem:
         raise LedgerError(f"{str(path)!r} cannot be read as a ledger: {problem}") from None

@@ -46,9 +46,15 @@ _OWN = (
         "ledger_epsilon_spent",
         "gauge",
         "ledger_epsilon",
-        "Epsilon of all runs in the ledger, with the whole plan of each that has not ended.",
+        "Epsilon of all runs in the ledger, with the whole plan of each that has not ended, for "
+        "the question of the limit.",
     ),
-    ("ledger_epsilon_limit", "gauge", "ledger_limit", "The most that it may be, as its owner set."),
+    (
+        "ledger_epsilon_limit",
+        "gauge",
+        "ledger_limit",
+        "The most that it may be: the limit in force that leaves least for another run.",
+    ),
 )
 """Name, type, key of the status, and help. What is None in the status is not served."""
 

@@ -54,8 +54,8 @@ class NodeStatus:
         epsilon_if_fixed: Of the messages so far, if their number was fixed in advance.
         epsilon_planned: Of the whole plan.
         delta: Failure probability.
-        ledger_epsilon: Of all runs of its ledger together.
-        ledger_limit: The most that this may be.
+        ledger_epsilon: Of all runs of its ledger together, for the question of the limit.
+        ledger_limit: The most that this may be: the limit that leaves least for another run.
         last_progress: When its last step or round ended, in seconds since 1970.
         paused: What it waits for; "" if it does not.
         problem: What is wrong with it.

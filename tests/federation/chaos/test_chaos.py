@@ -1,15 +1,17 @@
 """The short form of `make chaos`: one federation under kills, and each case with one seed or two."""
 
 import random
+import sqlite3
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
-from cases import DETECTED, SURVIVED  # noqa: E402
+from cases import DETECTED, SURVIVED, led_astray  # noqa: E402
 from chaos import GRAPHS, PACE, TIMEOUT, Storm, broken_invariants, figures  # noqa: E402
 from trial_federation import PATIENCE, ForkServer, Trial  # noqa: E402
 
@@ -28,17 +30,38 @@ def test_a_federation_survives_kills_pauses_and_cut_connections(tmp_path, fork_s
         storm = Storm(trial, random.Random(3))
         storm.run(time.monotonic() + PATIENCE, KILLS)
         assert storm.broken == []
-        assert storm.counts["kills"] >= KILLS
+        assert storm.counts["kills"] >= KILLS and storm.counts["left behind"] == 0
         counted = figures(trial)
     assert counted["noise cancels"] > counted["noise stays"]
 
 
-def test_two_keys_of_an_edge_or_one_used_twice_would_be_seen(tmp_path, fork_server):
-    """The invariants on a federation in good order, of whose ledgers one is then changed."""
+def test_two_keys_of_an_edge_one_used_twice_and_skips_after_a_liar_would_be_seen(
+    tmp_path, fork_server
+):
+    """The invariants on a federation in good order, of whose ledgers and logs one is changed."""
     with Trial(tmp_path, fork_server, users=3, steps=4) as trial:
         trial.start()
         trial.finished()
         assert broken_invariants(trial) == []
+        assert led_astray(trial, trial.names) == []
+        log, ended = trial.path("bonn", "log"), trial.log("bonn")
+        for at, what in (
+            ("2026-01-01", ["bonn has skipped to step 3, where no honest user was"]),
+            # after all messages: the others were there
+            ("2100-01-01", []),
+        ):
+            skip = f'{at}T00:00:00.000Z user=bonn event="caught up" from_step=1 to_step=3\n'
+            log.write_text(ended + skip)
+            assert led_astray(trial, trial.names) == what
+        log.write_text(ended)
+        with closing(sqlite3.connect(trial.path("bonn", "ledger"))) as db:
+            made = db.execute("SELECT * FROM messages WHERE step = 2").fetchall()
+            db.execute("DELETE FROM messages WHERE step = 2")
+            db.commit()
+            # the others have taken it
+            assert led_astray(trial, trial.names) == [] != led_astray(trial, ["bonn"])
+            db.executemany(f"INSERT INTO messages VALUES ({', '.join('?' * 7)})", made)
+            db.commit()
         real = trial.edge_keys
 
         def changed(change):

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import decor
 from decor import Adversary, Exposure, NoisePlan
@@ -17,6 +18,15 @@ def test_the_sentence_says_who_is_protected_from_whom():
     assert "Most exposed: user Bern, to user Basel." in str(
         plan(labelled, Adversary.curious()).guarantee(1e-5)
     )
+
+
+def test_a_guarantee_is_short_where_python_shows_it():
+    guarantee = plan(decor.ring(16), Adversary.curious()).guarantee(1e-5)
+    shown = f"epsilon {rounded_up(guarantee.epsilon)}, delta 1e-05, curious, unit user, replace"
+    assert repr(guarantee) == f"Guarantee({shown}, 100 steps)"
+    assert repr(replace(guarantee, exact=False)).endswith("100 steps, upper bound)")
+    void = replace(guarantee, epsilon=math.inf, void="the rule has looked at private metrics")
+    assert repr(void) == "Guarantee(none: the rule has looked at private metrics)"
 
 
 def test_printed_figures_are_rounded_up():

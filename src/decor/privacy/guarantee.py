@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 
@@ -20,7 +20,7 @@ _SHOWN = 12
 """Most members of a coalition that the sentence names."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Guarantee:
     """(epsilon, delta) of each user against one adversary.
 
@@ -58,8 +58,8 @@ class Guarantee:
     worst_coalition: tuple[int, ...]
     exact: bool
     method: Method
-    topology: Topology = field(repr=False)
-    everybody: Callable[[], Floats] = field(repr=False)
+    topology: Topology
+    everybody: Callable[[], Floats]
     simulated: bool = False
     stopped: str | None = None
     in_advance: bool = False
@@ -73,6 +73,23 @@ class Guarantee:
         values = np.minimum(self.everybody(), self.epsilon)
         values[self.worst_user] = self.epsilon
         return values
+
+    def __repr__(self) -> str:
+        if self.void is not None:
+            return f"Guarantee(none: {self.void})"
+        # up, as in the sentence: a number that is copied from here is not below the truth
+        parts = [
+            f"epsilon {rounded_up(self.epsilon)}",
+            f"delta {rounded_up(self.delta)}",
+            str(self.adversary),
+            f"unit {self.unit}",
+            self.relation,
+            amount(self.steps, "step"),
+            *(["upper bound"] if not self.exact else []),
+            *(["simulated"] if self.simulated else []),
+            *(["if fixed in advance"] if self.in_advance else []),
+        ]
+        return f"Guarantee({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
         """The sentence, as a notebook shows it."""

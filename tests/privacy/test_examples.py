@@ -1,4 +1,4 @@
-"""Example level through the front door: plans and guarantees for one record of one user."""
+"""Example level through the front door: plans and guarantees for one example of one user."""
 
 import json
 import math
@@ -41,7 +41,7 @@ def test_a_plan_has_the_noise_multiplier_of_the_specification(options, expected)
     assert multiplier(plan) == pytest.approx(expected, abs=0.006)
     assert plan.guarantee().epsilon <= 1.0
     assert plan.guarantee().epsilon >= 0.999
-    assert "one record of one user" in str(plan.guarantee())
+    assert "one example of one user" in str(plan.guarantee())
 
 
 def test_an_epsilon_is_that_of_the_subsampled_gaussian_with_the_leverage_of_the_graph():
@@ -270,7 +270,7 @@ def test_a_common_rate_spends_the_budget_and_protects_all_users_alike():
 def test_a_common_rate_says_that_an_example_is_added_or_removed_and_a_plan_holds_no_count():
     exposed = Exposure(1.0, 50, unit="example", rate=0.02, batch_size=7)
     plan = calibrate(RING, exposed, EAVESDROPPER, BUDGET)
-    assert "one record of one user added or removed" in str(plan.guarantee())
+    assert "one example of one user added or removed" in str(plan.guarantee())
     assert NoisePlan.from_json(plan.to_json()) == plan
     assert json.loads(plan.to_json())["exposure"]["records"] is None
     counted = NoisePlan(RING, exposure(), EAVESDROPPER, 0.1, 0.1)

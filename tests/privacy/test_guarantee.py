@@ -12,8 +12,15 @@ def plan(topology, adversary):
 
 def test_the_sentence_says_who_is_protected_from_whom():
     said = str(plan(decor.torus(4, 4), Adversary.curious()).guarantee(1e-5))
-    assert "SecLDP over 100 steps" in said and "the data of one user replaced" in said
-    assert "any one curious user who reads every message. Most exposed: user 1, to user 0." in said
+    assert (
+        said.endswith("such as user 1 to user 0.")
+        and "SecLDP over 100 steps" in said
+        and "the data of one user replaced" in said
+    )
+    assert (
+        "any one curious user who reads every message. All users are equally exposed, such as"
+        in said
+    )
     labelled = decor.from_edges(3, [(0, 1), (1, 2)], labels=["Bern", "Basel", "Genf"])
     assert "Most exposed: user Bern, to user Basel." in str(
         plan(labelled, Adversary.curious()).guarantee(1e-5)

@@ -43,6 +43,7 @@ class Guarantee:
         in_advance: True if it holds only if the number of steps was fixed in advance.
         counts_are_public: Example level: whether everyone knows each user's number of examples.
             Otherwise a removed example is gone, and not replaced by an empty one.
+        alike: Whether all users are known to be equally exposed, which `worst_user` then stands for.
         void: Why there is no guarantee at all; epsilon is then infinite.
 
     Guarantee: `epsilon` and `per_user` are never below the truth.
@@ -64,6 +65,7 @@ class Guarantee:
     stopped: str | None = None
     in_advance: bool = False
     counts_are_public: bool = True
+    alike: bool = False
     void: str | None = None
 
     @cached_property
@@ -107,11 +109,11 @@ class Guarantee:
 
     def _promise(self) -> str:
         """What is promised, for which change of the data."""
-        change = "the data of one user" if self.unit == "user" else "one record of one user"
+        change = "the data of one user" if self.unit == "user" else "one example of one user"
         if self.relation == "replace":
             change += " replaced"
         elif self.counts_are_public:
-            # removing a record leaves an empty one in its place
+            # removing an example leaves an empty one in its place
             change += " replaced by an empty one"
         else:
             change += " added or removed"
@@ -136,8 +138,11 @@ class Guarantee:
     def _most_exposed(self) -> str:
         if self.adversary.average_only:
             return " It says nothing about the messages themselves: the curator must be trusted."
-        sentence = f" Most exposed: user {self.topology.name(self.worst_user)}"
+        user = f"user {self.topology.name(self.worst_user)}"
         names = [self.topology.name(v) for v in self.worst_coalition]
-        if names:
-            sentence += f", to user{'s' if len(names) > 1 else ''} {', '.join(names[:_SHOWN])}"
-        return sentence + (", ...." if len(names) > _SHOWN else ".")
+        to = f"to user{'s' if len(names) > 1 else ''} {', '.join(names[:_SHOWN])}"
+        end = ", ...." if len(names) > _SHOWN else "."
+        if not self.alike:
+            return f" Most exposed: {user}" + (f", {to}{end}" if names else ".")
+        # no user is worse off than another; the coalition is one of many
+        return " All users are equally exposed" + (f", such as {user} {to}{end}" if names else ".")

@@ -43,7 +43,7 @@ class Guarantee:
         in_advance: True if it holds only if the number of steps was fixed in advance.
         counts_are_public: Example level: whether everyone knows each user's number of examples.
             Otherwise a removed example is gone, and not replaced by an empty one.
-        alike: Whether all users are known to be equally exposed, which `worst_user` then stands for.
+        alike: Whether all users are known to be equally exposed, as `worst_user` is.
         void: Why there is no guarantee at all; epsilon is then infinite.
 
     Guarantee: `epsilon` and `per_user` are never below the truth.

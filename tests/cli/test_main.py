@@ -77,6 +77,7 @@ BAD = [
     ("plan --epsilon 1 --adversary average-only", "not an adversary of DECOR"),
     ("plan --epsilon 1 --gossip-rounds -1", "gossip rounds must be"),
     ("plan --epsilon 1 --gossip-rounds 1.5", "--gossip-rounds: must be a whole number"),
+    ("plan --epsilon 1 --gossip-rounds 2 --accelerate True", "must be no, chebyshev or designed"),
     ("plan --epsilon 1 --accelerate", "--accelerate changes nothing"),
     ("account --plan nowhere.json", "cannot be read"),
     ("graph --ratio nan", "--ratio must be a finite number"),

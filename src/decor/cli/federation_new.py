@@ -122,7 +122,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _split_schedule(options: argparse.Namespace) -> None:
-    """Takes the spelling of the other commands, inverse-time:5000, apart into fields of the file."""
+    """Takes inverse-time:5000, as other commands spell it, apart into fields of the file."""
     if options.schedule is None:
         return
     options.schedule, *numbers = options.schedule.strip().lower().split(":")

@@ -85,8 +85,8 @@ class Budget:
             f"delta {self.delta:g} is too large for {units:,} {what}: at most {limit:.4g} is "
             "accepted (0.001, or one over their number if that is less). The guarantee may fail "
             f"with probability delta for each of them: {self.delta * units:.2g} of them on "
-            f"average. Take {better:g}; or set any_delta=True (--any-delta; any_delta = true in a "
-            "federation's file)"
+            f"average. Take {better:g}; or set any_delta (the option --any-delta; any_delta = true "
+            "in a federation's file)"
         )
 
 

@@ -113,6 +113,13 @@ def test_help_ends_with_an_example(here, command):
     assert re.search(r"\nexamples?:\n  decor ", out)
 
 
+@pytest.mark.parametrize("command", ["train", "compare", "plan", "account", "audit"])
+def test_no_help_points_to_records_where_they_are_refused(here, command):
+    out = " ".join(here(command, "--help").stdout.split())
+    assert ("not accepted here" in out) == (command in ("train", "compare"))
+    assert ("from --records" in out) == (command not in ("train", "compare"))
+
+
 @pytest.mark.parametrize("line", ["plan", "account", "graph"])
 def test_the_example_in_the_help_works(here, line):
     example = here(line, "--help").stdout.split("example:")[1].replace("\\\n", "").split()

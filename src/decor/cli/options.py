@@ -171,6 +171,9 @@ def add_exposure(
         "clip": {"default": CLIP},
         "records": {"read": values.records, "syntax": records},
     }
+    if records != _RECORDS_SYNTAX:  # such a command has a task, and refuses --records
+        help = str(field_of(Exposure, "weighting").metadata["help"])
+        special["weighting"] = {"help": help.replace("--records", "the task's data")}
     if several_clips:
         special["clip"] |= {
             "read": values.numbers,

@@ -106,7 +106,7 @@ def count(name: str, users: int) -> None:
 
     communicator.Communicator.start_exchange = counted  # type: ignore[method-assign]
     topology = decor.ring(users) if name == "ring" else decor.torus(8, users // 8)
-    shards = [(torch.zeros(2, 784), torch.zeros(2, dtype=torch.long))] * users
+    shards = [(torch.zeros(2, 784), torch.arange(2))] * users
     task = decor.Task(decor.models.mlp(784, 128, 10), decor.losses.cross_entropy, shards)
     plan = decor.NoisePlan(
         topology, decor.Exposure(clip=1.0, steps=4), decor.Adversary.eavesdropper(), 0.05, 0.3

@@ -35,6 +35,8 @@ def test_the_outcome_is_plain_json_and_a_sentence():
         data["passed"] and data["statement"].startswith("PASS") and str(audit) == data["statement"]
     )
     assert len(data["attacks"]) == sum(row["attacks"] for row in data["adversaries"])
+    assert repr(audit) == f"Audit({audit})"
+    assert audit._repr_html_().count("<td>passed</td>") == len(audit.rows) > 0
     assert data["steps"] == 4 and data["steps_of_plan"] == 200
 
 

@@ -64,6 +64,24 @@ def test_every_option_reaches_its_field(here, tmp_path, users):
     assert held["users.records"] == [50] * 4
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("--schedule inverse-time:50", "--schedule inverse-time --horizon 50"),
+        ("--schedule cosine:0.1", "--schedule cosine --final 0.1"),
+        ("--gossip-rounds 3 --accelerate", "--gossip-rounds 3 --accelerate chebyshev"),
+        ("--gossip-rounds 3 --accelerate no", "--gossip-rounds 3"),
+    ],
+)
+def test_options_of_train_are_spelled_the_same_and_give_the_same_file(
+    here, tmp_path, users, one, other
+):
+    line = "federation new --name heart --epsilon 3 --steps 50 --features 30 --output".split()
+    for name, options in (("one", one), ("other", other)):
+        here(*line, tmp_path / name, *users(), *options.split())
+    assert (tmp_path / "one").read_text() == (tmp_path / "other").read_text()
+
+
 BAD = [
     ("--epsilon 3", "give either --user NAME,ADDRESS,KEY"),
     ("--epsilon 3 --task breast-cancer --user a,b,c", "give either --user"),
@@ -80,6 +98,16 @@ BAD = [
     ("--epsilon 3 --task breast-cancer --edges bonn:rome", "'rome'"),
     ("--epsilon 3 --task breast-cancer --edges bonn:ulm --topology ring", "drop --topology"),
     ("--epsilon 3 --task breast-cancer --unit example", "training.batch_size is missing"),
+    *(
+        (f"--epsilon 3 --task breast-cancer {options}", said)
+        for options, said in (
+            ("--schedule inverse-time", "--schedule inverse-time needs the steps after which"),
+            ("--schedule inverse-time:x", "takes a number, such as inverse-time:5000, not 'x'"),
+            ("--schedule inverse-time:5 --horizon 6", "drop --horizon"),
+            ("--schedule pl:1:2", "--schedule pl:1:2 is unknown; choose constant"),
+            ("--accelerate quick", "must be no, chebyshev or designed, not 'quick'"),
+        )
+    ),
     ("--epsilon 0 --task breast-cancer", "privacy.epsilon must be a positive number"),
 ]
 

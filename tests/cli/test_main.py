@@ -79,6 +79,7 @@ BAD = [
     ("plan --epsilon 1 --adversary average-only", "not an adversary of DECOR"),
     ("plan --epsilon 1 --gossip-rounds -1", "gossip rounds must be"),
     ("plan --epsilon 1 --gossip-rounds 1.5", "--gossip-rounds: must be a whole number"),
+    ("plan --epsilon 1 --gossip-rounds 2 --accelerate True", "must be no, chebyshev or designed"),
     ("plan --epsilon 1 --accelerate", "--accelerate changes nothing"),
     ("account --plan nowhere.json", "cannot be read"),
     ("graph --ratio nan", "--ratio must be a finite number"),
@@ -136,6 +137,13 @@ def test_help_ends_with_an_example(here, command):
     out = here(*command, "--help").stdout
     assert f"usage: decor {' '.join(command)}" in out
     assert re.search(r"\nexamples?:\n  decor ", out)
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "plan", "account", "audit"])
+def test_no_help_points_to_records_where_they_are_refused(here, command):
+    out = " ".join(here(command, "--help").stdout.split())
+    assert ("not accepted here" in out) == (command in ("train", "compare"))
+    assert ("from --records" in out) == (command not in ("train", "compare"))
 
 
 @pytest.mark.parametrize("line", ["plan", "account", "graph"])

@@ -33,7 +33,9 @@ from decor.privacy.composition import Question
 from decor.privacy.loss import gaussian
 
 OLD = Path(__file__).parents[1] / "version_0_1" / "bonn.ledger.gz"
-TASK = decor.Task(decor.models.logistic(2), decor.losses.logistic, [([[0.0, 1.0]], [1])] * 3)
+TASK = decor.Task(
+    decor.models.logistic(2), decor.losses.logistic, [([[0.0, 1.0]], [k % 2]) for k in range(3)]
+)
 EAVESDROPPER = Question("user", "replace", 0)
 
 

@@ -104,3 +104,10 @@ def test_a_ring_of_a_million_users_is_an_ordinary_object():
     )
     assert topology.neighbours(0).tolist() == [1, 999_999]
     assert topology == decor.ring(1_000_000)
+
+
+def test_a_graph_is_a_table_in_notebooks():
+    html = decor.star(4)._repr_html_()
+    assert "<td>star(4)</td>" in html and "<td>neighbours</td><td>1 to 3</td>" in html
+    parts = decor.from_edges(4, [(0, 1), (2, 3)])._repr_html_()
+    assert "<td>neighbours</td><td>1</td>" in parts and "<td>no, 2 parts</td>" in parts

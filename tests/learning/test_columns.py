@@ -155,9 +155,19 @@ def test_plain_columns_are_taken_as_they_are():
 @pytest.mark.parametrize(
     ("column", "what"),
     [
-        (["x", "y"], "column 'a' holds text, not numbers.*CategoryColumn"),
-        ([1, None], "column 'a' has 1 values that are missing.*NumberColumn"),
-        ([1, math.inf], "column 'a' has 1 values that are missing"),
+        (["x", "y"], "column 'a' holds text, not numbers.*CategoryColumn.*NumberColumn"),
+        (["1,5", None], "column 'a' holds text, not numbers.*CategoryColumn.*NumberColumn"),
+        (
+            [1, None],
+            "column 'a' has 1 value that is missing.*; fill it in.*NumberColumn.*missing.$",
+        ),
+        (["1", "x"], "column 'a' has 1 value that is missing.*NumberColumn.*CategoryColumn"),
+        ([1, math.inf], "column 'a' has 1 value that is missing"),
+        ([math.inf, math.nan], "column 'a' has 2 values that are missing.*; fill them in"),
+        (np.full(2, np.nan), "column 'a' has no value in any record.*NumberColumn"),
+        ([math.nan, None], "column 'a' has no value in any record"),
+        (["", " "], "column 'a' has no value in any record"),
+        (np.array(["2026-01-01", "2026-01-02"], "M8[D]"), "column 'a' holds date, not numbers"),
     ],
 )
 def test_plain_columns_refuse_what_they_cannot_take_and_repeat_no_value(column, what):

@@ -350,7 +350,9 @@ class Branching(nn.Module):
 @pytest.mark.parametrize("unit", PLANS)
 def test_a_model_that_torch_cannot_differentiate_is_refused_in_one_sentence(unit):
     # one record at a time there is nothing to compare it with
-    task = made(Branching(), functional.cross_entropy, [(abs(X[:1]), Y[:1])] * 3)
+    task = made(
+        Branching(), functional.cross_entropy, [(abs(X[:1]), Y[k : k + 1]) for k in range(3)]
+    )
     plan = decor.NoisePlan(
         decor.ring(3),
         decor.Exposure(1.0, 2)

@@ -118,7 +118,7 @@ BAD = {
     ),
     "object column": (
         [pd.DataFrame({"age": pd.Series([1, "two", 3], dtype=object), "ill": [0, 1, 0]})],
-        "column 'age' has 1 values that are missing or no number.*NumberColumn",
+        "column 'age' has 1 value that is missing or no number; fill it in.*NumberColumn",
     ),
     "text label": (
         [FRAME.assign(ill="yes")[["age", "ill"]]],
@@ -166,12 +166,37 @@ def test_a_label_of_one_class_or_none_is_refused():
     described = {"columns": [AGE, BP], "label": Label("ill", [0, 1])}
     with pytest.raises(InputError, match="label 'ill' has only the class '0' in all shards"):
         made([healthy, healthy], **described)
+    # a name alone says nothing of classes, which the loss and whole numbers tell
+    logits = functional.binary_cross_entropy_with_logits
+    for loss in (losses.logistic, logits):
+        with pytest.raises(InputError, match="all labels 'ill' of all users are 0, so there is no"):
+            made([healthy, healthy], columns=["age"], loss=loss)
+    for y in (np.zeros(6), np.ones(6, int), torch.zeros(6, dtype=torch.long)):
+        with pytest.raises(InputError, match="all labels.* are [01], so there is no"):
+            made({"a": (X, y), "b": (X, y)})
+    with pytest.raises(InputError, match="all labels.* are 0"):  # an own loss
+        made([(X, 0 * Y)] * 2, model=models.mlp(2, 3, 2), loss=lambda out, y: out[:, y].mean())
+    # a node has its own data alone
+    assert made([(X, 0 * Y)]).users == 1
     # one user may have one class: shards by label are like that
     assert made([healthy, FRAME], **described).users == 2
     with pytest.raises(InputError, match="user 1 has no record with a known value of 'ill'"):
         made([FRAME, FRAME.assign(ill="?")], **described)
     with pytest.raises(InputError, match="user 1 has an empty shard"):
         made([FRAME[["age", "ill"]], FRAME[["age", "ill"]][:0]])
+
+
+def test_values_may_all_be_equal():
+    """Real numbers, and whole ones where the loss is about values."""
+    half = np.full((6, 1), 0.5, dtype="float32")
+    for loss, y in ((losses.squared, 0 * Y), (functional.mse_loss, half), (losses.squared, half)):
+        y = np.asarray(y).reshape(-1, 1)
+        assert made([(X, y)] * 2, model=lambda inputs: nn.Linear(inputs, 1), loss=loss).users == 2
+    frame = FRAME.assign(ill=7)
+    values = made(
+        [frame] * 2, columns=["age"], model=lambda n: nn.Linear(n, 1), loss=losses.squared
+    )
+    assert values.shards[1][1].unique().tolist() == [7]
 
 
 @pytest.mark.parametrize("loss", [functional.mse_loss, functional.binary_cross_entropy_with_logits])

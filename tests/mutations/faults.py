@@ -1096,6 +1096,19 @@ FAULTS = (
         "pendant user",
     ),
     Fault(
+        "accountant: users on two symmetric graphs are called equally exposed to a neighbour",
+        "the sentence of a guarantee hides that some users are more exposed than others",
+        (
+            Edit(
+                "privacy/loss/accountant.py",
+                "    if len(cut) > 1 and adversary.colluders:",
+                "    if False:",
+            ),
+        ),
+        (ACCOUNTANT + "users_of_two_symmetric_graphs_need_not_be_alike",),
+        dash="an audit measures epsilons, and reads no sentence",
+    ),
+    Fault(
         "accountant: a user's data move its message by C and not by 2 C",
         "half the noise",
         (Edit("privacy/budget.py", "return 2 * self.clip", "return self.clip"),),

@@ -241,8 +241,8 @@ ONE_RECORD = Exposure(1.0, 10, unit="example", batch_size=10, records=300)
             decor.ring(5),
             ONE_RECORD,
             7e-4,
-            r"for 1,500 examples: at most 0.0006667 .*any_delta=True "
-            r"\(--any-delta",
+            r"for 1,500 examples: at most 0.0006667 .*set any_delta "
+            r"\(the option --any-delta",
         ),
         (
             TOWNS,

@@ -1,4 +1,4 @@
-"""Example level through the front door: plans and guarantees for one record of one user."""
+"""Example level through the front door: plans and guarantees for one example of one user."""
 
 import json
 import math
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import true_leverages
+from oracles import graphs, true_leverages, true_worst
 
 import decor
 from decor import Adversary, Budget, Exposure, NoisePlan, Phases, calibrate
@@ -41,7 +41,7 @@ def test_a_plan_has_the_noise_multiplier_of_the_specification(options, expected)
     assert multiplier(plan) == pytest.approx(expected, abs=0.006)
     assert plan.guarantee().epsilon <= 1.0
     assert plan.guarantee().epsilon >= 0.999
-    assert "one record of one user" in str(plan.guarantee())
+    assert "one example of one user" in str(plan.guarantee())
 
 
 def test_an_epsilon_is_that_of_the_subsampled_gaussian_with_the_leverage_of_the_graph():
@@ -267,10 +267,49 @@ def test_a_common_rate_spends_the_budget_and_protects_all_users_alike():
     assert len(set(star.per_user.tolist())) == 2
 
 
+many_counts = st.lists(st.integers(5, 2000), min_size=2, max_size=20)
+transitive = (
+    st.integers(3, 12).map(decor.ring)
+    | st.builds(decor.torus, st.integers(2, 4), st.integers(2, 4))
+    | st.integers(2, 8).map(decor.complete)
+    | st.integers(1, 3).map(decor.hypercube)
+)
+
+
+@given(transitive | graphs(least=2), many_counts, st.floats(0.01, 1.0), st.sampled_from([0, 1]))
+@settings(max_examples=60)
+def test_with_a_common_rate_epsilon_differs_by_the_place_in_the_graph_alone(
+    topology, counts, rate, colluders
+):
+    """Equal for all on a vertex-transitive graph, whatever the counts, and not on others."""
+    exposed = Exposure(1.0, 20, "example", rate=rate, weighting="records", records=counts)
+    adversary = Adversary(colluders)
+    cor = 6.0 / exposed.batch_size
+    plan = NoisePlan(topology, exposed, adversary, 2.0 / exposed.batch_size, cor)
+    guarantee = plan.guarantee(1e-6)
+    leverages = np.array(true_worst(topology, plan.sigma_cdp, cor, colluders), dtype=float)
+    order = np.argsort(leverages)
+    # users with the same leverage have the same epsilon, and more exposed ones no smaller one
+    sorted_epsilons, rises = guarantee.per_user[order], np.diff(leverages[order])
+    assert (np.diff(sorted_epsilons) >= -1e-6 * sorted_epsilons[1:]).all()
+    same = rises <= 1e-9 * leverages[order][1:]
+    assert (np.diff(sorted_epsilons)[same] <= 1e-6 * sorted_epsilons[1:][same]).all()
+    if topology.vertex_transitive:
+        assert np.ptp(guarantee.per_user) == 0.0 and guarantee.alike
+
+
+def test_with_a_common_rate_users_of_a_random_regular_graph_differ():
+    """As many neighbours for all are not enough: the graph looks different from each user."""
+    exposed = Exposure(1.0, 300, "example", rate=0.01, batch_size=10)
+    plan = calibrate(decor.random_regular(16, 4, seed=0), exposed, Adversary.curious(), BUDGET)
+    least, most = plan.guarantee().per_user.min(), plan.guarantee().per_user.max()
+    assert most == pytest.approx(3.0, rel=1e-3) and least < 0.97 * most
+
+
 def test_a_common_rate_says_that_an_example_is_added_or_removed_and_a_plan_holds_no_count():
     exposed = Exposure(1.0, 50, unit="example", rate=0.02, batch_size=7)
     plan = calibrate(RING, exposed, EAVESDROPPER, BUDGET)
-    assert "one record of one user added or removed" in str(plan.guarantee())
+    assert "one example of one user added or removed" in str(plan.guarantee())
     assert NoisePlan.from_json(plan.to_json()) == plan
     assert json.loads(plan.to_json())["exposure"]["records"] is None
     counted = NoisePlan(RING, exposure(), EAVESDROPPER, 0.1, 0.1)

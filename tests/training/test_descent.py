@@ -378,7 +378,7 @@ def test_the_engines_own_noise_fed_to_the_reference_gives_the_same_models(
         model = nn.Sequential(nn.Linear(4, 5, bias=False), nn.Tanh(), nn.Linear(5, 1, bias=False))
         loss, data = losses.squared, shards((3,) * users, (4,), "numbers")
     task = Task(model, loss, data)
-    twin = Task(model, loss, [(0 * X, 0 * y) for X, y in data])
+    twin = Task(model, loss, [(0 * X, y) for X, y in data])
     plan = planned(task, steps=3)
     _, wire, _ = trained(twin, plan, rate=1.0, gossip_rounds=0)
     start = flat(model, [p.detach().double() for p in model.parameters()])

@@ -298,12 +298,12 @@ def test_the_best_is_the_candidate_with_the_best_mean_over_seeds():
 
 @pytest.mark.parametrize("criterion", ["loss", "test_loss", "accuracy", "consensus"])
 def test_what_diverged_never_wins_and_never_touches_its_neighbours(criterion):
-    """All labels are 0, which a model of NaNs predicts: its accuracy would be perfect."""
+    """All test labels are 0, which a model of NaNs predicts: its accuracy would be perfect."""
     X = torch.from_numpy(np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)) * 1e3
     task = Task(
         models.logistic(4),
         losses.logistic,
-        [(X, torch.zeros(6, dtype=torch.long))] * USERS,
+        [(X, torch.arange(6) // 5)] * USERS,
         test=(X, torch.zeros(6, dtype=torch.long)),
     )
     plans = [NoisePlan(decor.ring(USERS), Exposure(1e6, 8), Adversary.eavesdropper(), 0.3, 0.5)]
@@ -411,6 +411,12 @@ def test_sweeps_and_plans_are_short_and_are_tables_in_notebooks():
     assert "records of 40 users" in repr(plan.exposure) and "branch" not in repr(plan)
     assert "<td>sigma_cdp</td><td>0.1235</td>" in plan._repr_html_()
     assert len(repr(decor.Phases([plan] * 30))) < 400
+    notebook = plan._repr_html_() + graph._repr_html_() + plan.exposure._repr_html_()
+    assert "<td>records</td><td>20</td>" in notebook
+    # no Python: fields by name, each in a row of its own
+    assert "Exposure(" not in notebook and "None" not in notebook
+    guarantee = plan.guarantee(1e-5)
+    assert len(repr(guarantee)) < 120 and repr(guarantee).startswith("Guarantee(epsilon ")
     task = decor.tasks.breast_cancer(users=4)
     plans = [
         NoisePlan(decor.ring(4), decor.Exposure(1.0, 3), decor.Adversary.curious(), s, s)

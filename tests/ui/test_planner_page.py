@@ -282,7 +282,7 @@ def test_one_record_is_planned_for_and_the_command_says_so(show):
     type_into(page, "#users", 4)
     type_into(page, "#batch_size", 16)
     plan = run_command(page)
-    assert plan["unit"] == "example" and "one record" in plan["statement"]
+    assert plan["unit"] == "example" and "one example" in plan["statement"]
     assert_same_plan(page, plan)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from typing import Any
 
 from decor.privacy.adversary import Adversary
@@ -12,7 +13,7 @@ from decor.privacy.guarantee import Guarantee
 from decor.privacy.loss import gaussian
 from decor.privacy.plan import NoisePlan
 from decor.results.audit_summary import fingerprint
-from decor.text import json_safe
+from decor.text import html_table, json_safe, rounded_down, rounded_up
 
 from .mu_bound import Attack
 from .noise_law import Check
@@ -82,7 +83,7 @@ class Row:
     passed: bool
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Audit:
     """The outcome of `decor.audit`.
 
@@ -191,6 +192,24 @@ class Audit:
             f"{reached:.0f} % of the claimed mu, and none more than 100 %; the noise is as "
             f"planned ({checks} checks; confidence {self.confidence:g})"
         )
+
+    def __repr__(self) -> str:
+        return f"Audit({self})"
+
+    def _repr_html_(self) -> str:
+        """The outcome, and the strongest attack of each adversary, as a notebook shows them."""
+        cells = [
+            (
+                row.wire,
+                row.adversary,
+                rounded_up(row.claimed),
+                rounded_down(row.measured),
+                "passed" if row.passed else "failed",
+            )
+            for row in self.rows
+        ]
+        header = ("engine", "adversary", "claimed epsilon", "measured epsilon", "")
+        return f"<p>{escape(str(self))}</p>{html_table(header, cells)}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for scripts and for the report; infinities are the string "inf"."""

@@ -113,6 +113,7 @@ def run(options: argparse.Namespace) -> None:
             "give either --user NAME,ADDRESS,KEY for every user, or --task NAME for a trial on one "
             "machine; both only with a task.toml"
         )
+    _split_schedule(options)
     if options.user is None:
         trial = Trial(options)
         federation = _federation(options, trial.users, trial.defaults)
@@ -122,6 +123,34 @@ def run(options: argparse.Namespace) -> None:
         written = {"file": options.output}
         write_federation(Path(options.output), federation.to_toml(), options.overwrite)
     report(federation, options.json, written, f"wrote {', '.join(written.values())}\n")
+
+
+def _split_schedule(options: argparse.Namespace) -> None:
+    """Takes inverse-time:5000, as other commands spell it, apart into fields of the file."""
+    if options.schedule is None:
+        return
+    options.schedule, *numbers = options.schedule.strip().lower().split(":")
+    field = {"inverse-time": "horizon", "cosine": "final"}.get(options.schedule)
+    if numbers and (field is None or len(numbers) > 1):
+        raise InputError(
+            f"--schedule {':'.join([options.schedule, *numbers])} is unknown; choose constant, "
+            "cosine, cosine:FINAL or inverse-time:HORIZON"
+        )
+    if numbers and field is not None:
+        if getattr(options, field) is not None:
+            raise InputError(f"--schedule gives {numbers[0]} already; drop --{field}")
+        try:
+            setattr(options, field, float(numbers[0]))
+        except ValueError:
+            raise InputError(
+                f"--schedule {options.schedule} takes a number, such as {options.schedule}:"
+                f"{'5000' if field == 'horizon' else '0.1'}, not {numbers[0]!r}"
+            ) from None
+    if options.schedule == "inverse-time" and options.horizon is None:
+        raise InputError(
+            "--schedule inverse-time needs the steps after which the step size is half, such as "
+            "inverse-time:5000"
+        )
 
 
 def _federation_of_users(options: argparse.Namespace) -> Federation:

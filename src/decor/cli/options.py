@@ -104,9 +104,11 @@ def add_field(
         # None and not False, so that `field_values` can tell that the option is absent
         group.add_argument(flag, dest=each.name, action="store_true", default=None, help=help)
         return
-    if kind == "Acceleration":  # `--accelerate` alone is short for `--accelerate chebyshev`
+    if each.name == "accelerate":  # `--accelerate` alone is short for `--accelerate chebyshev`
         more |= {"nargs": "?", "const": "chebyshev"}
-        help += " (default: off; chebyshev if HOW is left out)"
+        help += " (default: no; chebyshev if HOW is left out)"
+        # a recipe says off with False, and a federation file with "no"
+        read = values.acceleration if kind == "str" else values.acceleration_or_off
     elif default is not None and default is not MISSING:
         # 1e-5 and not 1e-05, as people write it
         shown = f"{default:g}".replace("e-0", "e-") if isinstance(default, float) else default
@@ -179,6 +181,9 @@ def add_exposure(
         "clip": {"default": CLIP},
         "records": {"read": values.records, "syntax": records},
     }
+    if records != _RECORDS_SYNTAX:  # such a command has a task, and refuses --records
+        help = str(field_of(Exposure, "weighting").metadata["help"])
+        special["weighting"] = {"help": help.replace("--records", "the task's data")}
     if several_clips:
         special["clip"] |= {
             "read": values.numbers,

@@ -87,8 +87,12 @@ def adversary_table(rows: Iterable[AdversaryRow], delta: float, prefix: str = ""
     cells = []
     for row in rows:
         more = ", ..." if len(row.coalition) > _COALITION else ""
-        to = f", to {', '.join(row.coalition[:_COALITION])}{more}" if row.coalition else ""
-        cells.append([str(row.adversary), row.epsilon_text(), prefix + row.most_exposed + to])
+        coalition = f"to {', '.join(row.coalition[:_COALITION])}{more}" if row.coalition else ""
+        if row.alike:
+            who = "all users" + (f", such as {row.most_exposed} {coalition}" if coalition else "")
+        else:
+            who = prefix + row.most_exposed + (f", {coalition}" if coalition else "")
+        cells.append([str(row.adversary), row.epsilon_text(), who])
     lines = table(["adversary", "epsilon", "most exposed"], cells)
     return f"Who learns what (epsilon at delta {delta:g}):\n{lines}\n"
 

@@ -129,6 +129,20 @@ def rounds(text: str) -> int | str:
     return "auto" if text.strip().lower() == "auto" else whole(text)
 
 
+def acceleration(text: str) -> str:
+    """How gossip is accelerated, or no."""
+    how = text.strip().lower()
+    if how not in ("no", "chebyshev", "designed"):
+        raise argparse.ArgumentTypeError(f"must be no, chebyshev or designed, not {text!r}")
+    return how
+
+
+def acceleration_or_off(text: str) -> str | bool:
+    """The same, with False for no."""
+    how = acceleration(text)
+    return how != "no" and how
+
+
 def plot_file(text: str) -> str:
     """The name of an image file, checked before anything is computed for the image."""
     require("matplotlib", None, "figures")

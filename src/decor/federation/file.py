@@ -160,18 +160,20 @@ class Training:
     schedule: str = file_field(
         choice("constant", "inverse-time", "cosine"),
         "constant",
-        help="how the step size changes: constant, inverse-time or cosine",
+        help="how the step size changes: constant, cosine (or cosine:FINAL), or "
+        "inverse-time:HORIZON for half after HORIZON steps",
         metavar="NAME",
     )
     horizon: float | None = file_field(
         _POSITIVE,
         None,
-        help="with --schedule inverse-time, steps after which the step size is half (required)",
+        help="the HORIZON of --schedule inverse-time:HORIZON, the other spelling",
     )
     final: float | None = file_field(
         number("a number from 0 to 1", lambda x: 0 <= x <= 1),
         None,
-        help="with --schedule cosine, last step size as a share of the first (default: 0)",
+        help="the FINAL of --schedule cosine:FINAL: last step size as a share of the first "
+        "(default: 0)",
     )
     momentum: float = file_field(_SHARE, 0.0, help="heavy-ball momentum of the noisy gradients")
     weight_decay: float = file_field(

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from decor import checks
 from decor.array_types import Ints
 from decor.errors import GraphError
+from decor.text import amount
 
 from .topology import MAX_USERS, Family, Topology
 
@@ -22,7 +23,7 @@ def ring(users: int) -> Topology:
     Args:
         users: The number of users, at least 3.
     """
-    n = _size("ring", users, 3, "path(2) joins two users")
+    n = _size("the number of users of a ring", users, 3, "a path joins two users")
     return _family("ring", (n,), n, _cycle(n))
 
 
@@ -32,7 +33,7 @@ def path(users: int) -> Topology:
     Args:
         users: The number of users.
     """
-    n = _size("path", users, 1)
+    n = _size("the number of users of a path", users, 1)
     i = np.arange(n - 1, dtype=np.int64)
     return _family("path", (n,), n, np.stack([i, i + 1], axis=1))
 
@@ -43,7 +44,7 @@ def star(users: int) -> Topology:
     Args:
         users: The number of users, the centre included.
     """
-    n = _size("star", users, 1)
+    n = _size("the number of users of a star", users, 1)
     leaves = np.arange(1, n, dtype=np.int64)
     return _family("star", (n,), n, np.stack([np.zeros_like(leaves), leaves], axis=1))
 
@@ -54,11 +55,12 @@ def complete(users: int) -> Topology:
     Args:
         users: The number of users, at most 20,000.
     """
-    n = _size("complete", users, 1)
+    n = _size("the number of users of a complete graph", users, 1)
     # 200 million edges would take gigabytes
     if n > 20_000:
         raise GraphError(
-            f"complete({n}) has {n * (n - 1) // 2:,} edges; use random_regular({n}, degree=16)"
+            f"a complete graph of {n:,} users has {n * (n - 1) // 2:,} edges, and at most 20,000 "
+            "users are taken; take a random regular graph of degree 16"
         )
     return _family("complete", (n,), n, np.stack(np.triu_indices(n, 1), axis=1).astype(np.int64))
 
@@ -69,7 +71,7 @@ def hypercube(dimension: int) -> Topology:
     Args:
         dimension: The number of bits, from 0 to 26.
     """
-    k = _size("hypercube", dimension, 0, most=26)
+    k = _size("the dimension of a hypercube", dimension, 0, most=26)
     i = np.arange(1 << k, dtype=np.int64)
     edges = [np.empty((0, 2), dtype=np.int64)]
     for bit in (1 << b for b in range(k)):
@@ -85,7 +87,7 @@ def torus(rows: int, columns: int) -> Topology:
         rows: Users in each column, at least 2.
         columns: Users in each row, at least 2. With 3 or more both ways, all have 4 neighbours.
     """
-    r, c = _size("torus", rows, 2), _size("torus", columns, 2)
+    r, c = _size("a side of a torus", rows, 2), _size("a side of a torus", columns, 2)
     # two users share one edge, not the two of a cycle
     down, across = (_cycle(n) if n > 2 else path(2).edges for n in (r, c))
     return _family("torus", (r, c), r * c, _product(down, r, across, c))
@@ -98,7 +100,7 @@ def grid(rows: int, columns: int) -> Topology:
         rows: Users in each column.
         columns: Users in each row.
     """
-    r, c = _size("grid", rows, 1), _size("grid", columns, 1)
+    r, c = _size("a side of a grid", rows, 1), _size("a side of a grid", columns, 1)
     return _family("grid", (r, c), r * c, _product(path(r).edges, r, path(c).edges, c))
 
 
@@ -112,16 +114,17 @@ def random_regular(users: int, degree: int, seed: int = 0) -> Topology:
     """
     import networkx as nx
 
-    n = _size("random_regular", users, 1)
-    k = _size("random_regular degree", degree, 0)
+    n = _size("the number of users of a random regular graph", users, 1)
+    k = _size("the degree of a random regular graph", degree, 0)
     if k >= n:
         raise GraphError(
-            f"random_regular({n}, degree={k}): a user has at most {n - 1} neighbours; "
-            f"use complete({n})"
+            f"a random regular graph of {amount(n, 'user')} cannot have degree {k:,}: a user has "
+            f"at most {amount(n - 1, 'neighbour')}; take a lower degree, or a complete graph"
         )
     if n * k % 2:
         raise GraphError(
-            f"random_regular({n}, degree={k}): users x degree must be even; take degree "
+            f"a random regular graph of {n:,} users cannot have degree {k:,}: users x degree must "
+            f"be even; take degree "
             f"{k + 1 if k + 1 < n else k - 1}"
         )
     # the complement of a random regular graph is as random, and far quicker to draw if k is large
@@ -140,11 +143,12 @@ def erdos_renyi(users: int, probability: float, seed: int = 0) -> Topology:
     """
     import networkx as nx
 
-    n = _size("erdos_renyi", users, 1)
+    n = _size("the number of users of an Erdos-Renyi graph", users, 1)
     p = float(probability) if isinstance(probability, int | float | np.number) else math.nan
     if not 0.0 <= p <= 1.0:
         raise GraphError(
-            f"erdos_renyi({n}, {probability!r}): the probability must be between 0 and 1"
+            f"the probability of an edge in an Erdos-Renyi graph must be between 0 and 1, not "
+            f"{probability!r}"
         )
     # networkx's fast sampler takes the logarithm of 1 - p
     graph = nx.fast_gnp_random_graph(n, p, seed=_seed(seed)) if p < 1.0 else nx.complete_graph(n)
@@ -205,7 +209,8 @@ def _seed(seed: object) -> int:
 
 def _family(name: str, sizes: tuple[int, ...], users: int, edges: Ints) -> Topology:
     if users > MAX_USERS:
-        raise GraphError(f"{name}{sizes} has {users:,} users; the most is {MAX_USERS:,}")
+        shape = " x ".join(f"{size:,}" for size in sizes)
+        raise GraphError(f"a {name} of {shape} has {users:,} users; the most is {MAX_USERS:,}")
     return Topology._of_family(Family(name, sizes), users, np.ascontiguousarray(edges))
 
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from decor import checks
 from decor.array_types import Floats, Ints
 from decor.errors import GraphError
-from decor.text import amount
+from decor.text import amount, html_table
 
 from .own_weights import mixing_matrix, self_weights, weights_of
 
@@ -220,6 +220,19 @@ class Topology:
         if self.family is not None:
             return f"{self.family.name}({', '.join(map(str, self.family.sizes))})"
         return f"Topology({self.description})"
+
+    def _repr_html_(self) -> str:
+        """The graph's size and its users' neighbours, as a notebook shows them."""
+        least, most = int(self.degrees.min()), int(self.degrees.max())
+        rows = [
+            ("graph", "from edges" if self.family is None else repr(self)),
+            ("users", f"{self.users:,}"),
+            ("edges", f"{self.edge_count:,}"),
+            ("neighbours", f"{least:,}" if least == most else f"{least:,} to {most:,}"),
+            ("connected", "yes" if self.is_connected else f"no, {self.component_count:,} parts"),
+            ("gossip weights", "Metropolis" if self.own_weights is None else "own"),
+        ]
+        return html_table((), rows)
 
     @property
     def description(self) -> str:

@@ -528,15 +528,32 @@ def plain_numbers(name: str, values: Array) -> Array:
     wrong = ~np.isfinite(numbers)
     if not wrong.any():
         return numbers
-    if values.dtype.kind in "fiub" or not wrong.all():
+    number = f'NumberColumn("{name}", low, high, missing)'
+    category = f'CategoryColumn("{name}", values=[...])'
+    count = int(wrong.sum())
+    others = [cell for cell in values[wrong].tolist() if _is_no_number(cell)]
+    if others and wrong.all():
+        what = "text" if isinstance(others[0], str) else type(others[0]).__name__
         raise InputError(
-            f"column {name!r} has {int(wrong.sum()):,} values that are missing or no number; fill "
-            f'them in, or describe the column as NumberColumn("{name}", low, high, missing)'
+            f"column {name!r} holds {what}, not numbers; describe it as {category}, or convert it "
+            f"to numbers and describe it as {number}"
         )
+    if np.isnan(numbers).all():
+        raise InputError(
+            f"column {name!r} has no value in any record; leave it out, or describe it as {number}"
+        )
+    which = "value that is" if count == 1 else "values that are"
+    # texts among numbers: nobody but the caller knows which of the two the column means
+    or_category = f", or as {category} if its numbers are names" if others else ""
     raise InputError(
-        f"column {name!r} holds text, not numbers; describe it as "
-        f'CategoryColumn("{name}", values=[...])'
+        f"column {name!r} has {count:,} {which} missing or no number; fill "
+        f"{'it' if count == 1 else 'them'} in, or describe the column as {number}{or_category}"
     )
+
+
+def _is_no_number(cell: object) -> bool:
+    """Whether a cell holds something else than a number; one that is missing holds nothing."""
+    return not isinstance(cell, int | float) and category_text(cell) != ""
 
 
 def plain_targets(name: str, values: Array) -> Array:

@@ -19,10 +19,11 @@ from decor.errors import InputError
 from decor.text import html_table
 
 from . import losses
-from .columns import AnyLabel, Column, Counts, Preparation
+from .columns import AnyLabel, Column, Counts, Label, Preparation
 from .definition import Definition
 from .frames import names_text
 from .keyword_inputs import Layout, unpacking
+from .target_kinds import has_classes
 from .task_data import Examples, check_shards, one_class_refusal, preparation_of, read_examples
 
 Shard = tuple[Tensor, Tensor]
@@ -130,6 +131,7 @@ class Task:
         self._check_same_form()
         self._build_model(int(self.shards[0][0][0].numel()))
         self._check_labels(self._try_model())
+        self._check_classes()
         self._check_metrics()
         if self.optimum is not None and self.optimum.numel() != self.parameters:
             raise InputError(
@@ -425,6 +427,22 @@ class Task:
                     f"{owner} has label {y.flatten()[at].item():g} at example {at}, but {of} knows "
                     f"classes 0 to {classes - 1}; number the labels from 0"
                 )
+
+    def _check_classes(self) -> None:
+        """Refuses users who all have the same class, and no other: there is nothing to learn."""
+        # a node has its own data alone, and neighbours would see that it refuses their class
+        if self.users == 1 or not has_classes(self.loss, self.shards[0][1]):
+            return
+        first = self.shards[0][1].flatten()[0]
+        # a share is no class; one user may have one class, as in shards by label
+        if first != first.round() or any(bool((y != first).any()) for _, y in self.shards):
+            return
+        name = self.label.name if isinstance(self.label, Column | Label) else self.label
+        what = "all labels" if name is None else f"all labels {name!r}"
+        raise InputError(
+            f"{what} of all users are {first.item():g}, so there is nothing to learn; correct "
+            "them, or give other records"
+        )
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from decor.choices import Method, Relation, Sampling, Unit, Weighting
 from decor.errors import BudgetError
 from decor.graph.names import in_order, list_refusal
 from decor.graph.topology import Topology
+from decor.text import html_table
 
 ACCOUNTED = 0.999
 """Share of delta for which `calibrate` finds noise; noise from tables is not quite Gaussian."""
@@ -84,8 +85,8 @@ class Budget:
             f"delta {self.delta:g} is too large for {units:,} {what}: at most {limit:.4g} is "
             "accepted (0.001, or one over their number if that is less). The guarantee may fail "
             f"with probability delta for each of them: {self.delta * units:.2g} of them on "
-            f"average. Take {better:g}; or set any_delta=True (--any-delta; any_delta = true in a "
-            "federation's file)"
+            f"average. Take {better:g}; or set any_delta (the option --any-delta; any_delta = true "
+            "in a federation's file)"
         )
 
 
@@ -212,6 +213,26 @@ class Exposure:
             of_many = f"records of {len(self.records):,} users"
             shown = [of_many if text.startswith("records=") else text for text in shown]
         return f"Exposure({', '.join(shown)})"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Each field that is set, by its name in words, for tables."""
+        rows = []
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, Mapping):
+                value = tuple(value.values())
+            if isinstance(value, tuple):  # a row of its own for each of many users is too much
+                low, high = min(value), max(value)
+                value = low if low == high else f"{low:,} to {high:,}"
+            if isinstance(value, int | float):
+                value = f"{value:,}" if isinstance(value, int) else f"{value:g}"
+            if value is not None:
+                rows.append((each.name.replace("_", " "), value))
+        return rows
+
+    def _repr_html_(self) -> str:
+        """What a run exposes, as a notebook shows it."""
+        return html_table((), self.rows())
 
     def __post_init__(self) -> None:
         put = object.__setattr__

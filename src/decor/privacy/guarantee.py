@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 
@@ -20,7 +20,7 @@ _SHOWN = 12
 """Most members of a coalition that the sentence names."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Guarantee:
     """(epsilon, delta) of each user against one adversary.
 
@@ -43,6 +43,7 @@ class Guarantee:
         in_advance: True if it holds only if the number of steps was fixed in advance.
         counts_are_public: Example level: whether everyone knows each user's number of examples.
             Otherwise a removed example is gone, and not replaced by an empty one.
+        alike: Whether all users are known to be equally exposed, as `worst_user` is.
         void: Why there is no guarantee at all; epsilon is then infinite.
 
     Guarantee: `epsilon` and `per_user` are never below the truth.
@@ -58,12 +59,13 @@ class Guarantee:
     worst_coalition: tuple[int, ...]
     exact: bool
     method: Method
-    topology: Topology = field(repr=False)
-    everybody: Callable[[], Floats] = field(repr=False)
+    topology: Topology
+    everybody: Callable[[], Floats]
     simulated: bool = False
     stopped: str | None = None
     in_advance: bool = False
     counts_are_public: bool = True
+    alike: bool = False
     void: str | None = None
 
     @cached_property
@@ -73,6 +75,23 @@ class Guarantee:
         values = np.minimum(self.everybody(), self.epsilon)
         values[self.worst_user] = self.epsilon
         return values
+
+    def __repr__(self) -> str:
+        if self.void is not None:
+            return f"Guarantee(none: {self.void})"
+        # up, as in the sentence: a number that is copied from here is not below the truth
+        parts = [
+            f"epsilon {rounded_up(self.epsilon)}",
+            f"delta {rounded_up(self.delta)}",
+            str(self.adversary),
+            f"unit {self.unit}",
+            self.relation,
+            amount(self.steps, "step"),
+            *(["upper bound"] if not self.exact else []),
+            *(["simulated"] if self.simulated else []),
+            *(["if fixed in advance"] if self.in_advance else []),
+        ]
+        return f"Guarantee({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
         """The sentence, as a notebook shows it."""
@@ -90,11 +109,11 @@ class Guarantee:
 
     def _promise(self) -> str:
         """What is promised, for which change of the data."""
-        change = "the data of one user" if self.unit == "user" else "one record of one user"
+        change = "the data of one user" if self.unit == "user" else "one example of one user"
         if self.relation == "replace":
             change += " replaced"
         elif self.counts_are_public:
-            # removing a record leaves an empty one in its place
+            # removing an example leaves an empty one in its place
             change += " replaced by an empty one"
         else:
             change += " added or removed"
@@ -119,8 +138,11 @@ class Guarantee:
     def _most_exposed(self) -> str:
         if self.adversary.average_only:
             return " It says nothing about the messages themselves: the curator must be trusted."
-        sentence = f" Most exposed: user {self.topology.name(self.worst_user)}"
+        user = f"user {self.topology.name(self.worst_user)}"
         names = [self.topology.name(v) for v in self.worst_coalition]
-        if names:
-            sentence += f", to user{'s' if len(names) > 1 else ''} {', '.join(names[:_SHOWN])}"
-        return sentence + (", ...." if len(names) > _SHOWN else ".")
+        to = f"to user{'s' if len(names) > 1 else ''} {', '.join(names[:_SHOWN])}"
+        end = ", ...." if len(names) > _SHOWN else "."
+        if not self.alike:
+            return f" Most exposed: {user}" + (f", {to}{end}" if names else ".")
+        # no user is worse off than another; the coalition is one of many
+        return " All users are equally exposed" + (f", such as {user} {to}{end}" if names else ".")

@@ -105,12 +105,13 @@ class NoisePlan:
         """What the plan says, as a notebook shows it; `guarantee` is computed on request."""
         rows = [
             ("graph", self.topology.description),
-            ("exposure", repr(self.exposure)),
+            *self.exposure.rows(),
             ("adversary", str(self.adversary)),
             *self._noise_texts(),
         ]
         if self.budget is not None:
-            rows.append(("budget", repr(self.budget)))
+            budget = f"epsilon {self.budget.epsilon:g}, delta {self.budget.delta:g}"
+            rows.append(("budget", budget))
         return html_table((), rows)
 
     @property

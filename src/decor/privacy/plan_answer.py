@@ -37,6 +37,7 @@ class AdversaryRow:
         worst_user: The most exposed user.
         most_exposed: Its name.
         coalition: Names of the colluding users to whom it is most exposed.
+        alike: Whether all users are known to be equally exposed.
     """
 
     adversary: Adversary
@@ -45,6 +46,7 @@ class AdversaryRow:
     worst_user: int
     most_exposed: str
     coalition: tuple[str, ...]
+    alike: bool
 
     @classmethod
     def of(cls, guarantee: Guarantee) -> AdversaryRow:
@@ -56,6 +58,7 @@ class AdversaryRow:
             guarantee.worst_user,
             name(guarantee.worst_user),
             tuple(name(user) for user in guarantee.worst_coalition),
+            guarantee.alike,
         )
 
     def epsilon_text(self, bound: str = "<=") -> str:

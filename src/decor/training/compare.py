@@ -379,7 +379,7 @@ class Comparison:
                 f"nothing is finished in {str(self.folder)!r} yet; resume with --resume"
             )
         outcomes = [outcome for method in methods for outcome in self._load(method)]
-        unit = "everything a user holds" if d.exposure.unit == "user" else "one record"
+        unit = "everything a user holds" if d.exposure.unit == "user" else "one example"
         adversary, length = d.adversary.sentence, f"{amount(d.exposure.steps, 'step')}"
         if d.messages is not None:
             length = f"{amount(d.messages, 'message')} to each neighbour"

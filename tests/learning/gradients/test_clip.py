@@ -597,6 +597,38 @@ def test_with_a_common_rate_one_record_moves_a_node_of_any_size_by_the_same_publ
     assert Fraction(999_999, 1_000_000) ** 2 < worst_step(sums, 0.3, 3) <= 1
 
 
+@given(
+    st.lists(st.integers(1, 3000), min_size=2, max_size=4),
+    st.floats(0.001, 1.0),
+    st.sampled_from(["add-remove", "replace"]),
+)
+@settings(max_examples=25, deadline=None)
+def test_with_record_weights_one_record_moves_every_users_message_equally_far(
+    counts, rate, relation
+):
+    """Whatever the counts, whose mean the batch size comes from; as far as is accounted."""
+    exposure = decor.Exposure(
+        0.3, 1, "example", rate=rate, weighting="records", records=counts, relation=relation
+    )
+    moved = []
+    for count in counts:
+        task, sums = long_records(count), []
+        if relation == "replace":  # by one that pulls the other way as far
+            task.shards[0][1][-1] = 0
+        for word in (2**32 - 1, 0):  # without the last record, and with it
+            taken = np.r_[np.zeros(count - 1), word].astype("<u4").tobytes()
+            node = LocalGradient(task, exposure, Recipe(), "float64", lambda _, taken=taken: taken)
+            sums.append(torch.from_numpy(node.gradient(node.start(), 0.1)[0]))
+        if relation == "replace":
+            task.shards[0][1][-1] = 1
+            node = LocalGradient(task, exposure, Recipe(), "float64", lambda _, taken=taken: taken)
+            sums[0] = torch.from_numpy(node.gradient(node.start(), 0.1)[0])
+        moved.append(float(torch.linalg.vector_norm(sums[1] - sums[0])))
+    # summed in float64: long batches round more
+    assert moved == pytest.approx([exposure.shift] * len(counts), rel=1e-6)
+    assert len(set(exposure.rates(decor.path(len(counts))))) == 1
+
+
 @pytest.mark.parametrize("path", [Layers, Modules, BookKeeping])
 def test_with_a_common_rate_bounds_on_rounding_cover_more_records_than_sums_are_divided_by(path):
     """What covers 600 records does not cover 60,000, whose sum is rounded to float32."""

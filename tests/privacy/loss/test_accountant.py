@@ -433,3 +433,43 @@ def test_things_of_the_wrong_kind_are_refused_by_name():
     for clip in (10**400, 1e300):
         with pytest.raises(BudgetError, match="clip"):
             Exposure(clip, 1)
+
+
+@given(
+    graphs(least=2, most=6) | st.sampled_from([decor.ring(6), decor.torus(2, 3), decor.ring(4)]),
+    st.data(),
+)
+def test_users_are_called_alike_only_where_all_are_equally_exposed(topology, data):
+    q = data.draw(st.integers(0, min(topology.users - 1, 3)))
+    noise = data.draw(st.sampled_from([0.0, 2.0, "by edge", "by user"]))
+    own = tuple(1.0 + k for k in range(topology.users)) if noise == "by user" else 1.0
+    cor = tuple(1.0 + k for k in range(topology.edge_count)) if noise == "by edge" else 2.0
+    cor = noise if isinstance(noise, float) else cor
+    guarantee = plan(topology, own, cor, Adversary(q)).guarantee(1e-5)
+    worst = true_worst(topology, own, cor, q)
+    alike = max(worst) <= min(worst) * (1 + 1e-12)
+    assert alike if guarantee.alike else "All users" not in str(guarantee)
+    # and where symmetry is plain to see, it is said
+    if noise in (0.0, 2.0) and (topology.family or noise == 0.0 or topology.degrees.max() <= q):
+        assert guarantee.alike and "All users are equally exposed" in str(guarantee)
+
+
+def test_users_of_two_symmetric_graphs_need_not_be_alike():
+    ring, square = (
+        decor.ring(6),
+        decor.from_edges(6, [(0, 2), (2, 4), (4, 1), (1, 3), (3, 5), (0, 5)]),
+    )
+    assert Phases([plan(ring), plan(square)]).guarantee(1e-5).alike
+    curious = [plan(graph, adversary=Adversary.curious()) for graph in (ring, square)]
+    both = Phases(curious).guarantee(1e-5)
+    # the colluding user is the same in both, and no symmetry of one is that of the other
+    assert not both.alike and np.ptp(both.per_user) > 1e-3
+    assert Phases(curious[:1] * 2).guarantee(1e-5).alike
+
+
+def test_users_with_different_records_are_not_alike():
+    records = [100, 100, 100, 50]
+    exposure = Exposure(1.0, 10, unit="example", batch_size=8, records=records)
+    for adversary in (EAVESDROPPER, Adversary.everyone()):
+        made = NoisePlan(decor.ring(4), exposure, adversary, 1.0, 2.0).guarantee(1e-5)
+        assert not made.alike and np.ptp(made.per_user) > 1e-3

@@ -124,7 +124,41 @@ def account(
         topology=topology,
         everybody=result.per_user,
         counts_are_public=exposure.counts_are_public,
+        alike=_are_alike(segments, adversary),
     )
+
+
+def _are_alike(segments: Sequence[Segment], adversary: Adversary) -> bool:
+    """Whether all users are known to be equally exposed: by symmetry, before any computation."""
+    cut = []
+    for s in segments:
+        levels = (np.ravel(s.sigma_cdp), np.ravel(s.sigma_cor))
+        if any(len(level) and level.min() != level.max() for level in levels):
+            return False
+        if s.exposure.counts_are_public and len(set(s.exposure.rates(s.topology))) > 1:
+            return False
+        # without noise on edges, or with all of it known, the graph hides nothing for anyone
+        if adversary.colluders is not None and np.any(s.sigma_cor) and s.topology not in cut:
+            cut.append(s.topology)
+    # colluders are the same in all phases: each graph may be symmetric, and both together not
+    if len(cut) > 1 and adversary.colluders:
+        return False
+    # where all neighbours of each user may collude, everyone has its own noise alone
+    if len(cut) == 1 and cut[0].degrees.max() <= (adversary.colluders or 0):
+        return True
+    return all(_is_symmetric(topology) for topology in cut)
+
+
+def _is_symmetric(topology: Topology) -> bool:
+    """Whether all users are known to be equivalent, also in a ring or complete graph from a file.
+
+    `Topology.vertex_transitive` is about the numbering too, which closed forms rely on.
+    """
+    n, degrees = topology.users, topology.degrees
+    if topology.vertex_transitive or topology.edge_count == n * (n - 1) // 2:
+        return True
+    # a connected graph whose users have two neighbours each is a ring
+    return bool((degrees == 2).all()) and topology.is_connected
 
 
 class _Result(NamedTuple):

@@ -237,6 +237,7 @@ def test_a_ledger_says_whose_it_is_and_what_it_allows(tmp_path):
     assert read_facts(tmp_path / "other") == LedgerFacts("", None, None, (KEY,))
     with Ledger(path) as one, Ledger(tmp_path / "other") as other:
         assert one.facts == facts and one.id != other.id and len(one.id) == 32
+        assert read_facts(path).id == one.facts.id == one.id
 
 
 def test_no_ledger_is_made_by_opening_one(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
@@ -50,12 +50,15 @@ class LedgerFacts:
         allow: The most epsilon that all runs together may spend; None: no limit was set.
         allow_delta: The most delta; None: no limit was set.
         identities: Public keys that may use the ledger, the first one first.
+        id: A random name that no other ledger has; empty in ledgers of version 0.1.
     """
 
     data: str
     allow: float | None
     allow_delta: float | None
     identities: tuple[bytes, ...]
+    # every ledger has another one: facts are compared for what their owner has said
+    id: str = field(default="", compare=False)
 
 
 def read_entries(path: Path) -> list[Entry]:
@@ -106,6 +109,7 @@ def facts_of(db: sqlite3.Connection) -> LedgerFacts:
         None if allow is None else float(allow),
         None if delta is None else float(delta),
         tuple(bytes(key) for (key,) in keys),
+        facts.get("id", ""),
     )
 
 

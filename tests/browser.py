@@ -2,6 +2,8 @@
 that can be read.
 """
 
+import base64
+import re
 import shutil
 from contextlib import contextmanager
 
@@ -50,6 +52,32 @@ def shape(driver, width=1280, dark=False):
     )
 
 
+PAPER = 680
+"""Pixels between the margins of an A4 page, 15 mm on each side."""
+
+
+def on_paper(driver):
+    """The page as a printer lays it out; afterwards `shape` brings the screen back."""
+    size = {"width": PAPER, "height": 1009, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": []})
+
+
+def pages_of_pdf(driver):
+    """The size of each page in points, as a person who prints to a file gets them."""
+    options = {"preferCSSPageSize": True, "printBackground": True}
+    text = base64.b64decode(driver.execute_cdp_cmd("Page.printToPDF", options)["data"])
+    boxes = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", text)
+    return [(round(float(width)), round(float(height))) for width, height in boxes]
+
+
+def beyond_the_edge(driver):
+    """Elements that reach beyond the right edge, but for those that scroll by themselves; and for
+    text that is cut off in those on paper, where nothing scrolls.
+    """
+    return driver.execute_script(BEYOND)
+
+
 def complaints(driver):
     """What the console says, since it was last asked."""
     return [entry for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
@@ -68,6 +96,12 @@ def hover(driver, element, dx=0, dy=0):
     driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
     ActionChains(driver, duration=0).move_to_element_with_offset(element, dx, dy).perform()
 
+
+BEYOND = """
+const scrolls = (e) => e.closest('.scroll, .figure') && !matchMedia('print').matches;
+return [...document.querySelectorAll('body *')].filter((e) => e.checkVisibility() && !e.closest('.skip')
+  && !scrolls(e) && !e.closest('svg *') && e.getBoundingClientRect().right > innerWidth + 1)
+  .map((e) => e.outerHTML.slice(0, 99))"""
 
 CONTROLS = """
 const wanted = 'button, select, input, summary, [tabindex="0"]';

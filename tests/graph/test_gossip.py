@@ -320,3 +320,17 @@ def test_gossip_is_a_value():
     assert type(Gossip(np.int64(3)).rounds) is int
     with pytest.raises(dataclasses.FrozenInstanceError):
         Gossip().rounds = 2
+
+
+@pytest.mark.parametrize(
+    ("gossip", "text"),
+    [
+        (Gossip(), "1 round"),
+        (Gossip(1, "designed"), "1 round"),
+        (Gossip(3), "3 rounds"),
+        (Gossip(3, True), "3 Chebyshev rounds"),
+        (Gossip(4, "designed"), "4 designed rounds"),
+    ],
+)
+def test_gossip_is_described_in_words(gossip, text):
+    assert gossip.description == text

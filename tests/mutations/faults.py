@@ -2493,4 +2493,53 @@ FAULTS = (
         ("cli/test_predict.py::test_own_code_is_imported_only_if_it_is_trusted",),
         dash=NO_FOLDER,
     ),
+    Fault(
+        "page to sign: a ledger's total leaves out what runs may still send",
+        "an owner signs for less than the running plans may cost",
+        (
+            Edit(
+                "cli/sign_pages.py",
+                'bound = f"is at most {epsilon_text(total.promised)}, at',
+                'bound = f"is at most {epsilon_text(total.so_far)}, at',
+            ),
+        ),
+        ("cli/test_report.py::test_a_run_that_has_not_ended_counts_with_its_whole_plan",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "page to sign: adversaries whose epsilon is unknown are left out",
+        "members take the absence of an adversary for safety from it",
+        (
+            Edit(
+                "results/build_sign_page.py",
+                'cells += [(adversary.sentence, "unknown", "–") for adversary in unknown]',
+                "pass",
+            ),
+        ),
+        ("cli/test_report.py::test_code_of_a_federation_file_is_not_run",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "page to sign: one record is called all data of a user",
+        "who signs believes that everything of a patient is protected",
+        (
+            Edit(
+                "results/build_sign_page.py",
+                '"all data of one user" if guarantee.unit == "user" else f"one record of',
+                '"all data of one user" if guarantee.unit else f"one record of',
+            ),
+        ),
+        (
+            "results/test_build_sign_page.py::test_at_example_level_a_page_says_that_one_record_is_"
+            "protected",
+        ),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "page to sign: a federation file's code is run",
+        "whoever sends a file runs code on the reader's machine",
+        (Edit("cli/sign_pages.py", "run_code=options.trust_code)", "run_code=True)"),),
+        ("cli/test_report.py::test_code_of_a_federation_file_is_not_run",),
+        dash=NO_FOLDER,
+    ),
 )

@@ -18,7 +18,7 @@ from ledgers import open_ledger
 from decor.errors import DecorError, LedgerError, TransientError
 from decor.net.ledger import KEY_ID_BYTES, TAG_BYTES, Ledger, RoundState, adoption_text, split
 from decor.net.ledger_conversion import convert_ledger
-from decor.net.ledger_reading import ENDED_EARLY, LedgerFacts, is_in_use, read_entries
+from decor.net.ledger_reading import ENDED_EARLY, LedgerFacts, is_in_use, read_entries, read_facts
 from decor.net.receipts import Receipt
 
 FEDERATION = bytes(range(32))
@@ -236,6 +236,7 @@ def test_a_ledger_says_whose_it_is_and_what_it_allows(tmp_path):
     with Ledger(path) as one, Ledger(tmp_path / "other") as other:
         assert one.facts == facts and other.facts == LedgerFacts("", None, None, (KEY,))
         assert one.id != other.id and len(one.id) == 32
+        assert read_facts(path).id == one.facts.id == one.id
 
 
 def test_no_ledger_is_made_by_opening_one(tmp_path):

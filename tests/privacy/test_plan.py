@@ -1,3 +1,4 @@
+import hashlib
 import json
 from itertools import permutations
 
@@ -40,6 +41,9 @@ def test_a_saved_plan_is_the_plan(plan, tmp_path):
     plan.save(tmp_path / "plan.json")
     again = NoisePlan.load(tmp_path / "plan.json")
     assert again == plan and again.topology.family == plan.topology.family
+    # what anyone can compute of the file
+    file = hashlib.sha256((tmp_path / "plan.json").read_bytes()).hexdigest()
+    assert plan.digest == again.digest == file != plan.scaled(2.0).digest
 
 
 def test_a_plan_of_before_records_went_by_name_is_read_in_the_graphs_order():

@@ -7,7 +7,10 @@ from functools import cache
 import numpy as np
 
 import decor
+from decor.privacy.plan_answer import PlanAnswer
+from decor.results.build_sign_page import page_of_plan
 from decor.results.report_data import GraphDrawing, Report
+from decor.results.signing import Signing
 
 EPSILONS = (1.0, 3.0, 10.0, 30.0)
 SEEDS = [0, 1, 2, 3]
@@ -310,4 +313,71 @@ def hostile():
     return data
 
 
-EVERY = [comparison, star, diverged, single, large, hostile]
+LONG_NAMES = [f"Zweigstelle {k:02d} Niederösterreich Sankt Pölten-Land" for k in range(40)]
+
+
+@cache
+def forty_branches():
+    """40 users with long names, whom their neighbours expose differently."""
+    edges = [(k, (k + 1) % 40) for k in range(40)] + [(k, (k + 7) % 40) for k in range(0, 40, 3)]
+    return decor.from_edges(40, edges, LONG_NAMES)
+
+
+@cache
+def _forty():
+    rng, graph = np.random.default_rng(5), forty_branches()
+    data = _surroundings("Forty branches of a bank", graph.description)
+    name = "DECOR among forty branches that have long names of their own"
+    data["graphs"] = [_drawing(graph, "branches")]
+    data["methods"] = [
+        {"name": name, "kind": "decor", "graph": "branches", "sentence": "noise that cancels"},
+        {"name": "Central DP", "kind": "central", "graph": None, "sentence": "a trusted party"},
+    ]
+    data["outcomes"] = []
+    for epsilon in (1.0, 10.0):
+        asked = graph, decor.Exposure(clip=1.0, steps=STEPS)
+        budget = decor.Budget(epsilon, DELTA)
+        plan = decor.calibrate(*asked, decor.Adversary.curious(), budget)
+        data["outcomes"].append(_outcome(name, epsilon, 0.4 / epsilon, rng, plan))
+        central = decor.baselines.central(*asked, budget)
+        data["outcomes"].append(_outcome("Central DP", epsilon, 0.2 / epsilon, rng, central))
+    data["signing"] = {
+        "digests": [["plan", "ab" * 32], ["federation", "cd" * 32]],
+        "check": "",
+        "owner": "Dr Maximiliane Weber-Niederösterreich, data protection officer",
+        "date": "2026-11-19",
+    }
+    return data
+
+
+def forty():
+    """Forty users, with names longer than a column, in a report that is signed."""
+    return copy.deepcopy(_forty())
+
+
+def forty_run():
+    """One run of forty users."""
+    data = forty()
+    return data | {"methods": data["methods"][:1], "outcomes": data["outcomes"][:1]}
+
+
+@cache
+def sign_page():
+    """The page of a plan with own noise for each of the forty users."""
+    answer = PlanAnswer.calibrate(
+        forty_branches(),
+        decor.Exposure(1.0, 50),
+        decor.Adversary.colluding(2),
+        decor.Budget(3.0, DELTA),
+        own="per-user",
+    )
+    signing = Signing(
+        digests=(("plan (SHA-256)", "ab" * 32),),
+        check="decor account --plan branches.json",
+        owner="Dr Weber",
+        date="2026-11-19",
+    )
+    return page_of_plan(answer, "branches.json", signing)
+
+
+EVERY = [comparison, star, diverged, single, large, hostile, forty, forty_run]

@@ -67,7 +67,7 @@ def test_a_run_that_diverged_has_no_last_value(runs):
     broken = replace(runs[0], stopped=StopReason("diverged", "diverged"), history=history)
     entry = build_report.summarise_runs("DECOR ring", 5.0, [broken, runs[1]])
     assert entry.final["accuracy"][0] is None and entry.final["accuracy"][1] is not None
-    read_back(build_report.report_of_runs([("a", broken)], "decor report a"))
+    read_back(build_report.report_of_runs([("a", broken)]))
 
 
 def read_back(data):
@@ -86,7 +86,7 @@ def test_runs_of_every_kind_are_named_for_what_they_are(runs):
         "none": decor.NoisePlan(decor.ring(4), exposure, decor.Adversary.eavesdropper(), 0.0, 0.0),
     }
     data = build_report.report_of_runs(
-        [(kind, replace(runs[0], plan=plan)) for kind, plan in plans.items()], ""
+        [(kind, replace(runs[0], plan=plan)) for kind, plan in plans.items()]
     )
     read_back(data)
     assert [method.kind for method in data.methods] == list(plans)
@@ -102,7 +102,7 @@ def test_a_plan_with_less_noise_than_its_budget_needs_says_what_it_cost(runs):
         runs[0].plan, sigma_cdp=runs[0].plan.sigma_cdp / 10, sigma_cor=runs[0].plan.sigma_cor / 10
     )
     for plan in (less, runs[0].plan.scaled(0.1)):
-        (entry,) = build_report.report_of_runs([("a", replace(runs[0], plan=plan))], "").outcomes
+        (entry,) = build_report.report_of_runs([("a", replace(runs[0], plan=plan))]).outcomes
         assert entry.epsilon == entry.spent > 20, "never the budget that it no longer meets"
     assert (
         runs[0].plan.scaled(0.1).budget is None
@@ -113,7 +113,7 @@ def test_a_plan_with_less_noise_than_its_budget_needs_says_what_it_cost(runs):
 def test_runs_of_different_tasks_are_not_drawn_together(runs):
     other = replace(runs[0], manifest=runs[0].manifest | {"task": {"name": "digits"}})
     with pytest.raises(decor.InputError, match="different tasks .breast-cancer, digits."):
-        build_report.report_of_runs([("a", runs[0]), ("b", other)], "")
+        build_report.report_of_runs([("a", runs[0]), ("b", other)])
 
 
 def by_peers(run, topology=None):
@@ -137,7 +137,7 @@ def key_figures(data):
 def test_a_report_of_real_peers_speaks_of_their_secrets_and_of_no_seed(runs):
     own = decor.from_edges(4, [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)])
     named = [("bonn", by_peers(runs[0], own)), ("ulm", by_peers(runs[1], own))]
-    data = build_report.report_of_runs(named, "decor report bonn ulm")
+    data = build_report.report_of_runs(named)
     page = report.page(data)
     assert data.graphs[0].name == "the federation's graph"
     assert "on the federation's graph, and" in data.methods[0].sentence
@@ -148,7 +148,7 @@ def test_a_report_of_real_peers_speaks_of_their_secrets_and_of_no_seed(runs):
 
 
 def test_a_report_of_a_simulation_speaks_of_its_seed_and_names_its_graph(runs):
-    data = build_report.report_of_runs([("run", runs[0])], "")
+    data = build_report.report_of_runs([("run", runs[0])])
     page = report.page(data)
     for words in ("This is a simulation", "training loss"):
         assert any(words in note for note in data.notes)
@@ -161,14 +161,14 @@ def test_a_report_of_a_simulation_speaks_of_its_seed_and_names_its_graph(runs):
 def test_a_graph_without_a_name_is_the_runs_own(runs):
     topology = decor.from_edges(4, [(0, 1), (1, 2), (2, 3), (3, 0)])
     own = replace(runs[0], plan=replace(runs[0].plan, topology=topology))
-    method = build_report.report_of_runs([("run", own)], "").methods[0]
+    method = build_report.report_of_runs([("run", own)]).methods[0]
     assert "on its own graph, and" in method.sentence
 
 
 def test_a_private_run_is_no_simulation(runs):
     on_grid = {"seed": "secret", "noise": {"kind": "grid", "distance": 1e-25}}
     secret = replace(runs[0], manifest=runs[0].manifest | on_grid)
-    data = build_report.report_of_runs([("run", secret)], "")
+    data = build_report.report_of_runs([("run", secret)])
     page = report.page(data)
     assert not any("This is a simulation" in note for note in data.notes)
     assert ">secret</td>" in page and "Simulation with a known" not in page
@@ -177,7 +177,7 @@ def test_a_private_run_is_no_simulation(runs):
 
 def test_a_report_of_both_says_which_is_which(runs):
     named = [("simulated", runs[0]), ("deployed", by_peers(runs[1]))]
-    data = build_report.report_of_runs(named, "")
+    data = build_report.report_of_runs(named)
     assert sum("seed" in note for note in data.notes) == 2
     page = report.page(data)
     assert ">0</td>" in page and ">none: real peers</td>" in page
@@ -186,8 +186,60 @@ def test_a_report_of_both_says_which_is_which(runs):
 def test_what_guessing_reaches_stands_beside_runs_on_the_same_test_data(runs):
     other = replace(runs[1], manifest=runs[1].manifest | {"base_rate": 0.9})
     old = replace(runs[1], manifest={**runs[1].manifest, "base_rate": None})
-    same = build_report.report_of_runs([("a", runs[0]), ("b", runs[1])], "")
+    same = build_report.report_of_runs([("a", runs[0]), ("b", runs[1])])
     assert same.base_rate == decor.tasks.breast_cancer(users=4).base_rate > 0.5
     for third in (other, old):
-        mixed = build_report.report_of_runs([("a", runs[0]), ("b", third)], "")
+        mixed = build_report.report_of_runs([("a", runs[0]), ("b", third)])
         assert mixed.base_rate is None
+
+
+def test_options_are_words_and_count_all_users(runs):
+    recipe = runs[0].manifest["recipe"] | {
+        "gossip": {"rounds": 4, "accelerate": "designed"},
+        "final_gossip": {"rounds": 0, "accelerate": True},
+        "schedule": {"name": "Cosine", "final": 0.1},
+    }
+    # a peer has the data of one user, and says so
+    task = {"name": "sick", "users": 1, "parameters": 1234}
+    peer = by_peers(runs[0])
+    run = replace(peer, manifest=peer.manifest | {"recipe": recipe, "task": task})
+    data = build_report.report_of_runs([("bonn", run)])
+    page = report.page(data)
+    for name, value in (
+        ("users", "4"),
+        ("task", "sick"),
+        ("parameters", "1,234"),
+        ("gossip", "4 designed rounds"),
+        ("schedule", "Cosine, final 0.1"),
+        ("engine", "peers"),
+    ):
+        assert f"<dt>{name}</dt><dd>{value}</dd>" in page
+    assert "final_gossip" not in data.repeat.options and "{&quot;" not in page
+    odd = replace(run, manifest=run.manifest | {"recipe": {"gossip": 7}, "engine": []})
+    assert build_report.report_of_runs([("a", odd)]).repeat.options["gossip"] == "7"
+
+
+def test_a_run_that_was_measured_once_has_no_curve(runs):
+    once = build_report.report_of_runs([("bonn", by_peers(runs[0]))])
+    assert Panels(once, Choice.first(once)).curves() == "" and "Over the steps" not in report.page(
+        once
+    )
+    # a comparison with a run that has a curve shows it
+    both = build_report.report_of_runs([("bonn", by_peers(runs[0])), ("here", runs[1])])
+    assert "<svg" in Panels(both, Choice.first(both)).curves()
+
+
+def test_runs_are_signed_with_each_digest_once(runs):
+    federation = "ab" * 32
+    one = replace(runs[0], manifest=runs[0].manifest | {"federation": federation})
+    other = replace(runs[1], plan=runs[1].plan.scaled(2.0))
+    data = build_report.report_of_runs(
+        [("a", one), ("b", runs[1]), ("c", other)], "me", "2026-11-19"
+    )
+    assert data.signing.digests == (
+        ("plan of a, b", one.plan.digest),
+        ("federation of a", federation),
+        ("plan of c", other.plan.digest),
+    )
+    assert (data.signing.owner, data.signing.date) == ("me", "2026-11-19")
+    read_back(data)

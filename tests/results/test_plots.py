@@ -6,6 +6,7 @@ from matplotlib.figure import Figure
 
 import decor
 from decor.privacy.plan_answer import AdversaryRow, PlanAnswer
+from decor.results import axes
 from decor.results.plots import graph_figure, plan_figure
 
 EXPOSURE = decor.Exposure(clip=1.0, steps=10)
@@ -95,3 +96,18 @@ def overlaps(boxes):
     low = np.maximum(boxes[:, None, :2], boxes[None, :, :2])
     high = np.minimum(boxes[:, None, 2:], boxes[None, :, 2:])
     return [(i, j) for i, j in np.argwhere(np.all(high - low > 1, axis=2)) if i < j]
+
+
+@pytest.mark.parametrize(
+    ("names", "parts"),
+    [
+        (["Branch 00 of Ulm", "Branch 01 of Ulm"], ["00", "01"]),
+        (["Ulm North", "Ulm North West", "Ulm South"], ["North", "North West", "South"]),
+        (["A", "A B"], ["A", "A B"]),
+        (["A B", "A B C B"], ["B", "B C B"]),
+        (["Bonn", "Ulm"], ["Bonn", "Ulm"]),
+    ],
+)
+def test_words_that_all_names_share_are_left_out(names, parts):
+    found = axes.distinct_parts(names)
+    assert len({*found}) == len(names) and all(found) and found == parts

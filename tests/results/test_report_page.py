@@ -75,14 +75,11 @@ def test_figures_are_visible_and_nothing_but_figures_and_tables_scrolls_sideways
     page = show(make, width)
     assert figure(page, "curves")
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
-    code = """return [...document.querySelectorAll('main *, header *, .bar *')].filter((e) => e.checkVisibility()
-      && !e.closest('.scroll') && !e.closest('svg') && e.getBoundingClientRect().right > innerWidth + 1)
-      .map((e) => e.outerHTML.slice(0, 99))"""
-    assert page.execute_script(code) == []
+    assert browser.beyond_the_edge(page) == []
 
 
 def test_text_of_a_figure_stays_inside_and_does_not_overlap(show):
-    for make in (sample.comparison, sample.star):
+    for make in (sample.comparison, sample.star, sample.forty):
         page = show(make)
         code = """return [...document.querySelectorAll('.figure svg')].filter((s) => s.checkVisibility()).flatMap((s, k) => {
           const box = s.getBoundingClientRect();
@@ -247,6 +244,16 @@ def test_on_paper_there_are_figures_and_no_controls(show):
     assert figure(page, "comparison") and figure(page, "curves")
     assert style(page, "body", "backgroundColor") == "rgb(255, 255, 255)"
     assert style(page, "body", "color") == "rgb(31, 36, 48)"
+
+
+@pytest.mark.parametrize("make", sample.EVERY, ids=lambda make: make.__name__)
+def test_nothing_is_cut_off_on_paper(show, make):
+    page = show(make)
+    browser.on_paper(page)
+    assert page.execute_script("return document.documentElement.scrollWidth") <= browser.PAPER
+    assert browser.beyond_the_edge(page) == []
+    sizes = browser.pages_of_pdf(page)
+    assert {*sizes} == {(595, 842)} and len(sizes) < 12
 
 
 def test_copying_the_command_says_so(show):

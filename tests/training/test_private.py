@@ -11,6 +11,9 @@ import torch
 
 import decor
 from decor.errors import DivergenceWarning, InputError
+from decor.learning.columns import Preparation
+from decor.learning.definition import Definition
+from decor.learning.file_model import Model
 from decor.noise import integer_gaussians, private_noise
 from decor.noise.grid import Grid
 from decor.training.release_grid import gradient_shift, grid_of
@@ -354,6 +357,39 @@ def test_own_metrics_leave_only_if_the_test_data_are_public(public, engine, tmp_
     if public:
         card = (tmp_path / "out" / "MODEL_CARD.md").read_text()
         assert f"- positives: {run.metrics['positives']:.4g}" in card
+
+
+def test_a_card_says_what_goes_in_what_comes_out_and_which_federation_it_is_of(tmp_path):
+    columns = [decor.NumberColumn("age`\n# x", 0, 120), decor.CategoryColumn("ward", ["a", "b"])]
+    data = Preparation(columns, decor.Label("ill", ["no", "yes"]))
+    definition = Definition(Model(kind="mlp", features=4, classes=2, hidden=(16, 8)), data)
+    run = trained()
+    told = {"definition": definition.to_json(), "federation": "ab" * 32}
+    replace(run, manifest=run.manifest | told).release(tmp_path / "out")
+    lines = (tmp_path / "out" / "MODEL_CARD.md").read_text().splitlines()
+    for line in (
+        "- kind: mlp: 4 features, hidden 16-8, relu, 2 classes",
+        "- label: `ill`",
+        "- classes: no, yes",
+        f"- federation: digest {'ab' * 32}",
+        # a name can neither end its quotes nor begin a heading
+        "- `age' # x`: a number from 0 to 120",
+        "- `ward`: one of a, b, or other",
+    ):
+        assert line in lines
+    assert "# x" not in lines
+    number = Definition(Model(kind="linear", features=3), Preparation(columns[1:], columns[0]))
+    replace(run, manifest=run.manifest | {"definition": number.to_json()}).release(tmp_path / "b")
+    card = (tmp_path / "b" / "MODEL_CARD.md").read_text()
+    assert "- label: `age' # x`: a number from 0 to 120" in card and "- classes" not in card
+    unknown = {name: value for name, value in run.manifest.items() if name != "definition"}
+    replace(run, manifest=unknown).release(tmp_path / "c")
+    assert "a module of the caller's own" in (tmp_path / "c" / "MODEL_CARD.md").read_text()
+    broken = replace(run, manifest=run.manifest | {"definition": {"model": {"kind": "oracle"}}})
+    with pytest.raises(InputError, match="model.kind"):
+        broken.release(tmp_path / "d")
+    # refused before the first byte
+    assert not (tmp_path / "d").exists()
 
 
 def test_own_metrics_on_private_test_data_are_for_the_owner_alone(tmp_path):

@@ -336,7 +336,7 @@ def _save(audit: AuditSummary, folder: Path) -> list[Any]:
     replace_text(folder / "audit.json", json.dumps(audit.to_json(), indent=1) + "\n")
     saved = decor.Run.load(folder)
     name = folder.name
-    page = build_report.report_of_runs([(name or "run", saved)], saved.manifest.get("command", ""))
+    page = build_report.report_of_runs([(name or "run", saved)])
     page = replace(page, audits=((name, audit),))
     report.write(page, folder / "report.html")
     return [folder / "audit.json", folder / "report.html"]

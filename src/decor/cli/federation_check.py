@@ -60,7 +60,7 @@ def report(
         first_line: Printed above the tables.
     """
     answer = PlanAnswer(federation.plan, federation.guarantee(), tuple(federation.notes))
-    rows, unknown = _adversaries(federation, answer)
+    rows, unknown = adversary_rows(federation, answer)
     facts = _facts(federation, answer, rows, unknown) | more
     if as_json:
         write_json(facts)
@@ -96,10 +96,15 @@ def start_facts(federation: Federation, file: str | Path) -> dict[str, Any]:
     return {"start_model": facts}
 
 
-def _adversaries(
+def adversary_rows(
     federation: Federation, answer: PlanAnswer
 ) -> tuple[list[AdversaryRow], list[Adversary]]:
-    """What each adversary learns, and those against whom it needs a size that is not known."""
+    """What each adversary learns, and those against whom it needs a size that is not known.
+
+    Args:
+        federation: The file's content.
+        answer: Its plan and guarantee.
+    """
     listed, unknown = federation.plan.listed_adversaries(), []
     if not federation.is_size_known:
         for adversary in listed:
@@ -112,8 +117,12 @@ def _adversaries(
     return answer.adversary_rows(known, federation.guarantee), unknown
 
 
-def _code(federation: Federation) -> dict[str, Any]:
-    """The model's code, and whether the installed code is the file's; nothing of it is run."""
+def code_facts(federation: Federation) -> dict[str, Any]:
+    """The model's code, and whether the installed code is the file's; nothing of it is run.
+
+    Args:
+        federation: The content of a file that names code.
+    """
     from decor.learning.model_code import hash_source
 
     installed, problem = None, None
@@ -190,7 +199,7 @@ def _facts(
         "parameters": federation.parameters if known else None,
         "message_bytes": header_bytes + federation.model_bytes if known else None,
         **({} if federation.data is None else {"data": federation.data.to_json()}),
-        **({} if federation.model.code is None else {"code": _code(federation)}),
+        **({} if federation.model.code is None else {"code": code_facts(federation)}),
         "rounds": federation.gossip.rounds,
         "warnings": list(answer.warnings),
         "hints": list(hints(federation)),
@@ -207,7 +216,7 @@ def _heading(federation: Federation, facts: dict[str, Any]) -> str:
         *noise_lines(rounded_up(facts["sigma_cdp"]), rounded_up(facts["sigma_cor"])),
         _message_line(facts, rounds),
         *_column_lines(federation),
-        *_code_lines(facts),
+        *(["", *code_lines(facts["code"])] if "code" in facts else []),
         *_start_lines(facts),
         "",
         facts["statement"],
@@ -241,15 +250,15 @@ def _column_lines(federation: Federation) -> list[str]:
     )
 
 
-def _code_lines(facts: dict[str, Any]) -> list[str]:
-    """What the file says about a model's code, and what is installed here."""
+def code_lines(code: dict[str, Any]) -> list[str]:
+    """What the file says about a model's code, and what is installed here.
+
+    Args:
+        code: From `code_facts`.
+    """
     from decor.learning.model_code import shorten
 
-    code = facts.get("code")
-    if code is None:
-        return []
     lines = [
-        "",
         f"The model is the code {code['name']}, which a node runs with access to its data.",
     ]
     named, installed = code["sha256"], code["installed_sha256"]

@@ -1,4 +1,4 @@
-"""`decor report`: an HTML page that shows saved runs side by side."""
+"""`decor report`: an HTML page of saved runs, or of a plan, a federation or a ledger, to sign."""
 
 from __future__ import annotations
 
@@ -9,41 +9,106 @@ from typing import TYPE_CHECKING, Any
 
 import decor
 from decor import progress
-from decor.errors import require
+from decor.errors import InputError, require
 from decor.text import table
 
 from . import options as opt
-from .json_output import command_line, write_json
+from . import values
+from .json_output import write_json
 
 if TYPE_CHECKING:
     from decor.results.report_data import Report
 
-_EXAMPLE = """example:
-  decor report run-a run-b --output report.html"""
+_EXAMPLE = """examples:
+  decor report run-a run-b --output report.html
+  decor report federation.toml --owner "Dr Weber, data protection" --output federation.html
+  decor report bonn.ledger --output spent.html"""
 
 
 def add_to(commands: Any) -> None:
-    help = "write an HTML report of saved runs"
+    help = "write an HTML report of runs, a plan, a federation or a ledger, to print and sign"
     parser = opt.add_command(commands, "report", run, help, _EXAMPLE)
-    runs = "folders written by decor train, or a single one written by decor compare"
-    parser.add_argument("runs", nargs="+", metavar="RUN", help=runs)
+    what = (
+        "folders written by decor train or a node; or one folder written by decor compare, saved "
+        "plan, federation file or ledger"
+    )
+    parser.add_argument("what", nargs="+", metavar="PATH", help=what)
     output = "HTML file to write, or an existing folder for it (default: report.html)"
     parser.add_argument("--output", default="report.html", metavar="FILE", help=output)
+    owner = "who answers for it, for the line to sign (default: left blank)"
+    parser.add_argument("--owner", metavar="NAME", help=owner)
+    date = "date of the report, such as 2026-11-19 (default: today)"
+    parser.add_argument("--date", metavar="DAY", help=date)
+    delta = (
+        "failure probability: of all runs of a ledger together (default: the largest of a run), or "
+        "of a plan (default: its budget's)"
+    )
+    parser.add_argument("--delta", type=values.probability, metavar="D", help=delta)
+    trust = (
+        "import and call the model's code that a federation file names, which can do anything on "
+        "this machine; without it the model's size is unknown"
+    )
+    parser.add_argument("--trust-code", action="store_true", help=trust)
     opt.add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
+    from .sign_pages import kind_of
+
+    output = Path(options.output)
+    page = output / "report.html" if output.is_dir() else output
+    kinds = {path: kind for path in options.what if (kind := kind_of(Path(path))) is not None}
+    if kinds:
+        _sign(options, kinds, page)
+    else:
+        _report(options, page)
+
+
+def _sign(options: argparse.Namespace, kinds: dict[str, Any], output: Path) -> None:
+    """The page of one plan, federation file or ledger."""
+    from decor.results import sign_page
+    from decor.results.signing import today
+
+    from .sign_pages import PageOptions, make_page
+
+    path, kind = next(iter(kinds.items()))
+    if len(options.what) > 1:
+        raise InputError(f"{path!r} is a {kind}, which is signed by itself; name it alone")
+    told = PageOptions(
+        options.owner or "", options.date or today(), options.delta, options.trust_code
+    )
+    content = make_page(Path(path), kind, told)
+    sign_page.write(content, output)
+    if options.json:
+        write_json({**content.to_json(), "written": {"report": str(output)}})
+        return
+    print(f"{content.title} ({content.subtitle})\n")
+    for sentence in (*content.promise, *content.warnings):
+        print(sentence)
+    for name, digest in content.signing.digests:
+        print(f"{name}: {digest}")
+    print(f"\nwrote {output}")
+
+
+def _report(options: argparse.Namespace, output: Path) -> None:
+    """The page of runs, or of a comparison."""
+    for flag, given in (("--delta", options.delta), ("--trust-code", options.trust_code)):
+        if given:
+            raise InputError(f"{flag} is not for runs, which have their own; drop it")
     require("matplotlib", None, "reports")
     from decor.results import report
 
     # a comparison has its report's data in its folder; a run has none
-    saved = Path(options.runs[0]) / "report.json"
-    is_comparison = len(options.runs) == 1 and saved.is_file()
-    data = _read_comparison(saved) if is_comparison else _report_of_runs(options.runs)
-    output = Path(options.output)
-    page = output / "report.html" if output.is_dir() else output
-    report.write(data, page)
-    show(data, {"report": str(page)}, options.json)
+    saved = Path(options.what[0]) / "report.json"
+    if len(options.what) == 1 and saved.is_file():
+        for flag, given in (("--owner", options.owner), ("--date", options.date)):
+            if given:
+                raise InputError(f"a comparison promises nothing to sign; drop {flag}")
+        data = _read_comparison(saved)
+    else:
+        data = _report_of_runs(options)
+    report.write(data, output)
+    show(data, {"report": str(output)}, options.json)
 
 
 def _read_comparison(path: Path) -> Report:
@@ -53,15 +118,17 @@ def _read_comparison(path: Path) -> Report:
     return Report.from_json(read_json(path))
 
 
-def _report_of_runs(paths: list[str]) -> Report:
+def _report_of_runs(options: argparse.Namespace) -> Report:
     from decor.results.audit_summary import load_audit
     from decor.results.build_report import report_of_runs
 
+    paths = options.what
     runs = [decor.Run.load(path) for path in paths]
     names = [Path(path).name for path in paths]
     if len(set(names)) < len(names):
         names = paths  # folders with the same name are told apart by their paths
-    report = report_of_runs(list(zip(names, runs, strict=True)), command_line())
+    named = list(zip(names, runs, strict=True))
+    report = report_of_runs(named, options.owner or "", options.date)
     audits = [load_audit(path, run.plan) for path, run in zip(paths, runs, strict=True)]
     known = [(name, audit) for name, audit in zip(names, audits, strict=True) if audit is not None]
     return replace(report, audits=tuple(known))

@@ -330,9 +330,7 @@ def _tensorboard(path: str | None) -> list[Any]:
 def _show(run: decor.Run, folder: Path, options: argparse.Namespace) -> None:
     from decor.results import build_report, report
 
-    data = build_report.report_of_runs(
-        [(folder.name or "run", run)], run.manifest.get("command", "")
-    )
+    data = build_report.report_of_runs([(folder.name or "run", run)])
     report.write(data, folder / "report.html")
     guarantee, plan = run.guarantee, run.plan
     progress.report("")

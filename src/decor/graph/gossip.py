@@ -19,6 +19,7 @@ from decor import checks
 from decor.array_types import Floats
 from decor.choices import Acceleration
 from decor.errors import InputError
+from decor.text import amount
 
 from .eigenmodes import estimate_edge_trace, function_of_mixing, modes_of, second_eigenvalue
 from .gossip_polynomial import design_roots
@@ -66,6 +67,14 @@ class Gossip:
             )
         object.__setattr__(self, "rounds", rounds)
         object.__setattr__(self, "accelerate", accelerate)
+
+    @property
+    def description(self) -> str:
+        """The rounds in words, such as "4 designed rounds"."""
+        # one accelerated round is a plain one
+        kinds = {False: "", True: "Chebyshev ", "designed": "designed "}
+        kind = kinds[self.accelerate] if self.rounds > 1 else ""
+        return amount(self.rounds, f"{kind}round")
 
     def steps(self, topology: Topology) -> tuple[tuple[float, float, float], ...]:
         """(a, b, c) of each round: models x become a W x + b y + c x, y being those before x.

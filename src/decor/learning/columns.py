@@ -97,6 +97,11 @@ class NumberColumn:
         counts = ColumnCounts(missing=int(missing.sum()), clamped=int(outside.sum()))
         return scaled[:, None], counts
 
+    @property
+    def description(self) -> str:
+        """What the column holds, in words."""
+        return f"a number from {self.low:g} to {self.high:g}"
+
     def to_json(self) -> dict[str, Any]:
         """The column as plain values."""
         return {
@@ -156,6 +161,11 @@ class CategoryColumn:
         one_hot[np.arange(len(codes)), codes] = 1
         return one_hot, ColumnCounts(missing=int(missing.sum()), other=int(unknown.sum()))
 
+    @property
+    def description(self) -> str:
+        """What the column holds, in words."""
+        return f"one of {', '.join(self.values)}, or other"
+
     def to_json(self) -> dict[str, Any]:
         """The column as plain values."""
         return {
@@ -191,6 +201,11 @@ class PlainColumn:
         """The values as one input per record."""
         return plain_numbers(self.name, values)[:, None], ColumnCounts()
 
+    @property
+    def description(self) -> str:
+        """What the column holds, in words."""
+        return "a number, taken as it is"
+
     def to_json(self) -> dict[str, Any]:
         """The column as plain values."""
         return {"name": self.name, "kind": self.kind}
@@ -224,6 +239,11 @@ class Label:
         codes = _codes(values, self.classes)
         # _EMPTY and _UNKNOWN are both negative
         return codes, codes >= 0
+
+    @property
+    def description(self) -> str:
+        """What the column holds, in words."""
+        return f"one of {', '.join(self.classes)}"
 
     def to_json(self) -> dict[str, Any]:
         """The label as plain values."""

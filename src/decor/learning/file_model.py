@@ -185,6 +185,22 @@ class Model:
             return (self.channels[-1] * math.prod(halved), outputs or 1)
         return (self.features, *(self.hidden or ()), outputs or 1)
 
+    @property
+    def description(self) -> str:
+        """The model in words, such as "mlp: 30 features, hidden 16, relu, 2 classes"."""
+        if self.code is not None:
+            known = f" (SHA-256 {self.code_sha256})" if self.code_sha256 else ""
+            return f"the code {self.code}{known}"
+        sizes = [f"{self.features:,} features"]
+        for name in ("image", "channels", "hidden"):
+            if (values := getattr(self, name)) is not None:
+                sizes.append(f"{name} {'-'.join(map(str, values))}")
+        if self.activation is not None:
+            sizes.append(self.activation)
+        if self.classes is not None:
+            sizes.append(f"{self.classes} classes")
+        return f"{self.kind}: {', '.join(sizes)}"
+
 
 _LOSSES_OF: dict[str, tuple[str, ...]] = {
     "logistic": ("logistic",),

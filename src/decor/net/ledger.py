@@ -32,7 +32,7 @@ from .ledger_file import (
     errors_as_ours,
     require_log,
 )
-from .ledger_reading import ENTRIES, Entry, LedgerFacts
+from .ledger_reading import ENTRIES, Entry, LedgerFacts, facts_of
 from .receipts import Receipt
 
 KEPT = 2
@@ -170,16 +170,7 @@ class Ledger:
     @property
     def facts(self) -> LedgerFacts:
         with self._translate_errors():
-            facts = dict(self._db.execute("SELECT name, value FROM facts"))
-            query = "SELECT public FROM identities ORDER BY added, rowid"
-            keys = self._db.execute(query).fetchall()
-        allow, delta = facts.get("allow"), facts.get("allow_delta")
-        return LedgerFacts(
-            facts.get("data", ""),
-            None if allow is None else float(allow),
-            None if delta is None else float(delta),
-            tuple(bytes(key) for (key,) in keys),
-        )
+            return facts_of(self._db)
 
     @property
     def id(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
@@ -50,12 +50,15 @@ class LedgerFacts:
         allow: The most epsilon that all runs together may spend; None: no limit was set.
         allow_delta: The most delta; None: no limit was set.
         identities: Public keys that may use the ledger, the first one first.
+        id: A random name that no other ledger has; empty in ledgers of version 0.1.
     """
 
     data: str
     allow: float | None
     allow_delta: float | None
     identities: tuple[bytes, ...]
+    # every ledger has another one: facts are compared for what their owner has said
+    id: str = field(default="", compare=False)
 
 
 def read_entries(path: Path) -> list[Entry]:
@@ -75,6 +78,29 @@ def is_in_use(path: Path) -> bool:
     except TransientError:
         return True
     return False
+
+
+def read_facts(path: Path) -> LedgerFacts:
+    """What a ledger says about itself; of version 0.1's ledgers: nothing."""
+    with read_only(path) as db:
+        return facts_of(db)
+
+
+def facts_of(db: sqlite3.Connection) -> LedgerFacts:
+    """What an open ledger says about itself."""
+    facts = dict(db.execute("SELECT name, value FROM facts"))
+    keys: list[tuple[bytes]] = []
+    # ledgers of version 0.1 do not say whose they are
+    if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'identities'").fetchone():
+        keys = db.execute("SELECT public FROM identities ORDER BY added, rowid").fetchall()
+    allow, delta = facts.get("allow"), facts.get("allow_delta")
+    return LedgerFacts(
+        facts.get("data", ""),
+        None if allow is None else float(allow),
+        None if delta is None else float(delta),
+        tuple(bytes(key) for (key,) in keys),
+        facts.get("id", ""),
+    )
 
 
 @contextmanager

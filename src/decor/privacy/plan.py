@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -297,6 +298,15 @@ class NoisePlan:
                 f"not a saved plan: {error!r}; save plans with plan.save(path)"
             ) from None
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file that `save` writes, as `sha256sum` prints it."""
+        return hashlib.sha256(self._file_text.encode()).hexdigest()
+
+    @property
+    def _file_text(self) -> str:
+        return self.to_json() + "\n"
+
     def save(self, path: str | Path) -> None:
         """Writes the plan as JSON.
 
@@ -307,7 +317,7 @@ class NoisePlan:
             InputError: If the file cannot be written.
         """
         try:
-            Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+            Path(path).write_text(self._file_text, encoding="utf-8")
         except OSError as problem:
             raise InputError(
                 f"the plan cannot be written to {str(path)!r}: {problem.strerror}"

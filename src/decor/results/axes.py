@@ -27,8 +27,10 @@ _ON_DARK, _ON_LIGHT = "#fdfdfd", "#10131a"
 COLOURS = "viridis_r"
 """From a small (light) to a large (dark) epsilon."""
 
-_LONGEST = 30
-"""Letters of a name in a picture; a longer one ends with an ellipsis."""
+_LONGEST, _SHORT = 30, 12
+"""Letters of a name in a picture, of few users and of many; a longer one ends with an ellipsis."""
+_FEW = 16
+"""Users among whom there is space for long names."""
 _SHADES = 32
 """Steps of the colour scale: each is a shape of the SVG, and 32 look continuous."""
 NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -169,12 +171,15 @@ def _draw_names(
 ) -> None:
     """Names inside the dots if all are short, readable on every shade; else beside the dots."""
     style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7}
+    longest = _LONGEST if len(names) <= _FEW else _SHORT
+    if max(map(len, names)) > longest:
+        names = distinct_parts(names)
     if max(map(len, names)) <= 3:
         for name, place, fraction in zip(names, places, fractions, strict=True):
             shade = _ON_DARK if fraction > 0.45 else _ON_LIGHT
             axis.annotate(literal(name), place, color=shade, **style)
         return
-    shown = [name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…" for name in names]
+    shown = [name if len(name) <= longest else f"{name[: longest - 1]}…" for name in names]
     beside = {"xytext": (0, -radius - 5), "textcoords": "offset points", "color": INK}
     notes = [
         axis.annotate(literal(name), place, **beside, **style)
@@ -187,6 +192,26 @@ def _draw_names(
     widths = np.array([note.get_window_extent().width * to_points for note in notes])
     for note, offset in zip(notes, name_offsets(at, widths, radius), strict=True):
         note.set_position(tuple(offset))
+
+
+def distinct_parts(names: Sequence[str]) -> list[str]:
+    """Names without the words that all of them begin or end with, such as "02" of "Branch 02".
+
+    Args:
+        names: Different names, two or more.
+    """
+    words = [name.split(" ") for name in names]
+    # one word of each name is always left
+    least = min(map(len, words)) - 1
+    first = min(_common_words(words), least)
+    last = min(_common_words([each[::-1] for each in words]), least - first)
+    return [" ".join(each[first : len(each) - last]) for each in words]
+
+
+def _common_words(names: Sequence[Sequence[str]]) -> int:
+    """With how many words all names begin."""
+    columns = [*zip(*names, strict=False)]  # as many as the shortest name has
+    return next((k for k, column in enumerate(columns) if len({*column}) > 1), len(columns))
 
 
 def name_offsets(at: Floats, widths: Floats, radius: float, height: float = 8.0) -> Floats:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from decor.errors import InputError
+from decor.graph.gossip import Gossip
 from decor.graph.topology import Topology
 from decor.privacy.adversary import Adversary
 from decor.privacy.guarantee import Guarantee
@@ -16,6 +19,7 @@ from decor.privacy.plan import NoisePlan
 from decor.privacy.plan_answer import PlanAnswer
 from decor.text import amount
 
+from .json_dataclass import Settings
 from .report_data import (
     AdversaryEpsilon,
     Curve,
@@ -31,6 +35,7 @@ from .report_data import (
     Tuning,
 )
 from .run import Run
+from .signing import Facts, Signing, today
 
 _DELTA = 1e-5
 """For plans without a budget, which have no delta of their own."""
@@ -44,10 +49,11 @@ METRICS = (
 )
 """All metrics that runs can have, the most interesting first."""
 
-_HONEST = (
+HONEST = (
     "Users follow the protocol and are curious. Users who deviate from it, and side channels, are "
     "not covered."
 )
+"""What no guarantee covers."""
 _LOSS = (
     "The training loss is computed on private data: a simulation shows it, a private run does not "
     "measure it."
@@ -175,15 +181,18 @@ def make_report(
     )
 
 
-def report_of_runs(runs: Sequence[tuple[str, Run]], command: str) -> Report:
+def report_of_runs(
+    runs: Sequence[tuple[str, Run]], owner: str = "", date: str | None = None
+) -> Report:
     """The report of saved runs, each of them a method of its own.
 
     Args:
         runs: The runs by their names.
-        command: The command that makes this report again.
+        owner: Who answers for them; empty: to be filled in by hand.
+        date: The date to sign at; None: today.
 
     Raises:
-        InputError: If the runs are of different tasks.
+        InputError: If the runs are of different tasks, or the date is none.
     """
     tasks = {run.manifest.get("task", {}).get("name", "run") for _, run in runs}
     if len(tasks) > 1:
@@ -203,21 +212,67 @@ def report_of_runs(runs: Sequence[tuple[str, Run]], command: str) -> Report:
     topology, manifest = first.plan.topology, first.manifest
     plural = "s" if len(runs) > 1 else ""
     base_rates = {run.manifest.get("base_rate") for _, run in runs}
-    return make_report(
+    report = make_report(
         f"{manifest.get('task', {}).get('name', 'run')}: {len(runs)} run{plural}",
         methods,
         outcomes,
         list(graphs.items()),
         subtitle=topology.description if len(graphs) == 1 else amount(topology.users, "user"),
         repeat=Repeat(
-            command=command,
+            # no command: a run does not keep the one that made it
             versions=manifest.get("versions", {}),
             seconds=manifest.get("seconds"),
-            options={k: manifest[k] for k in ("task", "recipe", "engine") if k in manifest},
+            options=_options_of(first),
         ),
         # runs on other test data have another one
         base_rate=base_rates.pop() if len(base_rates) == 1 else None,
     )
+    return replace(
+        report, signing=Signing(digests=_digests(runs), owner=owner, date=date or today())
+    )
+
+
+def _digests(runs: Sequence[tuple[str, Run]]) -> Facts:
+    """The digests of plans and federations, each once, with the runs that have it."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, run in runs:
+        found.setdefault(("plan", run.plan.digest), []).append(name)
+        if isinstance(federation := run.manifest.get("federation"), str):
+            found.setdefault(("federation", federation), []).append(name)
+    facts = []
+    for (what, digest), names in found.items():
+        # beside one digest of a kind, names would say nothing
+        of = "" if len(names) == len(runs) else f" of {', '.join(names)}"
+        facts.append((f"{what}{of}", digest))
+    return tuple(facts)
+
+
+def _options_of(run: Run) -> Settings:
+    """How a run was trained, from its manifest: what is off is left out."""
+    # a peer's manifest counts the users whose data it has, which is one
+    options: Settings = {"users": run.plan.topology.users}
+    for part in ("task", "recipe", "engine"):
+        held = run.manifest.get(part)
+        entries = held if isinstance(held, dict) else {"name": held}
+        for key, value in entries.items():
+            name = f"task {key}" if part == "task" and key not in ("name", "parameters") else key
+            if key == "name":
+                name = part
+            if key in ("gossip", "final_gossip"):
+                value = _gossip_text(value)
+            # "number" is the user's, which is named
+            if key not in ("users", "fingerprint", "number") and value not in (None, False, 0):
+                options[name] = value
+    return options
+
+
+def _gossip_text(held: Any) -> str | None:
+    """Rounds of gossip in words; None where there are none."""
+    try:
+        gossip = Gossip(**held)
+    except (TypeError, InputError):  # a manifest that no run wrote
+        return str(held)
+    return gossip.description if gossip.rounds else None
 
 
 def noise_origin(run: Run) -> NoiseOrigin:
@@ -231,7 +286,7 @@ def noise_origin(run: Run) -> NoiseOrigin:
 def _limits(metrics: Sequence[Metric], outcomes: Sequence[Outcome]) -> list[str]:
     """What the guarantees do not cover."""
     origins = {outcome.noise for outcome in outcomes}
-    notes = [_HONEST]
+    notes = [HONEST]
     if any(metric.name == "loss" for metric in metrics):
         notes.append(_LOSS)
     by_origin: dict[NoiseOrigin, str] = {"seed": _SEED, "secret": _SECRET, "peers": _PEERS}

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from decor.learning.definition import Definition
 from decor.privacy.guarantee import Guarantee
 from decor.privacy.plan import NoisePlan
 from decor.privacy.plan_answer import who_pays
@@ -61,6 +62,7 @@ def model_card(
     last: dict[str, float],
     steps_taken: int,
     models: str,
+    definition: Definition | None = None,
 ) -> str:
     """The model card: what the model is, its guarantee, and the limits of the guarantee.
 
@@ -71,6 +73,7 @@ def model_card(
         last: The last value of every public metric.
         steps_taken: The number of steps that were taken.
         models: The name of the models file.
+        definition: What the model learns; None where the run does not say it.
     """
     task, exposure = manifest.get("task", {}), plan.exposure
     unit = "all data of one user" if exposure.unit == "user" else "one example of one user"
@@ -98,6 +101,7 @@ def model_card(
 holds every user's model by the names of its parameters; load them with `decor.Run.load(FOLDER)`,
 and their mean with `.average_model`.
 
+{_definition_lines(definition, manifest)}
 ## Privacy
 
 {guarantee}{stopped}
@@ -127,3 +131,31 @@ state the intended use, the origin of the data and the owner.
 Made with {", ".join(versions) or "decor"}. `decor account --plan plan.json` computes the
 guarantee again.
 """
+
+
+def _definition_lines(definition: Definition | None, manifest: dict[str, Any]) -> str:
+    """What goes into the model, what comes out, and which federation it is of: public facts."""
+    lines = []
+    if definition is None:
+        lines.append("- kind: a module of the caller's own, which this folder does not describe")
+    else:
+        lines.append(f"- kind: {_one_line(definition.model.description)}")
+        if definition.preparation is not None:
+            label = definition.preparation.label
+            of = "" if definition.classes else f": {label.description}"
+            lines.append(f"- label: `{_one_line(label.name)}`{of}")
+        if definition.classes is not None:
+            lines.append(f"- classes: {_one_line(', '.join(definition.classes))}")
+    if isinstance(federation := manifest.get("federation"), str):
+        lines.append(f"- federation: digest {_one_line(federation)}")
+    if definition is not None and definition.preparation is not None:
+        columns = definition.preparation.columns
+        lines += ["", "Columns of its input, in this order:", ""]
+        for column in columns:
+            lines.append(f"- `{_one_line(column.name)}`: {_one_line(column.description)}")
+    return "\n".join(lines) + "\n"
+
+
+def _one_line(text: str) -> str:
+    """A name from a file, which must not end its line or its quotes."""
+    return " ".join(text.replace("`", "'").split())

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
-import os
 import re
 from html import escape
-from importlib import resources
 from pathlib import Path
 
-from decor.errors import InputError
 from decor.text import epsilon_text, setting_text
 
 from .audit_summary import render_section
+from .html_page import fill_template, page_file, write_page
 from .json_dataclass import Settings
 from .palette import styles
 from .report_data import Outcome, Report, SigmaRange
 from .report_panels import Choice, Panels, row_name
+from .signing import render_signing
 from .tables import SPREAD, base_rate_row, sigma_text, spreads, summary_header, summary_rows
 
 _NO_PRIVACY, _INFINITE = 1e308, 1e307
@@ -36,28 +34,19 @@ def write(report: Report, path: str | Path) -> None:
     Raises:
         InputError: If the file cannot be written.
     """
-    text = page(report)
-    partial = Path(f"{path}.partial")
-    try:
-        # "replace": names of folders may hold bytes that are not UTF-8
-        partial.write_bytes(text.encode("utf-8", "replace"))
-        os.replace(partial, path)
-    except OSError as problem:
-        partial.unlink(missing_ok=True)
-        reason = problem.strerror or problem
-        raise InputError(f"the report {str(path)!r} cannot be written: {reason}") from None
+    write_page(page(report), path)
 
 
 def page(report: Report) -> str:
     """The page as text; the same data always makes the same page."""
     # a function of its own keeps names out of the page
-    script = f"(function () {{\n'use strict';\n{_page_file('report.js')}}})();\n"
+    script = f"(function () {{\n'use strict';\n{page_file('report.js')}}})();\n"
     panels = Panels(report, Choice.first(report))
     parts = {
         "title": escape(report.title),
         "subtitle": escape(report.subtitle),
         "made": escape(re.sub(r"^(\d{4}-\d\d-\d\d)T(\d\d:\d\d).*$", r"\1 \2", report.made)),
-        "style": _method_colours(report) + _page_file("report.css"),
+        "style": _method_colours(report) + page_file("report.css"),
         "script": script,
         "digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         "controls": panels.controls(),
@@ -69,15 +58,13 @@ def page(report: Report) -> str:
         "table": _results_table(report, panels.shown),
         "stopped": _list_of_stops(report),
         "audit": render_section(report.audits) if report.audits else "",
+        # only a command makes the same again
+        "how": "Repeat this" if report.repeat and report.repeat.command else "How it was made",
         "repeat": _repeat_section(report),
+        "signing": render_signing(report.signing) if report.signing else "",
         "notes": _notes_section(report),
     }
-    # one pass, so that text of the data that looks like a placeholder stays as it is
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _page_file("report.html"))
-
-
-def _page_file(name: str) -> str:
-    return (resources.files("decor.results") / "page" / name).read_text("utf-8")
+    return fill_template("report.html", parts)
 
 
 def _method_colours(report: Report) -> str:
@@ -226,10 +213,28 @@ def _repeat_section(report: Report) -> str:
 def _definitions(entries: Settings) -> str:
     rows = ""
     for key, value in entries.items():
-        # options are arbitrary JSON, shown as it is
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        rows += f"<div><dt>{escape(str(key))}</dt><dd>{escape(text)}</dd></div>"
+        name = str(key).replace("_", " ")
+        rows += f"<div><dt>{escape(name)}</dt><dd>{escape(_words(value))}</dd></div>"
     return f"<dl>{rows}</dl>"
+
+
+def _words(value: object) -> str:
+    """A JSON value as people say it; what an option is made of follows its name."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return setting_text(value)
+        case list() | tuple():
+            return ", ".join(map(_words, value))
+        case dict():
+            named = [f"{key} {_words(item)}" for key, item in value.items() if key != "name"]
+            return ", ".join([*([_words(value["name"])] if "name" in value else []), *named])
+    return str(value)
 
 
 def _notes_section(report: Report) -> str:

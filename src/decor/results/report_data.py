@@ -18,6 +18,7 @@ from decor.graph.topology import Topology
 from .audit_summary import AuditSummary
 from .graph_layout import places
 from .json_dataclass import Epsilon, JsonRecord, Settings, from_json, wrong_value
+from .signing import Signing
 
 FORMAT = "decor-report-1"
 MAX_DRAWN_USERS = 1500
@@ -234,6 +235,7 @@ class Report(JsonRecord):
 
     `audits` are the saved audits of the runs by name; None where the report is not about runs.
     `base_rate` is the accuracy of always guessing the most frequent class of the test data.
+    `signing` is the last section of a report of runs; a comparison promises nothing, and has none.
     """
 
     title: str
@@ -248,8 +250,9 @@ class Report(JsonRecord):
     notes: tuple[str, ...] = ()
     audits: tuple[tuple[str, AuditSummary], ...] | None = None
     base_rate: float | None = None
+    signing: Signing | None = None
 
-    optional_keys: ClassVar = frozenset({"audits", "base_rate"})
+    optional_keys: ClassVar = frozenset({"audits", "base_rate", "signing"})
 
     def to_json(self) -> dict[str, Any]:
         return {"format": FORMAT, **super().to_json()}

@@ -120,7 +120,13 @@ class Panels:
         return _card("comparison", "Privacy against utility", "".join(parts))
 
     def curves(self) -> str:
-        """Each metric over the steps, for each budget, with a table of values."""
+        """Each metric over the steps, for each budget, with a table of values.
+
+        Nothing where no run was measured more than once, as by peers.
+        """
+        curves = [outcome.curve for outcome in self.report.outcomes if outcome.curve is not None]
+        if all(len(curve.steps) < 2 for curve in curves):
+            return ""
         drawings, tables = [], []
         budgets: Sequence[float | None] = self.report.epsilons or [None]
         for k, metric in enumerate(self.report.metrics):

@@ -315,6 +315,8 @@ class Run:
             )
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InputError(f"{str(folder)!r} is not empty; name a new folder")
+        # without one it is a run of an older version, or of a module of the caller's own
+        definition = self.definition if "definition" in self.manifest else None
         # the folder is written from a run that holds nothing private any more
         public = replace(
             self,
@@ -332,6 +334,7 @@ class Run:
             public.metrics,
             public.steps_taken,
             public._models_file,
+            definition,
         )
         replace_text(folder / publication.CARD, card)
 

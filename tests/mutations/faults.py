@@ -114,6 +114,7 @@ OWN_LOOPS = "own loops are audited by tests/auditing/test_own_loop.py, not by `d
 TABLES = "federation/test_member_data.py::test_"
 NO_CRASH = "an audit kills nobody"
 NO_FOLDER = "an audit looks at messages, not at folders or sentences"
+NO_CANCELLING = "sums of canaries do not cancel, and their roundings are far below the noise"
 NO_LAW = "the noise's law is right, and the audit hears nothing but messages"
 
 FAULTS = (
@@ -1692,6 +1693,48 @@ FAULTS = (
         ),
         (PRIVATE + "the_grid_hides_rounding_for_the_shift_of_one_unit",),
         dash="a step of the grid is a 655,440th of the noise",
+    ),
+    Fault(
+        "private run: users are computed together with the largest shard",
+        "one user's number of examples moves others' clipped gradients, by a clip where sums cancel",
+        (
+            Edit(
+                "learning/batches.py",
+                "return self.size is None and self.words is not None",
+                "return False",
+            ),
+        ),
+        (
+            PRIVATE + "how_many_examples_a_user_has_changes_no_bit_of_anothers_gradient",
+            PRIVATE + "one_record_more_moves_no_other_users_message_where_sums_cancel",
+        ),
+        dash=NO_CANCELLING,
+    ),
+    Fault(
+        "private run: a private number decides who is computed together",
+        "one user's number of examples changes the last bits of others' gradients",
+        (
+            Edit(
+                "training/descent.py",
+                "if self.share.secret is None:\n            examples =",
+                "if True:\n            examples =",
+            ),
+        ),
+        (PRIVATE + "who_is_computed_together_depends_on_public_numbers_alone",),
+        dash=NO_CANCELLING,
+    ),
+    Fault(
+        "private run: time decides the number of threads",
+        "one user's data change the last bits of others' gradients",
+        (
+            Edit(
+                "training/descent.py",
+                "Threads(threads, values, timed=share.secret is None)",
+                "Threads(threads, values)",
+            ),
+        ),
+        (PRIVATE + "time_decides_nothing_in_a_private_run",),
+        dash=NO_CANCELLING,
     ),
     Fault(
         "private run: its folder has a hash of the data",

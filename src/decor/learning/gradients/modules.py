@@ -266,10 +266,8 @@ class Modules:
         """Models [B, count, parameters], rows and weights of some users."""
         # 1, or the number of seeds, each with its own batch
         per = len(batch.rows) // len(block)
-        inside = slice(users.start * per, users.stop * per)
-        rows, weights = batch.rows[inside], batch.weights
+        rows, weights = batch.part(slice(users.start * per, users.stop * per))
         if isinstance(weights, Tensor):
-            weights = weights[inside]
             # padding is the user's own first example: no user's message may depend on the data of
             # another user
             own = self.starts[users].repeat_interleave(per).unsqueeze(1)

@@ -1695,6 +1695,19 @@ FAULTS = (
         dash="a step of the grid is a 655,440th of the noise",
     ),
     Fault(
+        "peers: a model is tried on a user's first records",
+        "with a crafted start model neighbours learn from a refusal to join what a record is",
+        (
+            Edit(
+                "learning/gradients/modules.py",
+                "if self.exact:\n            return self._artificial_examples(count)",
+                "if False:\n            return self._artificial_examples(count)",
+            ),
+        ),
+        (CLIP + "no_model_tells_by_stopping_a_node_whether_one_record_is_there",),
+        dash="an audit's models are not crafted",
+    ),
+    Fault(
         "private run: users are computed together with the largest shard",
         "one user's number of examples moves others' clipped gradients, by a clip where sums cancel",
         (

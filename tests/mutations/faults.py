@@ -1695,6 +1695,21 @@ FAULTS = (
         dash="a step of the grid is a 655,440th of the noise",
     ),
     Fault(
+        "own loop: the promise does not say that users' loops must be apart",
+        "one optimizer for all users spends four times the epsilon that is printed",
+        (
+            Edit(
+                "results/run.py",
+                "if self.simulated or not by_loop:\n            return None",
+                "if True:\n            return None",
+            ),
+        ),
+        (
+            "training/test_simulate.py::test_a_private_run_says_that_nothing_but_models_may_pass_between_users",
+        ),
+        dash=NO_FOLDER,
+    ),
+    Fault(
         "peers: a model is tried on a user's first records",
         "with a crafted start model neighbours learn from a refusal to join what a record is",
         (

@@ -44,6 +44,7 @@ class Guarantee:
         counts_are_public: Example level: whether everyone knows each user's number of examples.
             Otherwise a removed example is gone, and not replaced by an empty one.
         void: Why there is no guarantee at all; epsilon is then infinite.
+        assumption: What the caller's own program must have kept to, which nobody could check.
 
     Guarantee: `epsilon` and `per_user` are never below the truth.
     """
@@ -65,6 +66,7 @@ class Guarantee:
     in_advance: bool = False
     counts_are_public: bool = True
     void: str | None = None
+    assumption: str | None = None
 
     @cached_property
     def per_user(self) -> Floats:
@@ -86,6 +88,8 @@ class Guarantee:
             sentence = f"Simulation with a known seed. With secret noise this plan is {sentence}"
         if not self.exact:
             sentence += " This is a certified upper bound; the true value may be smaller."
+        if self.assumption is not None:
+            sentence += f" It holds only if {self.assumption}."
         return sentence
 
     def _promise(self) -> str:

@@ -118,6 +118,7 @@ NO_CRASH = "an audit kills nobody"
 NO_LIARS = "an audit's users do not lie"
 NO_FOLDER = "an audit looks at messages, not at folders or sentences"
 ONE_MACHINE = "an audit's users are on one machine, and reach each other directly"
+NO_CANCELLING = "sums of canaries do not cancel, and their roundings are far below the noise"
 NO_LAW = "the noise's law is right, and the audit hears nothing but messages"
 
 FAULTS = (
@@ -1709,6 +1710,76 @@ FAULTS = (
         ),
         (PRIVATE + "the_grid_hides_rounding_for_the_shift_of_one_unit",),
         dash="a step of the grid is a 655,440th of the noise",
+    ),
+    Fault(
+        "own loop: the promise does not say that users' loops must be apart",
+        "one optimizer for all users spends four times the epsilon that is printed",
+        (
+            Edit(
+                "results/run.py",
+                "if self.simulated or not by_loop:\n            return None",
+                "if True:\n            return None",
+            ),
+        ),
+        (
+            "training/test_simulate.py::test_a_private_run_says_that_nothing_but_models_may_pass_between_users",
+        ),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "peers: a model is tried on a user's first records",
+        "with a crafted start model neighbours learn from a refusal to join what a record is",
+        (
+            Edit(
+                "learning/gradients/modules.py",
+                "if self.exact:\n            return self._artificial_examples(count)",
+                "if False:\n            return self._artificial_examples(count)",
+            ),
+        ),
+        (CLIP + "no_model_tells_by_stopping_a_node_whether_one_record_is_there",),
+        dash="an audit's models are not crafted",
+    ),
+    Fault(
+        "private run: users are computed together with the largest shard",
+        "one user's number of examples moves others' clipped gradients, by a clip where sums cancel",
+        (
+            Edit(
+                "learning/batches.py",
+                "return self.size is None and self.words is not None",
+                "return False",
+            ),
+        ),
+        (
+            PRIVATE + "how_many_examples_a_user_has_changes_no_bit_of_anothers_gradient",
+            PRIVATE + "one_record_more_moves_no_other_users_message_where_sums_cancel",
+        ),
+        dash=NO_CANCELLING,
+    ),
+    Fault(
+        "private run: a private number decides who is computed together",
+        "one user's number of examples changes the last bits of others' gradients",
+        (
+            Edit(
+                "training/descent.py",
+                "if self.share.secret is None:\n            examples =",
+                "if True:\n            examples =",
+            ),
+        ),
+        (PRIVATE + "who_is_computed_together_depends_on_public_numbers_alone",),
+        dash=NO_CANCELLING,
+    ),
+    Fault(
+        "private run: time decides the number of threads",
+        "one user's data change the last bits of others' gradients",
+        (
+            Edit(
+                "training/descent.py",
+                "Threads(threads, values, timed=share.secret is None)",
+                "Threads(threads, values)",
+            ),
+        ),
+        (PRIVATE + "time_decides_nothing_in_a_private_run",),
+        dash=NO_CANCELLING,
     ),
     Fault(
         "private run: its folder has a hash of the data",

@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 import decor
 from decor.errors import InputError
+from decor.training.manifest import versions
 
 OLD = Path(__file__).parent.parent / "version_0_1"
 
@@ -26,6 +28,12 @@ def test_a_folder_of_the_simulator_is_called_a_simulation_also_where_its_seed_wa
     assert not (tmp_path / "out").exists()
     run.save(tmp_path / "again")
     assert decor.Run.load(tmp_path / "again").simulated
+
+
+def test_a_model_of_this_tree_is_told_from_one_of_0_1_by_its_version():
+    old = json.loads((OLD / "secret" / "manifest.json").read_text())["versions"]["decor"]
+    assert old == "0.1.0" and versions()["decor"] == decor.__version__
+    assert Version(old) < Version(decor.__version__)
 
 
 def test_a_folder_of_a_node_keeps_its_promise_and_can_be_released(tmp_path):

@@ -8,16 +8,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import decor
 from decor.errors import DivergenceWarning, InputError
 from decor.learning.columns import Preparation
 from decor.learning.definition import Definition
 from decor.learning.file_model import Model
+from decor.learning.recipe import Recipe
 from decor.noise import integer_gaussians, private_noise
 from decor.noise.grid import Grid
+from decor.training.engine import Setting
 from decor.training.release_grid import gradient_shift, grid_of
-from decor.training.vectorised import Vectorised
+from decor.training.share import SingleProcess
+from decor.training.simulation import Simulation
+from decor.training.vectorised import Vectorised, draw_secret
 
 USERS, STEPS = 5, 6
 PRIVATE = Vectorised(seed=None)
@@ -245,6 +250,138 @@ def test_what_the_tables_take_of_delta_is_in_the_promise():
     assert run.guarantee_at(1e-30).epsilon == np.inf, (
         "at a delta below what the tables take nothing is promised"
     )
+
+
+# what others' data decide
+
+
+def mlp(outputs=5):
+    return nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, outputs))
+
+
+def convolutional():
+    image = (nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten())
+    return nn.Sequential(*image, nn.Linear(144, 5))
+
+
+MODELS = {
+    "quadratic": (lambda: nn.Linear(64, 1, bias=False), decor.losses.squared, "auto"),
+    "linear": (lambda: decor.models.logistic(64), decor.losses.logistic, "auto"),
+    "layers": (mlp, decor.losses.cross_entropy, "auto"),
+    "recorded": (convolutional, decor.losses.cross_entropy, "auto"),
+    "modules": (mlp, decor.losses.cross_entropy, "generic"),
+}
+
+
+def descent(kind, count, seed=None, dtype="float32", exposure=None, **recipe):
+    """The first step of six users of whom user 0 has `count` examples, the others 300."""
+    build, loss, path = MODELS[kind]
+    rng = np.random.default_rng(1)
+    classes = 2 if loss is decor.losses.logistic else 5
+    shards = []
+    for user in range(6):
+        X, y = rng.normal(size=(640, 64)).astype(dtype), rng.integers(0, classes, 640)
+        y = y.astype(dtype)[:, None] if loss is decor.losses.squared else y
+        shards.append((X[:count], y[:count]) if user == 0 else (X[:300], y[:300]))
+    torch.manual_seed(0)
+    task = decor.Task(build(), loss, shards)
+    exposure = exposure or decor.Exposure(clip=1.0, steps=3)
+    plan = decor.NoisePlan(decor.ring(6), exposure, decor.Adversary.curious(), 1.0, 3.0)
+    settings, engine = [Setting(plan, 0.1, seed)], Vectorised(seed, dtype=dtype, path=path)
+    share = SingleProcess(task, None, (), None if seed is not None else draw_secret(settings))
+    return Simulation(engine, share, settings, Recipe(**recipe), None).descent
+
+
+def first_gradients(*args, **more):
+    """The clipped gradients of all users, at models that differ."""
+    taken = descent(*args, **more)
+    generator = torch.Generator().manual_seed(5)
+    for block in taken.models:
+        block += 0.3 * torch.randn(block.shape, generator=generator, dtype=block.dtype)
+    to, one = [torch.zeros_like(block) for block in taken.models], torch.ones(1, 1).to(taken.dtype)
+    count = taken.recipe.local_steps
+    with torch.no_grad(), taken.threads.limit_torch():
+        batches = [taken.batches.draw(k) for k in range(count)]
+        if not (taken.batches.size is None or taken.share.secret is None):
+            # batches are secret: the same rows of each user, so that gradients can be compared
+            starts = torch.tensor(taken.batches.starts)[:, None]
+            for batch in batches:
+                batch.rows.copy_(starts + torch.arange(taken.batches.size))
+        taken._add_clipped(to, one, taken.rates[0], batches)
+    return torch.cat([block.flatten(1) for block in to], 1)
+
+
+@pytest.mark.parametrize("recipe", [{}, {"local_steps": 2}, {"batch_size": 48}], ids=str)
+@pytest.mark.parametrize("kind", list(MODELS))
+def test_how_many_examples_a_user_has_changes_no_bit_of_anothers_gradient(kind, recipe):
+    """One clip paid for one user: the others' gradients may not move at all."""
+    for dtype in ("float32", "float64"):
+        usual = first_gradients(kind, 300, dtype=dtype, **recipe)
+        assert bool(usual.any(1).all())
+        for count in (299, 301, 340, 640):
+            found = first_gradients(kind, count, dtype=dtype, **recipe)
+            assert torch.equal(found[1:], usual[1:]), (dtype, count)
+
+
+def test_simulations_show_that_the_test_before_could_fail():
+    usual, other = (first_gradients("layers", count, seed=0) for count in (300, 301))
+    assert not torch.equal(usual[1:], other[1:])
+
+
+@pytest.mark.parametrize("engine", [PRIVATE, decor.ProcessGroup(seed=None)], ids=["one", "group"])
+def test_one_record_more_moves_no_other_users_message_where_sums_cancel(engine, monkeypatch):
+    """It moved user 1's by 0.9975 clips: epsilon 3 was claimed where 3.8 was true."""
+    value = os.urandom(32)
+    monkeypatch.setattr(
+        "decor.training.vectorised.Secret", lambda *_: private_noise.Secret(lambda count: value)
+    )
+    # each example twice, with targets that cancel: what is left of the mean is rounding alone
+    half = np.random.default_rng(0).normal(size=(150, 64))
+    order = np.random.default_rng(1).permutation(300)
+    targets = np.repeat([1e9, -1e9], 150)
+    messages = {}
+    for count in (300, 301):
+        shards = []
+        for user in range(6):
+            rng = np.random.default_rng(user)
+            shards.append([rng.normal(size=(400, 64)), rng.normal(size=(400, 1))])
+            shards[-1] = [part[: 300 if user else count] for part in shards[-1]]
+        shards[1] = [np.concatenate([half, half])[order], targets[order][:, None]]
+        shards = [tuple(part.astype("f4") for part in shard) for shard in shards]
+        torch.manual_seed(1)
+        task = decor.Task(mlp(1), decor.losses.squared, shards)
+
+        def listen(step, sent, count=count):
+            messages[count] = sent.clone()
+
+        plan = planned(steps=1, topology=decor.ring(6))
+        trained(replace(engine, on_messages=listen), task, plan)
+    assert not torch.equal(messages[300][0], messages[301][0])
+    assert torch.equal(messages[300][1:], messages[301][1:])
+
+
+@pytest.mark.parametrize("kind", ["quadratic", "layers", "modules"])
+def test_who_is_computed_together_depends_on_public_numbers_alone(kind, monkeypatch):
+    """Also with a common rate, where numbers of examples are private."""
+    for values in ("_CPU_VALUES", "_MODULE_VALUES"):
+        monkeypatch.setattr(f"decor.training.descent.{values}", 70_000)
+    exposure = decor.Exposure(clip=1.0, steps=3, unit="example", rate=0.9, batch_size=300)
+
+    def together(seed, **more):
+        taken = [descent(kind, count, seed, **more) for count in (64, 300, 301, 640)]
+        return {str(each.user_slices) for each in taken}
+
+    for more in ({}, {"batch_size": 64}, {"exposure": exposure}):
+        assert len(together(None, **more)) == 1, more
+    assert len(together(0)) > 1 and len(together(0, exposure=exposure)) > 1
+
+
+def test_time_decides_nothing_in_a_private_run(monkeypatch):
+    """With another number of threads products add in another order, and data decide the time."""
+    monkeypatch.setattr("decor.training.threads._LARGE", 1)
+    monkeypatch.setattr("decor.training.threads.cores", lambda: 2)
+    assert descent("layers", 300).threads.counts == (2,)
+    assert descent("layers", 300, seed=0).threads.counts == (1, 2)
 
 
 # what is kept

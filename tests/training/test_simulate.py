@@ -186,6 +186,23 @@ def test_late_and_double_shares_are_refused():
     assert repr(federation) == f"SimulatedFederation(ring(5), step {STEPS} of {STEPS})"
 
 
+def test_a_private_run_says_that_nothing_but_models_may_pass_between_users(tmp_path):
+    """With one optimizer for all users, epsilon 4.2 was true where 1 was promised."""
+    condition = " It holds only if nothing but models passed between users in the training loop."
+    plan = plan_of(decor.ring(5))
+    for seed in (None, 0):
+        federation = decor.simulate(plan, torch.nn.Linear(3, 1), seed)
+        for round in federation:
+            for user in round.users:
+                user.share(user.model)
+        assert str(federation.guarantee).endswith(condition) == (seed is None)
+        federation.run.save(tmp_path / str(seed))
+        assert str(Run.load(tmp_path / str(seed)).guarantee) == str(federation.guarantee)
+        if seed is None:
+            federation.run.release(tmp_path / "out")
+            assert condition in (tmp_path / "out" / "MODEL_CARD.md").read_text()
+
+
 def test_a_private_run_takes_no_noise_from_outside():
     with pytest.raises(InputError, match="draws its own noise"):
         decor.simulate(plan_of(decor.ring(5)), torch.nn.Linear(3, 1), None, noise="edges")

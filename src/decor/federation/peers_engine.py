@@ -221,7 +221,7 @@ def combine(
         name: torch.cat([run.models[name] for run in runs]) for name in runs[0].models
     }
     # in float64, whatever the dtype of the models
-    gradients = choose_gradients(task, plan.exposure.unit, None, torch.float64)
+    gradients = choose_gradients(task, plan.exposure.unit, None, torch.float64, exact=True)
     own = {name: value.double() for name, value in models.items() if name not in gradients.tied}
     blocks = gradients.blocks(own)
     mean = [block.mean(0, keepdim=True) for block in blocks]

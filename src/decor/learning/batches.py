@@ -38,15 +38,27 @@ class Batch:
         weights: One number, or a tensor like `rows` if rows are padded.
         planned: The largest expected size of a batch, which is public; None where it is one over
             the weight of an example.
+        counts: How many rows of each user are examples, where each user's mean is taken alone;
+            `weights` then says nothing.
     """
 
     rows: Tensor
     weights: float | Tensor
     planned: float | None = None
+    counts: tuple[int, ...] | None = None
 
     def to(self, device: torch.device) -> Batch:
         weights = self.weights if isinstance(self.weights, float) else self.weights.to(device)
-        return Batch(self.rows.to(device), weights, self.planned)
+        return Batch(self.rows.to(device), weights, self.planned, self.counts)
+
+    def part(self, groups: slice) -> tuple[Tensor, float | Tensor]:
+        """Rows [B, width] and weights of some users, or users times seeds."""
+        rows = self.rows[groups]
+        if self.counts is not None:
+            # a ValueError for several: the padding of one would tell how many another has
+            (count,) = self.counts[groups]
+            return rows[:, :count], 1.0 / count
+        return rows, self.weights if isinstance(self.weights, float) else self.weights[groups]
 
 
 @dataclass(frozen=True)
@@ -132,6 +144,16 @@ class Batches:
         self._batch = Batch(torch.from_numpy(self._rows), 1.0 / size)
 
     @property
+    def alone(self) -> bool:
+        """Whether each user's mean is taken alone: in private runs, of all examples.
+
+        A product over several users has the shape of the largest shard, and its shape decides in
+        which order it adds. So one user's number of examples would change the others' last bits,
+        and by a whole clip where their sums cancel.
+        """
+        return self.size is None and self.words is not None
+
+    @property
     def expected(self) -> float | None:
         """The largest expected size of a batch; None where users take all examples."""
         if self.common is None:
@@ -196,6 +218,8 @@ class Batches:
         width = int(self.records.max())
         inside = np.arange(width) < self.records[:, None]
         rows = np.where(inside, self.starts[:, None] + np.arange(width), self.null)
+        if self.alone:
+            return Batch(torch.from_numpy(rows), 1.0, counts=tuple(self.records.tolist()))
         if inside.all():
             return Batch(torch.from_numpy(rows), 1.0 / width)
         weights = np.where(inside, 1.0 / self.records[:, None], 0.0)

@@ -45,6 +45,7 @@ class Guarantee:
             Otherwise a removed example is gone, and not replaced by an empty one.
         alike: Whether all users are known to be equally exposed, as `worst_user` is.
         void: Why there is no guarantee at all; epsilon is then infinite.
+        assumption: What the caller's own program must have kept to, which nobody could check.
 
     Guarantee: `epsilon` and `per_user` are never below the truth.
     """
@@ -67,6 +68,7 @@ class Guarantee:
     counts_are_public: bool = True
     alike: bool = False
     void: str | None = None
+    assumption: str | None = None
 
     @cached_property
     def per_user(self) -> Floats:
@@ -105,6 +107,8 @@ class Guarantee:
             sentence = f"Simulation with a known seed. With secret noise this plan is {sentence}"
         if not self.exact:
             sentence += " This is a certified upper bound; the true value may be smaller."
+        if self.assumption is not None:
+            sentence += f" It holds only if {self.assumption}."
         return sentence
 
     def _promise(self) -> str:

@@ -149,7 +149,7 @@ class Run:
         # zero for a simulation is no claim: the sentence says that anyone can subtract its noise
         distance, delta = self._distance or 0.0, self._federation_delta(delta)
         guarantee = plan.guarantee_on_grid(distance, delta, adversary, steps)
-        guarantee = replace(guarantee, simulated=self.simulated)
+        guarantee = replace(guarantee, simulated=self.simulated, assumption=self._assumption)
         # the number of steps itself then reveals private data, which no epsilon counts
         if self.manifest.get("stop_saw_private_data"):
             infinite = np.full(plan.topology.users, math.inf)
@@ -162,6 +162,15 @@ class Run:
             # the reason without the advice that follows it
             ended += f" ({self.stopped.partition(';')[0].partition(':')[0]})"
         return replace(guarantee, stopped=ended)
+
+    @property
+    def _assumption(self) -> str | None:
+        """What the guarantee rests on where one program has trained for all users."""
+        engine = self.manifest.get("engine")
+        by_loop = isinstance(engine, dict) and engine.get("name") == "own loop"
+        if self.simulated or not by_loop:
+            return None
+        return "nothing but models passed between users in the training loop"
 
     @property
     def _distance(self) -> float | None:

@@ -17,6 +17,7 @@ from decor.learning.gradients.choose import choose_gradients
 from decor.learning.gradients.clip import Blocks, add_clipped, broadcastable
 from decor.learning.gradients.module_randomness import STATE_WORDS, torch_generator_from
 from decor.learning.gradients.modules import Modules
+from decor.learning.gradients.quadratic import Quadratic
 from decor.learning.recipe import Recipe
 
 from .cuda.steps import BATCH_MULTIPLE, StepRunner, matmul_precision
@@ -59,7 +60,8 @@ class Descent:
         shape = (len(seeds), len(grid))
         # on a GPU the CPU only launches kernels
         threads = engine.threads or (1 if self.on_gpu else None)
-        self.threads = Threads(threads, len(seeds) * len(grid) * task.users * task.parameters)
+        values = len(seeds) * len(grid) * task.users * task.parameters
+        self.threads = Threads(threads, values, timed=share.secret is None)
         self.gradients = choose_gradients(
             task,
             exposure.unit,
@@ -275,9 +277,19 @@ class Descent:
 
     @cached_property
     def user_slices(self) -> tuple[slice, ...]:
-        """Users whose gradients are computed together: as many as fit the cache, or the GPU."""
+        """Users whose gradients are computed together: as many as fit the cache, or the GPU.
+
+        Guarantee: in a private run it is a function of public numbers. What is computed together
+        decides the shapes of products, and so may decide every user's last bits.
+        """
         task = self.share.task
-        examples = math.ceil(self.batches.expected or max(task.counts))
+        # `Quadratic` has no examples to add up, but their moments
+        if self.batches.alone and not isinstance(self.gradients, Quadratic):
+            return tuple(slice(user, user + 1) for user in range(task.users))
+        if self.share.secret is None:
+            examples = math.ceil(self.batches.expected or max(task.counts))
+        else:
+            examples = self.batches.size or 0
         # full batches are the same for all seeds, sampled ones are not
         seeds = 1 if self.batches.size is None else len(self.seeds)
         inputs = examples * seeds * int(task.shards[0][0][0].numel())

@@ -85,8 +85,12 @@ def simulate(
         InputError: If plan, model and recipe do not suit each other, or the recipe says what an own
             loop decides itself.
 
-    Guarantee: with `seed=None` the plan's, for each user's whole data, whatever the loop does: each
-    difference is clipped and gets fresh noise. It covers `models`, `average` and `run`, not what
+    Guarantee: with `seed=None` the plan's, for each user's whole data, if nothing passes between
+    users but models: what a user shares must follow from its own data, its own state and models
+    alone. One optimizer, normaliser or random generator for all users breaks it, since one user's
+    data then move several differences, each by a whole clip; so does a loop whose order or length
+    depends on data. Within a user the loop may do anything: each difference is clipped and gets
+    fresh noise. It covers `models`, `average` and `run`, not what
     the loop itself publishes; a loop that is left early by looking at data has no guarantee.
     """
     chosen = recipe_with(recipe, recipe_fields)

@@ -17,11 +17,18 @@ _TRIALS = 3
 
 
 class Threads:
-    """Tries each number of threads for some steps, then keeps the one with the fastest step."""
+    """Tries each number of threads for some steps, then keeps the one with the fastest step.
 
-    def __init__(self, requested: int | None, parameters: int) -> None:
-        most = cores()
-        candidates = (1, most) if parameters >= _LARGE and most > 1 else (1,)
+    Args:
+        requested: The number, if it is not to be tried.
+        parameters: Of all models together.
+        timed: Whether time may decide. In a private run it may not: how long a step takes depends
+            on the data, and the number of threads may decide the last bits of a product.
+    """
+
+    def __init__(self, requested: int | None, parameters: int, timed: bool = True) -> None:
+        most = cores() if parameters >= _LARGE else 1
+        candidates = (1, most) if timed and most > 1 else (most,)
         self.counts = (requested,) if requested is not None else candidates
         self.now = self.counts[0]
         # the fastest step counts, not the mean: other processes only ever slow a step down

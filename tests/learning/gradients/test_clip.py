@@ -14,9 +14,9 @@ from torch import nn
 
 import decor
 from decor.federation.local_gradient import LocalGradient
-from decor.learning import losses
+from decor.learning import losses, models
 from decor.learning.batches import Batch
-from decor.learning.gradients import linear
+from decor.learning.gradients import choose, linear
 from decor.learning.gradients.book_keeping import BookKeeping
 from decor.learning.gradients.clip import (
     add_clipped,
@@ -443,24 +443,62 @@ def tower(layers=17, largest=1e18):
     return model
 
 
-@pytest.mark.parametrize("path", ["layers", "modules"])
-def test_no_model_tells_by_stopping_a_node_whether_one_record_is_there(path, monkeypatch):
-    """Finding 4: the node of 50 records stopped if one had a feature above a half."""
+def spark():
+    """A CNN whose output is rounding alone, and only if a pixel is above 1.5."""
+    model = models.cnn((1, 8, 8), (4,), 2).double()
+    conv, last = model[1], model[-1]
+    weights = torch.randn(64, generator=torch.Generator().manual_seed(3), dtype=F64)
+    # what the first half of the inputs adds, the other half takes away
+    row = 1e6 * torch.cat([weights[:32], -weights[:32]])
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+        conv.weight[:, 0, 1, 1] = 1e9
+        conv.bias.fill_(-1.5e9)
+        last.weight.copy_(torch.stack([row, -row]))
+    return model
+
+
+@pytest.mark.parametrize("unit", ["example", "user"])
+@pytest.mark.parametrize("position", [0, 7])
+@pytest.mark.filterwarnings("ignore:the layers of this model cannot be recorded")
+@pytest.mark.parametrize("path", ["layers", "modules", "recorded", "cnn"])
+def test_no_model_tells_by_stopping_a_node_whether_one_record_is_there(
+    path, position, unit, monkeypatch
+):
+    """Finding 4: the node of 50 records stopped if one had a feature above a half. And a check of
+    the model was made on the first records.
+    """
     generator = torch.Generator().manual_seed(0)
-    X = 0.4 * torch.rand(50, 2, generator=generator, dtype=F64)
-    if path == "modules":
+    if path != "layers":
         monkeypatch.setattr(Stack, "of", staticmethod(lambda *_: None))
+    if path == "modules":
+        monkeypatch.setattr(choose, "BookKeeping", unrecordable)
+    model, loss, low, high = tower(), losses.squared, 0.4, 0.6
+    X = 0.4 * torch.rand(50, 2, generator=generator, dtype=F64)
+    y = torch.ones(50, 1, dtype=F64)
+    if path == "cnn":
+        model, loss, low, high = spark(), losses.cross_entropy, 0.3, 1.7
+        X, y = torch.full((50, 64), low, dtype=F64), torch.arange(50) % 3 % 2
     sums = []
-    for value in (0.4, 0.6):
-        X[7, 0] = value
-        task = Task(tower(), losses.squared, [(X.clone(), torch.ones(50, 1, dtype=F64))])
-        node = local(task, taken=list(range(50)))
+    for value in (low, high):
+        X[position, : 64 if path == "cnn" else 1] = value
+        task = Task(model, loss, [(X.clone(), y)])
+        node = local(task, unit, taken=list(range(50)))
         gradient, factor = node.gradient(node.start().astype(np.float64), 0.1)
-        assert np.isfinite(gradient).all() and factor == 1.0
-        assert square([torch.from_numpy(gradient)]) <= 1
+        assert np.isfinite(gradient).all() and factor * np.linalg.norm(gradient) <= 1
+        if unit == "example":
+            assert factor == 1.0 and square([torch.from_numpy(gradient)]) <= 1
         sums.append(gradient)
     assert np.abs(sums[0]).max() > 0
-    assert square([torch.from_numpy(sums[0] - sums[1])]) <= Fraction(1, 50) ** 2
+    if unit == "example":
+        # a record of the tower that overflows adds nothing; one of the CNN is replaced
+        most = Fraction(2 if path == "cnn" else 1, 50)
+        assert square([torch.from_numpy(sums[0] - sums[1])]) <= most**2
+
+
+def unrecordable(*_):
+    raise Unsupported("nothing is recorded here")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -21,6 +21,7 @@ from gradient_oracle import (
 from torch import nn
 
 import decor
+from decor.errors import InputError
 from decor.learning import losses
 from decor.learning.gradients import modules
 from decor.learning.gradients.dense_stack import Stack
@@ -88,3 +89,39 @@ def test_a_parameter_without_dimensions_is_trained():
         learning_rate=0.1,
     )
     assert run.average_model["scale"].shape == () and run.average_model["scale"] != 2.0
+
+
+class Centred(nn.Module):
+    """Mixes examples, or refuses any but whole numbers."""
+
+    def __init__(self, mixes):
+        super().__init__()
+        self.layer, self.mixes = nn.Linear(4, 3), mixes
+
+    def forward(self, x):
+        if not self.mixes and not torch._C._functorch.is_batchedtensor(x):
+            assert torch.equal(x, x.round()), "counts must be whole"
+        return self.layer(x - x.mean(0) if self.mixes else x)
+
+
+def of_counts(model, loss=losses.cross_entropy):
+    X = torch.arange(24.0, dtype=F64).view(6, 4)
+    return Task(model, loss, [(X, torch.zeros(6, dtype=torch.int64))])
+
+
+def weighing(output, y):
+    return nn.functional.cross_entropy(output, y, torch.tensor([1.0, 5.0, 1.0]).to(output))
+
+
+def test_private_runs_refuse_models_and_losses_that_mix_examples_without_a_look_at_the_data():
+    with pytest.raises(InputError, match="depends on the other examples"):
+        Modules(of_counts(Centred(True)), F64, exact=True)
+    # all labels of the data are equal, which hides weights of classes
+    task = of_counts(nn.Linear(4, 3), weighing)
+    Modules(task, F64)
+    with pytest.raises(InputError, match="is not the mean of their losses"):
+        Modules(task, F64, exact=True)
+
+
+def test_a_model_that_refuses_artificial_examples_is_taken_all_the_same():
+    Modules(of_counts(Centred(False)), F64, exact=True)

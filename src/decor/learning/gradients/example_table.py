@@ -75,11 +75,9 @@ class ExampleTable:
     def select(self, batch: Batch, block: Tensor, users: slice) -> tuple[Tensor, float | Tensor]:
         """Rows and weights [B, b] of some users' batches; B is users, or users times seeds."""
         per = len(batch.rows) // len(block)
-        inside = slice(users.start * per, users.stop * per)
-        rows, weights = batch.rows[inside], batch.weights
+        rows, weights = batch.part(slice(users.start * per, users.stop * per))
         if isinstance(weights, float):
             return rows, weights
-        weights = weights[inside]
         if rows.is_cuda:  # reading the weights would wait for the GPU
             return rows, weights
         used = (weights > 0).any(0).nonzero()  # some users need less padding than all

@@ -69,10 +69,10 @@ class Modules:
 
     def check(self) -> None:
         """Refuses a module that torch cannot differentiate for many models at once."""
-        start, example = self.initial()[0].view(1, 1, -1), slice(0, 1)
+        start, (X, y) = self.initial()[0].view(1, 1, -1), self._tried_examples(1)
         on_gpu = self.device.type == "cuda"
         with torch.random.fork_rng(devices=[self.device] if on_gpu else []):
-            _differentiate(self._mean_gradient, start, self.X[None, example], self.y[None, example])
+            _differentiate(self._mean_gradient, start, X.unsqueeze(0), y.unsqueeze(0))
 
     def initial(self) -> Blocks:
         flat = torch.cat([p.detach().flatten() for p in self.trained.values()])
@@ -266,10 +266,8 @@ class Modules:
         """Models [B, count, parameters], rows and weights of some users."""
         # 1, or the number of seeds, each with its own batch
         per = len(batch.rows) // len(block)
-        inside = slice(users.start * per, users.stop * per)
-        rows, weights = batch.rows[inside], batch.weights
+        rows, weights = batch.part(slice(users.start * per, users.stop * per))
         if isinstance(weights, Tensor):
-            weights = weights[inside]
             # padding is the user's own first example: no user's message may depend on the data of
             # another user
             own = self.starts[users].repeat_interleave(per).unsqueeze(1)
@@ -288,23 +286,25 @@ class Modules:
         """Refuses a model that mixes examples, and a loss that is no mean over examples: weights of
         examples rely on both.
         """
-        few = self._different_examples()
-        if len(few) < 2:
-            return
-        X, y = self.X[few], self.y[few]
-        with torch.no_grad(), evaluating(self.model):
-            flat = self.initial()[0]
-            output = self._output(flat, X)
-            alone = torch.cat([self._output(flat, x.unsqueeze(0)) for x in X])
-            # far above rounding
-            limit = 1e-3 * (output.abs().max() + alone.abs().max())
-            if output.shape == alone.shape and bool(((output - alone).abs() > limit).any()):
-                raise InputError(
-                    "the model's output for an example depends on the other examples of the batch; "
-                    "take layers that treat each alone, such as nn.LayerNorm or nn.GroupNorm"
-                )
-            joint = float(self._cost(flat, X, y))
-            each = [float(self._example_cost(flat, X[k], y[k])) for k in range(len(few))]
+        try:
+            X, y = self._tried_examples(4)
+            with torch.no_grad(), evaluating(self.model):
+                flat = self.initial()[0]
+                output = self._output(flat, X)
+                alone = torch.cat([self._output(flat, x.unsqueeze(0)) for x in X])
+                joint = float(self._cost(flat, X, y))
+                each = [float(self._example_cost(flat, X[k], y[k])) for k in range(len(X))]
+        except Exception:
+            if self.exact:  # a user's module may refuse artificial examples
+                return
+            raise
+        # far above rounding
+        limit = 1e-3 * (output.abs().max() + alone.abs().max())
+        if output.shape == alone.shape and bool(((output - alone).abs() > limit).any()):
+            raise InputError(
+                "the model's output for an example depends on the other examples of the batch; "
+                "take layers that treat each alone, such as nn.LayerNorm or nn.GroupNorm"
+            )
         mean = sum(each) / len(each)
         # far above rounding, far below the effect of a sum or of weights
         if abs(joint - mean) > 1e-3 * (abs(joint) + max(map(abs, each))):
@@ -319,16 +319,37 @@ class Modules:
                 'that averages over examples (reduction="mean"), without weights of classes'
             )
 
-    def _different_examples(self) -> list[int]:
-        """A few examples, of different classes if there are classes."""
+    def _tried_examples(self, count: int) -> tuple[Tensor, Tensor]:
+        """At most `count` examples, of different classes if there are classes, and their targets.
+
+        Guarantee: with `exact`, they are artificial. Neighbours see which user does not start, so
+        no private example may decide it.
+        """
+        if self.exact:
+            return self._artificial_examples(count)
         # equal classes would not reveal a loss that weighs classes
         if self.y.is_floating_point() or self.y.dim() > 1:
-            return list(range(min(4, len(self.y))))
+            return self.X[:count], self.y[:count]
         first_of: dict[int, int] = {}
         for k, label in enumerate(self.y[:1000].tolist()):
             first_of.setdefault(label, k)
         firsts = list(first_of.values())
-        return (firsts + [k for k in range(len(self.y)) if k not in firsts][:4])[:4]
+        others = [k for k in range(len(self.y)) if k not in firsts]
+        few = (firsts + others[:count])[:count]
+        return self.X[few], self.y[few]
+
+    def _artificial_examples(self, count: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        X, y = (
+            self._artificial(like, count, 1, generator).flatten(0, 1).to(self.device)
+            for like in (self.X, self.y)
+        )
+        if not y.is_floating_point() and y.dim() == 1:
+            with torch.no_grad(), evaluating(self.model):
+                output = self._output(self.initial()[0], X)
+            classes = max(2, output.shape[1]) if output.dim() > 1 else 2
+            y = torch.arange(count, device=self.device) % classes
+        return X, y
 
 
 def _load() -> None:

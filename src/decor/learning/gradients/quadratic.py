@@ -32,7 +32,12 @@ class Quadratic:
 
         def moments(X: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             """Mean A'A, A'b and b'b over examples, each of which may have several rows."""
-            A, b = X.double().reshape(-1, features), y.double().reshape(-1, 1)
+            # copied: where data lie in memory may decide how a product adds, and other users' data
+            # decide where these lie
+            A, b = (
+                part.to(torch.float64, copy=True).reshape(-1, width)
+                for part, width in ((X, features), (y, 1))
+            )
             if self.layer.bias is not None:
                 A = torch.cat([A, torch.ones(len(A), 1, dtype=torch.float64)], 1)
             m = len(A) / per_example

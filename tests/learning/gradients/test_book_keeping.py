@@ -25,6 +25,7 @@ from decor.learning.gradients.contributions import (
     join,
 )
 from decor.learning.gradients.modules import Modules
+from decor.learning.gradients.recording import Unsupported
 
 F32 = torch.float32
 VOCABULARY = 7
@@ -298,6 +299,95 @@ def test_modules_of_common_layers_are_recorded_without_a_word(name, unit):
         warnings.simplefilter("error")
         chosen = choose_gradients(made(name), unit, 3, F32)
     assert type(chosen) is BookKeeping
+
+
+class Padded(nn.Module):
+    """A mean over the tokens that are not padding, which is token 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(VOCABULARY, 4, padding_idx=0)
+        self.layer, self.out = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        real = (x != 0).unsqueeze(-1).to(self.out.weight.dtype)
+        # zero by zero where all is padding
+        return self.out((torch.tanh(self.layer(self.words(x))) * real).sum(1) / real.sum(1))
+
+
+def wrong_by_three(monkeypatch):
+    """A rule whose gradients are three times too long."""
+    made = Outer.__init__
+    monkeypatch.setattr(Outer, "__init__", lambda own, g, a, *rest: made(own, 3 * g, a, *rest))
+
+
+@pytest.mark.parametrize(
+    ("module", "X"),
+    [
+        (Padded, tokens(9)),
+        (KINDS["embedding with padding"][0], tokens(2)),
+        (lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)), None),
+    ],
+)
+def test_a_wrong_rule_is_noticed_before_training_whatever_the_data_pad(monkeypatch, module, X):
+    trained = task(seeded(module), losses.cross_entropy, X=X)
+    BookKeeping(trained, F32)
+    wrong_by_three(monkeypatch)
+    with pytest.raises(Unsupported, match="differs from autograd's"):
+        BookKeeping(trained, F32)
+
+
+def test_a_wrong_rule_is_noticed_where_a_layer_begins_at_zero(monkeypatch):
+    """The gradients of layers before it are then zero at first."""
+    trained = task(seeded(KINDS["linear over tokens"][0]), losses.cross_entropy, (6, 5))
+    with torch.no_grad():
+        trained.model[2].weight.zero_()
+        trained.model[2].bias.zero_()
+    made = Outer.__init__
+
+    def wrong(own, g, a, *rest):
+        # of the first layer alone, which has tokens
+        made(own, 3 * g if g.shape[1] > 1 else g, a, *rest)
+
+    monkeypatch.setattr(Outer, "__init__", wrong)
+    with pytest.raises(Unsupported, match="gradient of '0.weight' differs"):
+        BookKeeping(trained, F64)
+
+
+def test_artificial_tokens_are_those_that_the_model_knows():
+    class Two(nn.Module):
+        """Tokens of one table choose rows of a smaller one too."""
+
+        def __init__(self):
+            super().__init__()
+            self.words, self.few = nn.Embedding(50, 4), nn.Embedding(7, 4)
+            self.out = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.out((self.words(x) + self.few(x)).mean(1))
+
+    known = BookKeeping(task(seeded(Two), losses.cross_entropy, X=tokens(9)), F64)
+    assert known.ranges == (7, 3)
+    generator = torch.Generator().manual_seed(0)
+    drawn = known._artificial(known.X, 2, 3, generator)
+    assert drawn.shape == (2, 3, 9) and drawn.max() < 7 and (drawn != 0).any(-1).all()
+    assert torch.equal(drawn, drawn[:, :1].expand_as(drawn)) and (drawn[0] != drawn[1]).any()
+    # a model without a table may take any integers: ones at most
+    one_hot = task(
+        seeded(lambda: nn.Sequential(Through(lambda own, x: functional.one_hot(x, 7).double()), nn.Flatten(), nn.Linear(14, 3))),
+        losses.cross_entropy, X=tokens(2),
+    )  # fmt: skip
+    assert BookKeeping(one_hot, F64).ranges == (2, 3)
+    assert BookKeeping(made("convolution 1d"), F64).ranges == (1, 3)
+
+
+def test_padded_texts_are_summed_exactly_in_wide_tiles():
+    trained = task(seeded(Padded), losses.cross_entropy, X=lambda m, g: 1 + tokens(9)(m, g) % 6)
+    gradients = BookKeeping(trained, F64, exact=True)
+    blocks = scattered(gradients, 3, scale=0.1)
+    added = added_by(gradients, blocks, batch_of("poisson"), "example")
+    assert all(bool(torch.isfinite(value).all()) for value in added.values())
+    assert all(width > 1 for width, _ in gradients.tiles.values())
 
 
 def test_a_module_that_cannot_be_recorded_is_trained_one_example_at_a_time():

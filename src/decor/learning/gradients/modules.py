@@ -408,7 +408,8 @@ def _differentiate(function: Callable[..., Any], *arguments: Tensor) -> Tensor:
         cause = str(problem).strip().partition("\n")[0]
         raise InputError(
             f"torch cannot differentiate the model for many users at once ({cause}); leave out "
-            "branches on values, .item() and changes of tensors in place, or take another layer"
+            "branches on values, .item(), packed sequences, checkpointing and changes of tensors "
+            "in place, or take another layer"
         ) from problem
 
 

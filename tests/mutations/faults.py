@@ -758,12 +758,38 @@ FAULTS = (
         (
             Edit(
                 "learning/gradients/contributions.py",
-                "torch.where(_is_safe(back) & _is_safe(into), length, size)",
-                "length",
+                "inside = _is_safe(back) & _is_safe(into) & (size > least)",
+                "inside = size >= 0",
             ),
         ),
         (KEPT + "no_length_of_a_product_is_too_short",),
         dash="audited models have no tokens",
+    ),
+    Fault(
+        "products of products of tokens that vanish count as zero",
+        "small inputs with small gradients are longer than their clip",
+        (
+            Edit(
+                "learning/gradients/contributions.py",
+                "        inside &= (size > least) & (size < _LARGEST_SIZE)\n",
+                "",
+            ),
+        ),
+        (KEPT + "no_length_is_too_short_where_products_of_products_vanish",),
+        dash="audited models have no tokens",
+    ),
+    Fault(
+        "what is recorded is not compared with autograd",
+        "a rule that misses a part of a gradient is trained with",
+        (
+            Edit(
+                "learning/gradients/book_keeping.py",
+                "if not gap <= most:",
+                "if False:",
+            ),
+        ),
+        (KEPT + "a_wrong_rule_is_noticed_before_training_whatever_the_data_pad",),
+        dash="no rule is wrong",
     ),
     Fault(
         "two uses of a parameter are two parameters",

@@ -26,7 +26,9 @@ from torch.nn import functional
 from .clip import lengths, scale
 
 _SAFE = 1e-12, 1e15
-"""Lengths whose products neither vanish nor overflow in float32."""
+"""Lengths of operands whose products neither vanish nor overflow in float32."""
+_LARGEST_SIZE = 1e18
+"""The largest size whose square does not overflow in float32."""
 _CPU_VALUES, _GPU_VALUES = 1 << 18, 1 << 28
 """Values computed together: what fits a CPU's cache, or occupies a GPU."""
 _CUT = 1.01 * 2.0**-9
@@ -197,7 +199,8 @@ class Lookup(Contribution):
             products = torch.bmm(g, g.transpose(1, 2))
             squares.append((products * same).sum((1, 2), dtype=torch.float64))
         roundings = width + 8 + 2 * cut / _unit(self.g.dtype)
-        return _from_square(torch.cat(squares), size, roundings, self.g.dtype, whole, whole)
+        inside = _is_safe(whole, self.terms * math.sqrt(width) * _least(self.g.dtype))
+        return _from_square(torch.cat(squares), size, roundings, self.g.dtype, inside)
 
     def gradients(self, examples: slice) -> Tensor:
         g, ids = self.g[examples], self.ids[examples]
@@ -295,30 +298,48 @@ def outer_bound(g: Tensor, a: Tensor) -> Bound:
             h, b = g[part], a[part]
             both = torch.bmm(h, h.transpose(1, 2)).mul_(torch.bmm(b, b.transpose(1, 2)))
             squares.append(both.sum((1, 2), dtype=torch.float64))
-        square = torch.cat(squares)
-        return _from_square(square, size, inputs + outputs + 8, g.dtype, back, into)
+        square, least = torch.cat(squares), tokens * _least(g.dtype)
+        # products of tokens, and of these products: none of the three may vanish or overflow
+        inside = _is_safe(back, least * math.sqrt(outputs))
+        inside &= _is_safe(into, least * math.sqrt(inputs))
+        inside &= (size > least) & (size < _LARGEST_SIZE)
+        return _from_square(square, size, inputs + outputs + 8, g.dtype, inside)
     totals = []
     for part in _chunks(len(g), inputs * outputs + tokens * (inputs + outputs), g):
         totals.append(_longest(torch.bmm(g[part].transpose(1, 2), a[part])))
     error = ((tokens + 8) * _unit(g.dtype) + cut) * size
     length = torch.minimum(torch.cat(totals) + error, size)
-    return Bound(torch.where(_is_safe(back) & _is_safe(into), length, size), size)
+    least = tokens * math.sqrt(outputs * inputs) * _least(g.dtype) ** 2
+    inside = _is_safe(back) & _is_safe(into) & (size > least)
+    return Bound(torch.where(inside, length, size), size)
 
 
 def _from_square(
-    square: Tensor, size: Tensor, roundings: float, dtype: torch.dtype, *safe: Tensor
+    square: Tensor, size: Tensor, roundings: float, dtype: torch.dtype, inside: Tensor
 ) -> Bound:
-    """A bound from a computed square of the length, with an error of `roundings` in size^2."""
+    """A bound from a computed square of the length.
+
+    Args:
+        square: As computed, with an error of `roundings` times the unit in size^2.
+        size: Of the contributions.
+        roundings: See `square`.
+        dtype: In which products were computed.
+        inside: Where none of them vanished or overflowed.
+    """
     # rounding may make the square of a short sum negative
     error = roundings * _unit(dtype) * size * size
     length = torch.minimum((square.clamp_min(0.0) + error).sqrt(), size)
-    inside = torch.stack([_is_safe(each) for each in safe]).all(0)
     # beyond, products vanish or overflow, but not the size, which is in float64
     return Bound(torch.where(inside, length, size), size)
 
 
-def _is_safe(length: Tensor) -> Tensor:
-    return (length > _SAFE[0]) & (length < _SAFE[1])
+def _is_safe(length: Tensor, least: float = 0.0) -> Tensor:
+    return (length > max(least, _SAFE[0])) & (length < _SAFE[1])
+
+
+def _least(dtype: torch.dtype) -> float:
+    """The root of a number beside which the smallest normal one is less than a rounding."""
+    return math.sqrt(4 * torch.finfo(dtype).smallest_normal / _unit(dtype))
 
 
 def _unit(dtype: torch.dtype) -> float:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .contributions import Convolution, Geometry, Given, Lookup, Outer
-from .recording import Contributions, Placeholder, Recording, Rule
+from .recording import Contributions, Placeholder, Recording, Rule, is_for_all
 
 convolution_backward = torch.ops.aten.convolution_backward
 
@@ -23,8 +23,10 @@ def _linear(
     recording: Recording, x: Any, weight: Any, bias: Any = None, transposed: bool = False
 ) -> Any:
     # NotImplemented is always right, only slow: examples then get copies of the parameter
-    if isinstance(x, Placeholder) or not torch.is_tensor(x):
+    whole = isinstance(weight, Placeholder) or is_for_all(weight)
+    if not torch.is_tensor(x) or weight.dim() != 2 or not whole or not is_for_all(bias):
         return NotImplemented
+    x = _values(recording, x)
 
     def rule(numbers: Tensor, x: Tensor) -> Tensor:
         n, inputs = recording.models, x.shape[-1]
@@ -49,7 +51,8 @@ def _linear(
             found: Contributions = []
             if isinstance(weight, Placeholder):
                 into = x.detach().reshape(len(numbers), -1, inputs)
-                pair = (into, tokens) if transposed else (tokens, into)
+                # as of the parameter itself, which the layer may have used the other way round
+                pair = (into, tokens) if transposed != weight.flipped else (tokens, into)
                 found.append((weight.known_as, Outer(*pair)))
             if isinstance(bias, Placeholder):
                 # a sum over a single token would only be a copy
@@ -62,20 +65,38 @@ def _linear(
     return recording.apply(rule, x)
 
 
-def _matmul(recording: Recording, x: Any, weight: Any) -> Any:
-    if not isinstance(weight, Placeholder) or weight.dim() != 2:
+def _values(recording: Recording, x: Any) -> Any:
+    """The input of a layer, which may be a parameter."""
+    return recording.copy(x) if isinstance(x, Placeholder) else x
+
+
+def _constant(recording: Recording, x: Any) -> Any:
+    return recording.copy(x).detach()
+
+
+def _transpose(recording: Recording, weight: Any, *dimensions: Any) -> Any:
+    # other functions then see a matrix whose transpose is the parameter
+    flat = dimensions[0] if len(dimensions) == 1 else dimensions
+    swapped = not dimensions or sorted(k % 2 for k in flat) == [0, 1]
+    if not isinstance(weight, Placeholder) or weight.dim() != 2 or not swapped:
+        return NotImplemented
+    return weight.transposed()
+
+
+def _matmul(recording: Recording, x: Any, other: Any) -> Any:
+    if not isinstance(other, Placeholder) or other.dim() != 2:
         return NotImplemented
     # behind @ a weight is [inputs, outputs], the other way round than in functional.linear
-    return _linear(recording, x, weight, None, True)
+    return _linear(recording, x, other, None, True)
 
 
 def _addmm(
-    recording: Recording, bias: Any, x: Any, weight: Any, *, beta: float = 1, alpha: float = 1
+    recording: Recording, bias: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1
 ) -> Any:
     # other factors would have to enter the contributions too
-    if not isinstance(weight, Placeholder) or beta != 1 or alpha != 1 or bias.dim() != 1:
+    if not isinstance(mat2, Placeholder) or beta != 1 or alpha != 1 or bias.dim() != 1:
         return NotImplemented
-    return _linear(recording, x, weight, bias, True)
+    return _linear(recording, mat1, mat2, bias, True)
 
 
 def _embedding(
@@ -90,6 +111,8 @@ def _embedding(
 ) -> Any:
     # max_norm changes the table itself; frequencies change gradients, but no output
     if max_norm is not None or scale_grad_by_freq or not isinstance(weight, Placeholder):
+        return NotImplemented
+    if weight.flipped or not torch.is_tensor(ids):
         return NotImplemented
     rows = weight.shape[0]
     # may count from the end; its row is looked up like any other, but never trained
@@ -140,6 +163,10 @@ def _scale_and_shift(
             values = parameter.unsqueeze(0)
         return values.view(len(values), *ones[0], *values.shape[1:], *ones[1])
 
+    def add_up(values: Tensor) -> Tensor:
+        # torch takes no dimensions for all
+        return values.sum(over) if over else values
+
     def forward(hat: Tensor) -> Tensor:
         if weight is None:
             return hat + expand_parameter(bias)
@@ -155,23 +182,31 @@ def _scale_and_shift(
     def contributions(g: Tensor) -> Contributions:
         found: Contributions = []
         if isinstance(weight, Placeholder):
-            found.append((weight.known_as, Given((g * hat.detach()).sum(over))))
+            found.append((weight.known_as, Given(add_up(g * hat.detach()))))
         if isinstance(bias, Placeholder):
-            found.append((bias.known_as, Given(g.sum(over))))
+            found.append((bias.known_as, Given(add_up(g))))
         return found
 
     return recording.layer(forward, backward, contributions, hat)
 
 
+def _scales(weight: Any, bias: Any) -> bool:
+    """Whether `_scale_and_shift` has these."""
+    some = weight is not None or bias is not None
+    return some and is_for_all(weight) and is_for_all(bias)
+
+
 def _normalise(
-    recording: Recording, x: Tensor, shape: Any, weight: Any, bias: Any, plain: Rule
-) -> Tensor:
+    recording: Recording, x: Any, shape: Any, weight: Any, bias: Any, plain: Rule
+) -> Any:
     """Normalisation over the last dimensions, then scale and shift."""
+    if not _scales(weight, bias):
+        return NotImplemented
 
     def rule(numbers: Tensor, x: Tensor) -> Tensor:
         return _scale_and_shift(recording, plain(x), weight, bias, x.dim() - len(shape), x.dim())
 
-    return recording.apply(rule, x)
+    return recording.apply(rule, _values(recording, x))
 
 
 def _layer_norm(
@@ -207,12 +242,15 @@ def _group_norm(
     bias: Any = None,
     eps: float = 1e-5,
 ) -> Any:
+    if not _scales(weight, bias):
+        return NotImplemented
+
     def rule(numbers: Tensor, x: Tensor) -> Tensor:
         # an example may hold several images, each of which has statistics of its own
         hat = functional.group_norm(x.flatten(0, 1), num_groups, None, None, eps).view(x.shape)
         return _scale_and_shift(recording, hat, weight, bias, 2, 3)
 
-    return recording.apply(rule, x)
+    return recording.apply(rule, _values(recording, x))
 
 
 def _convolution(dimensions: int) -> Rule:
@@ -228,8 +266,9 @@ def _convolution(dimensions: int) -> Rule:
         dilation: Any = 1,
         groups: int = 1,
     ) -> Any:
-        if not isinstance(weight, Placeholder):
+        if not isinstance(weight, Placeholder) or not is_for_all(bias):
             return NotImplemented
+        x = _values(recording, x)
         if x.dim() == dimensions + 1:  # one image without a batch
             batched = convolve(
                 recording, x.unsqueeze(0), weight, bias, stride, padding, dilation, groups
@@ -426,11 +465,12 @@ def _recurrent(cell: Callable[..., tuple[Tensor, ...]], states: int) -> Rule:
         batch_first: Any = None,
     ) -> Any:
         directions = 2 if bidirectional else 1
-        each = 4 if biases else 2
-        # packed sequences have other arguments, projections have more weights
-        known = isinstance(layers, int) and not isinstance(layers, bool)
-        if not known or batch_first is None or len(weights) != each * layers * directions:
+        # packed sequences have other arguments
+        if isinstance(layers, bool) or not isinstance(layers, int) or batch_first is None:
             return NotImplemented
+        # two weights and two biases, and one more weight where the output is projected
+        each = len(weights) // (layers * directions)
+        projected = each % 2 == 1
         # an LSTM starts from two states, the others from a tensor alone
         start = (start,) if torch.is_tensor(start) else start
         x = x.transpose(0, 1) if batch_first else x
@@ -441,7 +481,9 @@ def _recurrent(cell: Callable[..., tuple[Tensor, ...]], states: int) -> Rule:
                 k = layer * directions + direction
                 own = weights[each * k : each * (k + 1)]
                 state = tuple(part[k] for part in start)
-                output, state = _along(cell, x, state, own, bool(direction))
+                last_weight = own[-1] if projected else None
+                own = own[:-1] if projected else own
+                output, state = _along(cell, x, state, own, last_weight, bool(direction))
                 outputs.append(output)
                 last.append(state)
             x = torch.cat(outputs, -1) if directions > 1 else outputs[0]
@@ -458,6 +500,7 @@ def _along(
     x: Tensor,
     state: tuple[Tensor, ...],
     weights: Sequence[Any],
+    projection: Any,
     backwards: bool,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """One layer in one direction over [tokens, batch, inputs]: its outputs and last states."""
@@ -468,8 +511,35 @@ def _along(
     outputs = []
     for token in reversed(into) if backwards else into:
         state = cell(token, functional.linear(state[0], own_weight, own_bias), state)
+        if projection is not None:
+            state = (functional.linear(state[0], projection), *state[1:])
         outputs.append(state[0])
     return torch.stack(outputs[::-1] if backwards else outputs), state
+
+
+def _single(cell: Callable[..., tuple[Tensor, ...]]) -> Rule:
+    """The rule of layers that take one token, such as `nn.LSTMCell`."""
+
+    def run(
+        recording: Recording,
+        x: Any,
+        start: Any,
+        weight: Any,
+        own_weight: Any,
+        bias: Any = None,
+        own_bias: Any = None,
+    ) -> Any:
+        alone = torch.is_tensor(start)
+        state = (start,) if alone else tuple(start)
+        own = functional.linear(state[0], own_weight, own_bias)
+        found = cell(functional.linear(x, weight, bias), own, state)
+        return found[0] if alone else found
+
+    return run
+
+
+def _rnn_cell(activation: Callable[[Tensor], Tensor]) -> Callable[..., tuple[Tensor, ...]]:
+    return lambda x, h, state: (activation(x + h),)
 
 
 RULES: Mapping[Any, Rule] = {
@@ -490,7 +560,15 @@ RULES: Mapping[Any, Rule] = {
     functional.multi_head_attention_forward: _multi_head_attention,
     torch.lstm: _recurrent(_lstm_cell, 2),
     torch.gru: _recurrent(_gru_cell, 1),
-    torch.rnn_tanh: _recurrent(lambda x, h, state: ((x + h).tanh(),), 1),
-    torch.rnn_relu: _recurrent(lambda x, h, state: ((x + h).relu(),), 1),
+    torch.rnn_tanh: _recurrent(_rnn_cell(torch.tanh), 1),
+    torch.rnn_relu: _recurrent(_rnn_cell(torch.relu), 1),
+    torch.lstm_cell: _single(_lstm_cell),
+    torch.gru_cell: _single(_gru_cell),
+    torch.rnn_tanh_cell: _single(_rnn_cell(torch.tanh)),
+    torch.rnn_relu_cell: _single(_rnn_cell(torch.relu)),
+    **dict.fromkeys((torch.Tensor.data.__get__, torch.detach, torch.Tensor.detach), _constant),  # type: ignore[attr-defined]
+    **dict.fromkeys((torch.t, torch.Tensor.t, torch.transpose, torch.Tensor.transpose), _transpose),
+    **dict.fromkeys((torch.permute, torch.Tensor.permute), _transpose),
+    **{getattr(torch.Tensor, name).__get__: _transpose for name in ("T", "mT", "H", "mH")},
 }
 """By the function that meets a parameter; see `Recording`."""

@@ -6,11 +6,12 @@ All users, seeds and settings are computed together.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from decor.errors import InputError
@@ -59,6 +60,8 @@ class Modules:
         self.fixed = {name: self._cast(value) for name, value in fixed.items()}
         self.X = self._cast(torch.cat([X for X, _ in task.shards]))
         self.y = self._cast(torch.cat([y for _, y in task.shards]))
+        with torch.random.fork_rng(devices=[]):
+            self.ranges = _integer_ranges(task)
         self.starts = torch.tensor([0, *task.counts]).cumsum(0).to(device)
         self.test = None if task.test is None else tuple(self._cast(part) for part in task.test)
         self._check_mean()
@@ -194,12 +197,19 @@ class Modules:
         return True
 
     def _artificial(self, like: Tensor, B: int, width: int, generator: torch.Generator) -> Tensor:
-        """One example from 0 to 1 in all places; integers are classes or tokens, so zero."""
+        """One example for each of B, in `width` places: of public numbers alone.
+
+        Real numbers are from 0 to 1, integers tokens or classes that the model knows.
+        """
         shape = (B, 1, *like.shape[1:])
         if like.is_floating_point():
             drawn = torch.rand(shape, generator=generator, dtype=self.dtype)
         else:
-            drawn = torch.zeros(shape)
+            known = self.ranges[1 if like is self.y else 0]
+            # token 0 is often padding, on which no gradient depends
+            least = 0 if like is self.y else min(1, known - 1)
+            drawn = torch.randint(least, known, shape, generator=generator)
+            drawn[..., 3::4] = 0
         return drawn.to(like.dtype).expand(B, width, *like.shape[1:]).contiguous()
 
     def _over_examples(self, copies: bool, randomness: str = "different") -> Callable[..., Any]:
@@ -367,6 +377,35 @@ def _load() -> None:
     _over(torch.sin, 0)(torch.zeros(1))
 
 
+def _integer_ranges(task: Task) -> tuple[int, int]:
+    """Integers from zero to below these may stand in artificial examples, and in their targets.
+
+    They follow from the model and the loss, never from the data.
+    """
+    (X, y), state = task.shards[0], dict(task.model.state_dict())
+    tables = [m for m in task.model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    rows = sorted({table.num_embeddings for table in tables}, reverse=True)
+
+    def largest(like: Tensor, candidates: list[int], takes: Callable[[Tensor], Any]) -> int:
+        """The first range whose last integer is taken, in all places; zero must be."""
+        for known in () if like.is_floating_point() else candidates:
+            # on a CPU, where a token that no table has is an error and not the end of all work
+            with suppress(Exception):
+                takes(torch.full((1, *like.shape[1:]), known - 1, dtype=like.dtype))
+                return known
+        return 1
+
+    of_X = largest(X, [*rows, 2], lambda X: task.output(state, X))
+    if y.is_floating_point():
+        return of_X, 1
+    X = torch.full((1, *X.shape[1:]), of_X - 1, dtype=X.dtype)
+    with suppress(Exception):  # a module may refuse artificial examples
+        output = task.output(state, X)
+        classes = [output.shape[1], 2] if output.dim() > 1 else [2]
+        return of_X, largest(y, classes, lambda y: task.loss(output, y))
+    return of_X, 1
+
+
 def _over(
     function: Callable[..., Any], dims: Any, randomness: str = "different"
 ) -> Callable[..., Any]:
@@ -390,7 +429,8 @@ def _differentiate(function: Callable[..., Any], *arguments: Tensor) -> Tensor:
         cause = str(problem).strip().partition("\n")[0]
         raise InputError(
             f"torch cannot differentiate the model for many users at once ({cause}); leave out "
-            "branches on values, .item() and changes of tensors in place, or take another layer"
+            "branches on values, .item(), packed sequences, checkpointing and changes of tensors "
+            "in place, or take another layer"
         ) from problem
 
 

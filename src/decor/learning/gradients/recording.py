@@ -55,14 +55,24 @@ class Placeholder(torch.Tensor):
     recording: Recording
     known_as: str
     stacked: Tensor
+    flipped: bool
+    """Whether `stacked` is the transpose of the parameter."""
 
     @staticmethod
-    def __new__(cls, recording: Recording, name: str, values: Tensor) -> Placeholder:
+    def __new__(
+        cls, recording: Recording, name: str, values: Tensor, flipped: bool = False
+    ) -> Placeholder:
         made: Placeholder = torch.Tensor._make_wrapper_subclass(
             cls, values.shape[1:], dtype=values.dtype, device=values.device, requires_grad=True
         )
         made.recording, made.known_as, made.stacked = recording, name, values
+        made.flipped = flipped
         return made
+
+    def transposed(self) -> Placeholder:
+        """Of a matrix."""
+        values = self.stacked.transpose(1, 2)
+        return Placeholder(self.recording, self.known_as, values, not self.flipped)
 
     @classmethod
     def __torch_function__(
@@ -73,14 +83,15 @@ class Placeholder(torch.Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        # torch reads attributes such as shape through __get__
-        if func in DESCRIPTIONS or getattr(func, "__name__", "") == "__get__":
+        # torch reads attributes such as shape through __get__, but also values such as .T
+        attribute = getattr(func, "__name__", "") == "__get__" and func not in _VALUES
+        if attribute or func in DESCRIPTIONS:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         flat = _placeholders((*args, *kwargs.values()))
         recording = flat[0].recording
         if func in recording.rules:
-            result = recording.rules[func](recording, *args, **kwargs)
+            result = _follow(recording.rules[func], recording, args, kwargs)
             if result is not NotImplemented:
                 return result
         # by identity, because == of tensors compares values, which placeholders do not have
@@ -189,6 +200,9 @@ class Recording:
             contributions: From the output's gradient.
             x: The input.
         """
+        if not torch.is_grad_enabled():
+            # nothing behind it has a gradient, and neither has what it is made of
+            return forward(x.detach())
         leaf = torch.zeros((), device=x.device, requires_grad=True)
         output: Tensor = _Layer.apply(forward, backward, leaf, x)  # type: ignore[no-untyped-call]
         # what stays in memory until the backward pass: the size of chunks follows from it
@@ -207,7 +221,9 @@ class Recording:
             return self.layer(
                 lambda _: values.repeat_interleave(each, 0),
                 None,
-                lambda g: [(parameter.known_as, Given(g))],
+                lambda g: [
+                    (parameter.known_as, Given(g.transpose(1, 2) if parameter.flipped else g))
+                ],
                 numbers,
             )
 
@@ -230,19 +246,20 @@ class Recording:
         if alike or any(isinstance(x, Placeholder) for x in inputs):
             return NotImplemented
 
+        # heads of queries may share those of keys: then there are fewer of these
+        own = 3 if options.get("enable_gqa") else 2
+
         def rule(numbers: Tensor, q: Tensor, k: Tensor, v: Tensor, *masks: Tensor) -> Tensor:
             leading = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
-                *(x.shape[:-2] for x in (q, k, v))
+                *(x.shape[:-own] for x in (q, k, v))
             )
+            aligned = [_align(x, len(leading) + own) for x in (q, k, v, *masks)]
             # [examples * ..., heads, tokens, size]
-            q, k, v, *mask = [
-                _align(x, len(leading) + 2).expand(*leading, *x.shape[-2:]).flatten(0, -4)
-                for x in (q, k, v, *masks)
-            ]
+            q, k, v, *mask = [x.expand(*leading, *x.shape[-own:]).flatten(0, -4) for x in aligned]
             out = functional.scaled_dot_product_attention(
                 q, k, v, mask[0] if mask else None, dropout_p, is_causal, **options
             )
-            return out.reshape(*leading, *out.shape[-2:])
+            return out.reshape(*leading, *out.shape[-own:])
 
         return self.apply(rule, *inputs)
 
@@ -311,6 +328,31 @@ class _Layer(torch.autograd.Function):
         return None, None, None, ctx.through(g) if needed else None
 
 
+def _follow(
+    rule: Rule, recording: Recording, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """What the rule makes of these arguments, or NotImplemented."""
+    if kwargs:
+        # the first argument of torch's functions, which rules take by place
+        kwargs = dict(kwargs)
+        args = (kwargs.pop("input"), *args) if "input" in kwargs else args
+        try:
+            inspect.signature(rule).bind(recording, *args, **kwargs)
+        except TypeError:
+            return NotImplemented
+    return rule(recording, *args, **kwargs)
+
+
+def is_for_all(value: Any) -> bool:
+    """Whether a rule may use it for all examples: a parameter, or what no example has made."""
+    if isinstance(value, Placeholder):
+        return not value.flipped
+    if not torch.is_tensor(value):
+        return True
+    mapped: bool = torch._C._functorch.is_batchedtensor(value)
+    return not (mapped or value.requires_grad)
+
+
 def _placeholders(values: Any) -> list[Placeholder]:
     """All placeholders among nested arguments."""
     if isinstance(values, Placeholder):
@@ -340,6 +382,11 @@ DESCRIPTIONS = {
     torch.numel,
 }
 """What may be asked of a parameter without using its values."""
+
+_VALUES = {
+    getattr(torch.Tensor, name).__get__ for name in ("T", "mT", "H", "mH", "data", "real", "imag")
+}
+"""Attributes that use values."""
 
 # torch binds arguments to this signature at every use, which takes long where it is not stored
 _OnAll.forward.__signature__ = inspect.signature(_OnAll.forward)  # type: ignore[attr-defined]

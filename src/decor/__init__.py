@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from decor.distributed.process_group import ProcessGroup
     from decor.federation.member import join
     from decor.federation.peers_engine import Peers
-    from decor.learning import losses, models, optimizer, schedule, shards, tasks
+    from decor.learning import features, losses, models, optimizer, schedule, shards, tasks
     from decor.learning.columns import (
         CategoryColumn,
         Label,
@@ -95,6 +95,7 @@ _TRAINING = {
     "Vectorised": "training.vectorised",
     "audit": "auditing.audit",
     "compare": "training.compare",
+    "features": "learning",
     "join": "federation.member",
     "losses": "learning",
     "models": "learning",
@@ -179,6 +180,7 @@ __all__ = [
     "complete",
     "couples",
     "erdos_renyi",
+    "features",
     "from_edges",
     "from_networkx",
     "gossip_for",

@@ -74,6 +74,11 @@ class Simulation:
                 "a run with Adam cannot be resumed, because its averages are not kept; start it "
                 'again, or say optimizer="sgd"'
             )
+        if run is not None and self.recipe.averaging:
+            raise InputError(
+                "a run that averages models cannot be resumed, because their mean alone is kept; "
+                "start it again, or drop averaging"
+            )
         if run is not None and self.private:
             # before the manifest is compared: its tag is made with the key
             self.resume_key, self.name = run.resume_key or self.resume_key, run.manifest.get("run")
@@ -106,6 +111,7 @@ class Simulation:
             while self.taken < self.steps and not all(self.stopped):
                 take(self.taken)
                 self.taken += 1
+                self.descent.add_to_average(self.taken)
                 progress.report(f"training {self.share.task.name}", self.taken, self.steps)
                 # before the last measurement, which is of the models that users keep
                 if self.taken == self.steps:
@@ -177,7 +183,7 @@ class Simulation:
     def _run(self, k: int) -> Run:
         """Run k as it is now."""
         gradients = self.descent.gradients
-        models = self._state(self.descent.models, k)
+        models = self._state(self.descent.results, k)
         # parameters that share storage are trained once and saved under each name
         models |= {name: models[own].clone() for name, own in gradients.tied.items() if models}
         velocity = self._state(self.descent.velocity, k) if self.descent.velocity else {}

@@ -122,7 +122,8 @@ class _Waves:
             pairs = torch.view_as_real(part.contiguous()).unsqueeze(-4)
             total = pairs * filters if total is None else total.addcmul_(pairs, filters)
         assert total is not None
-        return torch.fft.ifft2(torch.view_as_complex(total)).abs()
+        moduli: Tensor = torch.fft.ifft2(torch.view_as_complex(total)).abs()
+        return moduli
 
     def _averages(self, maps: Tensor, step: int) -> Tensor:
         return self.rows[step] @ maps @ self.columns[step].T
@@ -191,4 +192,5 @@ def _averaging(side: int, step: int) -> Tensor:
     kernel = torch.fft.ifft(torch.exp(-(1.6**2) / 2 * frequencies**2)).real
     middles = CELL // 2 + CELL * torch.arange(side // CELL)
     places = torch.arange(0, side, step)
-    return (step * kernel[(middles[:, None] - places[None]) % side]).float()
+    weights: Tensor = step * kernel[(middles[:, None] - places[None]) % side]
+    return weights.float()

@@ -163,8 +163,11 @@ class Recipe:
     def to_json(self) -> dict[str, Any]:
         """The recipe as plain values, for the manifest of a run."""
         # the keys of version 0.1, so that its runs can be resumed
-        own = {} if self.adam is None else {"optimizer": {"name": "Adam", **vars(self.adam)}}
-        own |= {"averaging": self.averaging} if self.averaging else {}
+        own: dict[str, Any] = {}
+        if self.adam is not None:
+            own["optimizer"] = {"name": "Adam", **vars(self.adam)}
+        if self.averaging:
+            own["averaging"] = self.averaging
         return own | {
             "schedule": {"name": type(self.schedule).__name__, **self._schedule_facts},
             "momentum": self.momentum,

@@ -69,16 +69,6 @@ class Simulation:
         self._resume(resume)
 
     def _resume(self, run: Run | None) -> None:
-        if run is not None and self.recipe.adam is not None:
-            raise InputError(
-                "a run with Adam cannot be resumed, because its averages are not kept; start it "
-                'again, or say optimizer="sgd"'
-            )
-        if run is not None and self.recipe.averaging:
-            raise InputError(
-                "a run that averages models cannot be resumed, because their mean alone is kept; "
-                "start it again, or drop averaging"
-            )
         if run is not None and self.private:
             # before the manifest is compared: its tag is made with the key
             self.resume_key, self.name = run.resume_key or self.resume_key, run.manifest.get("run")
@@ -86,6 +76,16 @@ class Simulation:
         def load() -> ResumeState | None:
             if run is None:
                 return None
+            if self.recipe.adam is not None:
+                raise InputError(
+                    "a run with Adam cannot be resumed, because its averages are not kept; start "
+                    'it again, or say optimizer="sgd"'
+                )
+            if self.recipe.averaging:
+                raise InputError(
+                    "a run that averages models cannot be resumed, because only their mean is "
+                    "kept; start it again, or drop averaging"
+                )
             manifest = self._manifest(0, 0.0, unfinished=True)
             return ResumeState.of(run, self.settings[0].plan, manifest, self.descent.gradients)
 

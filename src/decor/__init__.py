@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from decor.distributed.process_group import ProcessGroup
     from decor.federation.member import join
     from decor.federation.peers_engine import Peers
-    from decor.learning import losses, models, optimizer, schedule, shards, tasks
+    from decor.learning import features, losses, models, optimizer, schedule, shards, tasks
     from decor.learning.columns import (
         CategoryColumn,
         Label,
@@ -98,6 +98,7 @@ _TRAINING = {
     "audit": "auditing.audit",
     "audit_function": "auditing.function_audit",
     "compare": "training.compare",
+    "features": "learning",
     "join": "federation.member",
     "losses": "learning",
     "models": "learning",
@@ -184,6 +185,7 @@ __all__ = [
     "complete",
     "couples",
     "erdos_renyi",
+    "features",
     "from_edges",
     "from_networkx",
     "gossip_for",

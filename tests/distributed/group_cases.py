@@ -74,7 +74,7 @@ def cases():
         "designed rounds": (
             task("logistic", 12),
             plan(torus),
-            {"gossip_rounds": 3, "accelerate": "designed"},
+            {"gossip_rounds": 3, "accelerate": "designed", "averaging": 0.5},
         ),
         "noise by edge": (task("logistic", 23), plan(uneven, c=by_edge), {"gossip_rounds": 2}),
         "own noise per user": (

@@ -111,10 +111,25 @@ def test_names_are_known_and_others_point_to_own_loops():
         decor.Recipe(optimizer="adam", momentum=0.9)
 
 
-def test_what_cannot_be_done_with_adam_is_refused():
-    more = {"learning_rate": 0.05, "optimizer": "adam"}
+@pytest.mark.parametrize(
+    ("option", "resumed", "by_peers"),
+    [
+        (
+            {"optimizer": "adam"},
+            "a run with Adam cannot be resumed",
+            'peers take SGD steps; drop optimizer="adam"',
+        ),
+        (
+            {"averaging": 0.5},
+            "a run that averages models cannot be resumed",
+            "peers end with their last model; drop averaging",
+        ),
+    ],
+)
+def test_what_cannot_be_done_with_adam_or_averaging_is_refused(option, resumed, by_peers):
+    more = {"learning_rate": 0.05, **option}
     half = decor.train(small(), plan(), callbacks=lambda moment: moment.step >= 3, **more)
-    with pytest.raises(InputError, match="a run with Adam cannot be resumed"):
+    with pytest.raises(InputError, match=resumed):
         decor.train(small(), plan(), resume=half, **more)
-    with pytest.raises(InputError, match='peers take SGD steps; drop optimizer="adam"'):
+    with pytest.raises(InputError, match=by_peers):
         decor.train(small(), plan(), engine=decor.Peers(), **more)

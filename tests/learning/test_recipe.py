@@ -72,11 +72,21 @@ def test_the_manifest_says_what_version_0_1_said():
 
 
 @pytest.mark.parametrize(
+    ("averaging", "steps", "models"), [(0, 7, 0), (0.01, 7, 1), (0.5, 7, 4), (1, 7, 7), (0.5, 0, 0)]
+)
+def test_averaging_takes_its_share_of_the_last_models(averaging, steps, models):
+    assert Recipe(averaging=averaging).averaged_models(steps) == models
+
+
+@pytest.mark.parametrize(
     "wrong",
     [
         {"momentum": 1.0},
         {"momentum": "fast"},
         {"weight_decay": -1},
+        {"averaging": 1.1},
+        {"averaging": -0.1},
+        {"averaging": None},
         {"gossip_rounds": -1},
         {"accelerate": "soon"},
         {"final_gossip_rounds": 0.5},

@@ -6,7 +6,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import LogisticRegression
 
 from decor.errors import InputError
-from decor.learning import losses, shards, tasks
+from decor.learning import features, losses, shards, tasks
 from decor.learning.datasets import a9a, files, mnist, scikit_learn_files
 
 
@@ -255,13 +255,38 @@ def made_up(features, classes):
         (rng.random((count, features), dtype=np.float32), np.arange(count) % classes)
         for count in (60, 20)
     ]
-    return lambda: parts
+    return lambda *_, **__: parts
 
 
 def test_mnist_without_a_hidden_layer_is_linear(monkeypatch):
     monkeypatch.setattr(mnist, "load", made_up(784, 10))
     assert tasks.mnist(users=2, shards="iid", hidden=None).parameters == 7_850
     assert tasks.mnist(users=2, hidden=3).parameters == 785 * 3 + 40
+    assert tasks.mnist(users=2).parameters == 785 * 128 + 1290
+
+
+@pytest.mark.parametrize("build", [tasks.mnist, tasks.fashion_mnist])
+def test_tasks_take_scattering_features_of_the_same_images(build, monkeypatch):
+    monkeypatch.setattr(mnist, "load", made_up(784, 10))
+    monkeypatch.setattr(mnist, "is_published_split", lambda dataset: False)
+    plain = build(users=3, seed=2, shards="iid", hidden=None)
+    task = build(users=3, seed=2, shards="iid", features="scattering")
+    assert task.parameters == 5185 * 10 and task.name == f"{plain.name}-scattering"
+    for (X, y), (pixels, labels) in zip(
+        [*task.shards, task.test], [*plain.shards, plain.test], strict=True
+    ):
+        assert torch.equal(X, features.scattering(pixels.view(-1, 28, 28)))
+        assert torch.equal(y, labels)
+    assert "deviation" not in task.facts["public"] and "deviation" in plain.facts["public"]
+    assert "fixed wavelets" in task.facts["features"]
+    assert build(users=2, features="scattering", hidden=3).parameters == 5185 * 3 + 40
+
+
+def test_the_facts_say_which_split_the_files_have(monkeypatch):
+    monkeypatch.setattr(mnist, "load", made_up(784, 10))
+    for is_published, said in ((True, "Fashion-MNIST"), (False, "Fashion-MNIST, split anew: 1,")):
+        monkeypatch.setattr(mnist, "is_published_split", lambda dataset, it=is_published: it)
+        assert tasks.fashion_mnist(users=2).facts["source"].startswith(said)
 
 
 class TestByName:
@@ -272,10 +297,14 @@ class TestByName:
         task = tasks.make(name, users=3, seed=4)
         assert task.name == name.replace("_", "-") and task.users == 3 and task.facts["seed"] == 4
 
-    @pytest.mark.parametrize("name", ["a9a", "mnist"])
+    @pytest.mark.parametrize(
+        "name",
+        ["a9a", "mnist", "fashion-mnist", "mnist-scattering", "fashion-mnist-scattering"],
+    )
     def test_names_of_files_make_their_task(self, name, monkeypatch):
         monkeypatch.setattr(a9a, "load", made_up(123, 2))
         monkeypatch.setattr(mnist, "load", made_up(784, 10))
+        monkeypatch.setattr(mnist, "is_published_split", lambda dataset: True)
         for way, split in (("iid", "iid"), (None, "dirichlet")):
             task = tasks.make(name, users=2, shards=way)
             assert task.name == name and task.facts["split"] == split and sum(task.records) == 60
@@ -293,7 +322,7 @@ class TestByName:
             try:
                 assert tasks.make(name).name == name
             except InputError as problem:
-                assert f"of {name} is missing" in str(problem)
+                assert f"of {name.removesuffix('-scattering')} is missing" in str(problem)
 
 
 @pytest.mark.parametrize(
@@ -301,7 +330,7 @@ class TestByName:
     [
         (
             lambda: tasks.make("cifar"),
-            "'cifar'; there are least-squares, breast-cancer, digits, a9a, mnist",
+            "'cifar'; there are least-squares, breast-cancer, digits, a9a, mnist, fashion-mnist, ",
         ),
         (lambda: tasks.make(None), "no task named None"),
         (lambda: tasks.make("least-squares", shards="iid"), "leave out shards"),
@@ -318,6 +347,11 @@ class TestByName:
         (lambda: tasks.a9a(shards="iid", alpha=10.0), "changes nothing for iid"),
         (lambda: tasks.mnist(users=0), "users"),
         (lambda: tasks.mnist(alpha=-1), "alpha"),
+        (lambda: tasks.mnist(hidden="wide"), "hidden must be .*not 'wide'.*None for a linear"),
+        (
+            lambda: tasks.fashion_mnist(features="waves"),
+            "features must be .* not 'waves'",
+        ),
         (lambda: tasks.least_squares(users=0), "users"),
         (
             lambda: tasks.least_squares(dimension=2.0),

@@ -128,7 +128,7 @@ def gossiped(x, topology, rounds, accelerate):
 
 def reference(
     task, plan, noise, rates, *, seed=SEED, momentum=0.0, weight_decay=0.0, gossip_rounds=1, accelerate=False,
-    final_gossip_rounds=0, local_steps=1, batch_size=None, steps=None,
+    final_gossip_rounds=0, local_steps=1, batch_size=None, steps=None, averaging=0.0,
 ):  # fmt: skip
     """Every user's messages of every step and its last model, as vectors."""
     exposure, n = plan.exposure, plan.topology.users
@@ -143,7 +143,7 @@ def reference(
     ]
     x = [flat(model, [p.detach() for p in model.parameters()]) for _ in range(n)]
     velocity = [np.zeros_like(x[0]) for _ in range(n)]
-    wire = []
+    wire, every = [], []
 
     def taken(user, step):
         drawn = batches.draw(step)
@@ -179,6 +179,9 @@ def reference(
             sent.append((1 - rates[t] * weight_decay) * x[i] - rates[t] * velocity[i])
         wire.append(np.array(sent))
         x = gossiped(sent, plan.topology, gossip_rounds, accelerate)
+        every.append(np.array(x))
+    if averaging:
+        x = list(np.mean(every[-math.ceil(averaging * len(every)) :], axis=0))
     return wire, np.array(gossiped(x, plan.topology, final_gossip_rounds, accelerate=True))
 
 
@@ -267,6 +270,8 @@ RECIPES = {
     "Chebyshev": {"gossip_rounds": 4, "accelerate": True},
     "final gossip": {"final_gossip_rounds": 3},
     "Chebyshev to the end": {"gossip_rounds": 2, "final_gossip_rounds": 5, "accelerate": True},
+    "averaging": {"averaging": 0.5, "momentum": 0.9},
+    "averaging all, final gossip": {"averaging": 1.0, "final_gossip_rounds": 2},
     "local steps": {"local_steps": 3},
     "local batches": {"local_steps": 2, "batch_size": 3},
     "all at once": {
@@ -468,6 +473,35 @@ def test_what_is_drawn_for_a_seed_does_not_depend_on_the_other_seeds():
                 )
                 assert a == b
                 assert sampling == "poisson" or two.rows[2 * user].tolist() != b or user or step
+
+
+def test_averaging_measures_and_keeps_the_mean_of_the_last_models():
+    task = make("logistic")
+    plan = planned(task)
+    assert STEPS == 5
+    options = {"learning_rate": 0.3, "evaluate_every": 1, "engine": Vectorised(seed=SEED)}
+    plain, seen = decor.train(task, plan, **options), []
+
+    def see(moment):
+        seen.append(moment.run().models["weight"])
+
+    run = decor.train(task, plan, averaging=0.41, callbacks=see, **options)
+    # three of five: before, what is kept and measured is the model itself
+    for name in ("loss", "consensus"):
+        assert run.history[name][:4] == plain.history[name][:4]
+        assert run.history[name][4] != plain.history[name][4]
+    once = decor.train(task, plan, averaging=0.01, **options)
+    assert torch.equal(once.models["weight"], plain.models["weight"])
+    steps = []
+    decor.train(
+        task, plan, callbacks=lambda moment: steps.append(moment.run().models["weight"]), **options
+    )
+    for last in (3, 4, 5):
+        mean = torch.stack(steps[3 : last + 1]).mean(0)
+        assert torch.allclose(seen[last], mean, rtol=0, atol=1e-6)
+    assert run.plan is plain.plan
+    assert run.manifest["recipe"]["averaging"] == 0.41
+    assert "averaging" not in plain.manifest["recipe"], "as in manifests of version 0.1"
 
 
 def test_a_run_takes_exactly_its_steps_and_its_guarantee_is_the_plans():

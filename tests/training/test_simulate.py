@@ -229,6 +229,7 @@ def example_plan():
         ({"local_steps": 3}, "local_steps is for engines that compute gradients"),
         ({"batch_size": 3}, "batch_size is for engines"),
         ({"evaluate_every": 3}, "evaluate_every is for engines"),
+        ({"averaging": 0.5}, "averaging is for engines"),
         ({"dtype": "float16"}, "dtype must be"),
         ({"plan": lambda: decor.ring(5)}, "plan must be a NoisePlan"),
         ({"model": lambda: torch.nn.BatchNorm1d(3)}, "use nn.GroupNorm or nn.LayerNorm"),

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from decor.learning.task_file import TaskFile
 
 HELP = (
-    "what to learn: least-squares, breast-cancer, digits, a9a or mnist; a task.toml, written by "
-    "decor task new; or MODULE:FUNCTION, which returns a decor.Task"
+    "what to learn: least-squares, breast-cancer, digits, a9a, mnist, fashion-mnist, "
+    "mnist-scattering or fashion-mnist-scattering; a task.toml, written by decor task new; or "
+    "MODULE:FUNCTION, which returns a decor.Task"
 )
 
 

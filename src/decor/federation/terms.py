@@ -59,6 +59,12 @@ class Terms:
                 'peers take SGD steps; drop optimizer="adam", or run Adam in an own loop '
                 "(decor.join)"
             )
+        # a restarted node has its last model in the ledger, and not those before
+        if self.recipe.averaging:
+            raise InputError(
+                "peers end with their last model; drop averaging, or average in a simulator or a "
+                "process group"
+            )
         if self.recipe.gossip.rounds < 1:
             raise InputError(
                 "a federation needs a round of gossip in every step: without it no user learns "

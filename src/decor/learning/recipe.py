@@ -35,6 +35,9 @@ class Recipe:
             each user runs on its own noised gradients.
         momentum: Heavy-ball momentum of the noised gradients, from 0 to less than 1.
         weight_decay: Shrinks parameters by this share of the learning rate in every step.
+        averaging: Each user ends with the mean of its own models after the last steps, this share
+            of all, instead of the last one: from 0 (the last model) to 1 (all of them). Simulators
+            and process groups do so; peers refuse it.
         gossip_rounds: Rounds of averaging with neighbours in every step; 0 trains each user alone.
             By default "auto": what `decor.gossip_for(plan)` says, the fewest designed rounds that
             are nearly as good as perfect averaging.
@@ -65,6 +68,9 @@ class Recipe:
     momentum: float = _option(0.0, "heavy-ball momentum of the noisy gradients", "M")
     weight_decay: float = _option(
         0.0, "shrink parameters by W times the step size in each step", "W"
+    )
+    averaging: float = _option(
+        0.0, "end with the mean of the models after the last A of all steps, from 0 to 1", "A"
     )
     gossip_rounds: Rounds = _option(
         "auto",
@@ -100,6 +106,13 @@ class Recipe:
             is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
             if not is_number or not 0 <= value < limit:
                 raise InputError(f"{name} must be {wanted}, not {value!r}")
+        share = checks.as_float(self.averaging)
+        if not 0 <= share <= 1:
+            raise InputError(
+                "averaging must be the share of the steps whose models are averaged, from 0 to 1, "
+                f"not {self.averaging!r}"
+            )
+        object.__setattr__(self, "averaging", share)
         if self.adam is not None and self.momentum:
             raise InputError(
                 f"momentum {self.momentum:g} is of SGD; with Adam say "
@@ -153,7 +166,11 @@ class Recipe:
     def to_json(self) -> dict[str, Any]:
         """The recipe as plain values, for the manifest of a run."""
         # the keys of version 0.1, so that its runs can be resumed
-        own = {} if self.adam is None else {"optimizer": {"name": "Adam", **vars(self.adam)}}
+        own: dict[str, Any] = {}
+        if self.adam is not None:
+            own["optimizer"] = {"name": "Adam", **vars(self.adam)}
+        if self.averaging:
+            own["averaging"] = self.averaging
         return own | {
             "schedule": {"name": type(self.schedule).__name__, **self._schedule_facts},
             "momentum": self.momentum,
@@ -169,6 +186,14 @@ class Recipe:
     def _schedule_facts(self) -> dict[str, Any]:
         schedule = self.schedule
         return schedule.facts if isinstance(schedule, Function) else vars(schedule)
+
+    def averaged_models(self, steps: int) -> int:
+        """How many of each user's last models its result is the mean of; 0 without averaging.
+
+        Args:
+            steps: The length of the run.
+        """
+        return math.ceil(self.averaging * steps)
 
     def evaluation_steps(self, steps: int) -> frozenset[int]:
         """After which steps to measure: always at the start and at the end.

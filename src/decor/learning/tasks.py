@@ -1,23 +1,25 @@
 """Ready-made tasks.
 
-`least_squares` is synthetic, `breast_cancer` and `digits` come with scikit-learn, and `a9a` and
-`mnist` are read from files.
+`least_squares` is synthetic, `breast_cancer` and `digits` come with scikit-learn, and `a9a`,
+`mnist` and `fashion_mnist` are read from files.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
-from decor import checks
+from decor import checks, progress
 from decor.array_types import Array, Ints
 from decor.errors import InputError
 
+from . import features as of_images
 from . import shards as ways
 from .datasets import a9a as a9a_files
 from .datasets import mnist as mnist_files
@@ -27,9 +29,28 @@ from .definition import Definition
 from .file_model import Model
 from .task import Shard, Task
 
-__all__ = ["NAMES", "a9a", "breast_cancer", "digits", "download", "least_squares", "make", "mnist"]
+__all__ = [
+    "NAMES",
+    "a9a",
+    "breast_cancer",
+    "digits",
+    "download",
+    "fashion_mnist",
+    "least_squares",
+    "make",
+    "mnist",
+]
 
-NAMES = ("least-squares", "breast-cancer", "digits", "a9a", "mnist")
+NAMES = (
+    "least-squares",
+    "breast-cancer",
+    "digits",
+    "a9a",
+    "mnist",
+    "fashion-mnist",
+    "mnist-scattering",
+    "fashion-mnist-scattering",
+)
 
 TEST_PART = 0.2
 ALPHA = 10.0
@@ -38,6 +59,8 @@ ALPHA = 10.0
 Users = int | Sequence[str]
 Arrays = tuple[Array, Ints]
 """(X, y)."""
+ImageFeatures = Literal["pixels", "scattering"]
+Hidden = int | Literal["auto"] | None
 
 
 def least_squares(users: Users = 16, dimension: int = 10, seed: int = 0) -> Task:
@@ -173,7 +196,8 @@ def mnist(
     seed: int = 0,
     shards: str = "dirichlet",
     alpha: float | None = None,
-    hidden: int | None = 128,
+    hidden: Hidden = "auto",
+    features: ImageFeatures = "pixels",
 ) -> Task:
     """Handwritten digits in 28x28 images: 60,000 training and 10,000 test examples, in files.
 
@@ -184,18 +208,38 @@ def mnist(
         seed: Selects the split and the initial weights.
         shards: How examples are split: "iid", "dirichlet" or "by-label".
         alpha: Only for "dirichlet"; defaults to 10, which gives users similar data.
-        hidden: The size of the hidden layer; None is a linear model.
+        hidden: The size of the hidden layer; None is a linear model. "auto" is 128 for pixels, and
+            a linear model for features.
+        features: "pixels", or "scattering" (`decor.features.scattering`), which cost no privacy;
+            half a minute of computing.
     """
-    splitter = _Splitter(users, seed, shards, alpha)
-    train, test = mnist_files.load()
-    facts = {
-        "source": "MNIST",
-        "labels": "the digit",
-        "public": f"mean {mnist_files.MEAN} and deviation {mnist_files.DEVIATION} of pixels, used "
-        "to normalise; the test records",
-    }
-    model = _classifier(train[0].shape[1], hidden, mnist_files.CLASSES, seed)
-    return splitter.task("mnist", model, train, test, facts)
+    return _images("mnist", users, seed, shards, alpha, hidden, features)
+
+
+def fashion_mnist(
+    users: Users = 16,
+    seed: int = 0,
+    shards: str = "dirichlet",
+    alpha: float | None = None,
+    hidden: Hidden = "auto",
+    features: ImageFeatures = "pixels",
+) -> Task:
+    """Pieces of clothing in 28x28 images: 60,000 training and 10,000 test examples, in files.
+
+    `download("fashion-mnist")` fetches the files as they were published. Files of a second split of
+    the same images are read as well; the task's facts say which it is.
+
+    Args:
+        users: How many there are, or their names.
+        seed: Selects the split and the initial weights.
+        shards: How examples are split: "iid", "dirichlet" or "by-label".
+        alpha: Only for "dirichlet"; defaults to 10, which gives users similar data.
+        hidden: The size of the hidden layer; None is a linear model. "auto" is 128 for pixels, and
+            a linear model for features.
+        features: "pixels", or "scattering" (`decor.features.scattering`), which cost no privacy;
+            half a minute of computing.
+    """
+    return _images("fashion-mnist", users, seed, shards, alpha, hidden, features)
 
 
 def make(
@@ -221,12 +265,63 @@ def make(
                 "least-squares gives every user one record of its own; leave out shards and alpha"
             )
         return least_squares(users, seed=seed)
-    builders = {"breast-cancer": breast_cancer, "digits": digits, "a9a": a9a, "mnist": mnist}
+    builders: dict[str, Callable[..., Task]] = {
+        "breast-cancer": breast_cancer,
+        "digits": digits,
+        "a9a": a9a,
+        "mnist": mnist,
+        "fashion-mnist": fashion_mnist,
+        "mnist-scattering": partial(mnist, features="scattering"),
+        "fashion-mnist-scattering": partial(fashion_mnist, features="scattering"),
+    }
     build = builders.get(known)
     if build is None:
         raise InputError(f"there is no task named {name!r}; there are {', '.join(NAMES)}")
     # each task has its own default for shards
     return build(users, seed, alpha=alpha) if shards is None else build(users, seed, shards, alpha)
+
+
+def _images(
+    dataset: str,
+    users: Users,
+    seed: int,
+    way: str,
+    alpha: float | None,
+    hidden: Hidden,
+    features: str,
+) -> Task:
+    """MNIST or Fashion-MNIST, which have files of one format."""
+    splitter = _Splitter(users, seed, way, alpha)
+    checks.one_of("features", features, get_args(ImageFeatures))
+    pixels = features == "pixels"
+    if hidden == "auto":
+        hidden = 128 if pixels else None
+    elif hidden is not None:
+        checks.count("hidden", hidden, 1, hint='or "auto", or None for a linear model')
+    train, test = mnist_files.load(dataset, normalised=pixels)
+    is_mnist = dataset == "mnist"
+    source = "MNIST" if is_mnist else "Fashion-MNIST"
+    if not (is_mnist or mnist_files.is_published_split(dataset)):
+        source += ", split anew: 1,000 images of each class, drawn at random, for testing"
+    mean, deviation = mnist_files.SCALES[dataset]
+    normalised = f"mean {mean} and deviation {deviation} of pixels, used to normalise; "
+    facts = {
+        "source": source,
+        "labels": "the digit" if is_mnist else "the class of the piece of clothing",
+        "public": (normalised if pixels else "") + "the test records",
+    }
+    width = train[0].shape[1]
+    if not pixels:
+        facts["features"] = "scattering: fixed wavelets, each image by itself"
+        # the same for every image
+        width = _scattered(test[0][:1]).shape[1]
+    model = _classifier(width, hidden, mnist_files.CLASSES, seed)
+    name = dataset if pixels else f"{dataset}-scattering"
+    return splitter.task(name, model, train, test, facts, None if pixels else _scattered)
+
+
+def _scattered(X: Array) -> torch.Tensor:
+    return of_images.scattering(X.reshape(len(X), mnist_files.SIDE, mnist_files.SIDE))
 
 
 def _classifier(features: int, hidden: int | None, classes: int, seed: int) -> Model:
@@ -258,11 +353,20 @@ class _Splitter:
         train: Arrays,
         test: Arrays,
         facts: dict[str, Any],
+        features: Callable[[Array], torch.Tensor] | None = None,
     ) -> Task:
         parts = ways.split(self.way, train[1], _user_count(self.users), self.seed, self.alpha)
         # one copy in the order of the users, cut into views: quick for many users too
         order, sizes = np.concatenate(parts), [len(rows) for rows in parts]
         X, y = _tensors(train[0][order], train[1][order])
+        test_X, test_y = _tensors(*test)
+        if features is not None:
+            # after the split: features may be much larger than what they are made of
+            share = len(X) / (len(X) + len(test_X))
+            with progress.share(0.0, share):
+                X = features(X.numpy())
+            with progress.share(share, 1.0):
+                test_X = features(test_X.numpy())
         shards = list(zip(torch.split(X, sizes), torch.split(y, sizes), strict=True))
         # these keys are in saved manifests, where examples are called records
         split = {
@@ -278,7 +382,7 @@ class _Splitter:
             module,
             loss,
             _by_name(self.users, shards),
-            test=_tensors(*test),
+            test=(test_X, test_y),
             name=name,
             facts=facts | split,
             test_public=True,

@@ -17,6 +17,7 @@ MODULES = {
     "adversaries": "adversaries",
     "scaling": "scaling",
     "gossip": "gossip",
+    "records": "records",
 }
 
 

@@ -41,7 +41,7 @@ class Descent:
     """The models of a grid of runs, and the steps that change them.
 
     Blocks are [users, seeds, settings, ...]. `models` and, with momentum, `velocity` are the
-    current ones of this process's users.
+    current ones of this process's users; `average`, with averaging, the mean of the last ones.
     """
 
     def __init__(
@@ -92,6 +92,7 @@ class Descent:
             b.expand(task.users, *shape, *b.shape).clone() for b in self.gradients.initial()
         ]
         self.velocity = [torch.zeros_like(b) for b in self.models] if recipe.momentum else []
+        self.average: Blocks = []
         self.adam = [] if recipe.adam is None else recipe.adam.start(self.models)
         # gradients with noise, where they are needed apart from models and momentum
         apart = self.noise_on_gradients or self.adam
@@ -182,13 +183,36 @@ class Descent:
         far = sum((~(block.abs() <= LARGEST_PARAMETER)).sum() for block in self.models)
         return bool(self.share.sum_over_ranks(torch.as_tensor(far, dtype=torch.float64)) > 0)
 
+    @property
+    def results(self) -> Blocks:
+        """What users would keep if the run ended here, before final gossip."""
+        return self.average or self.models
+
+    def add_to_average(self, taken: int) -> None:
+        """Averages the models as they are now, if they are among the last ones.
+
+        Args:
+            taken: The number of steps so far.
+        """
+        steps = self.last + 1
+        count = taken - (steps - self.recipe.averaged_models(steps))
+        if count == 1:
+            self.average = [block.clone() for block in self.models]
+        elif count > 1:
+            for mean, block in zip(self.average, self.models, strict=True):
+                mean.lerp_(block, 1 / count)
+
     def finish(self) -> None:
         """Takes the gossip rounds after the last step."""
-        self.models = self.channel.mix(self.models, self.recipe.final_gossip)
+        mixed = self.channel.mix(self.results, self.recipe.final_gossip)
+        if self.average:
+            self.average = mixed
+        else:
+            self.models = mixed
 
     def after_final_gossip(self) -> Blocks:
         """The models that users would hold if the run ended here."""
-        return self.channel.mix([block.clone() for block in self.models], self.recipe.final_gossip)
+        return self.channel.mix([block.clone() for block in self.results], self.recipe.final_gossip)
 
     def _step(
         self, step: int | Tensor, rate: Tensor, batches: Iterable[Batch], threads: int = 1

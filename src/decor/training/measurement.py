@@ -53,7 +53,7 @@ def measure(descent: Descent, in_progress: bool, public: bool = False) -> dict[s
     """
     share, gradients = descent.share, descent.gradients
     # losses and accuracy are those of the average model
-    mean = [share.mean_over_users(block) for block in descent.models]
+    mean = [share.mean_over_users(block) for block in descent.results]
     metrics: dict[str, Tensor] = {}
     flat = [m.flatten(0, 1) for m in mean]
     if not public:
@@ -65,7 +65,7 @@ def measure(descent: Descent, in_progress: bool, public: bool = False) -> dict[s
     if not public or share.full_task.test_public:
         metrics |= measure_own(share.full_task, gradients, flat)
     # distances are of the models that users would hold if the run ended here
-    models = descent.models
+    models = descent.results
     if in_progress and descent.recipe.final_gossip.rounds:
         models = descent.after_final_gossip()
     metrics["consensus"] = _mean_distance(descent, models, mean)

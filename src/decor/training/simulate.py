@@ -37,7 +37,7 @@ from .vectorised import draw_secret
 
 _LARGE = 300_000
 """Parameters of all users from which a second core helps to draw noise."""
-_LOOPS_OWN = ("local_steps", "batch_size", "evaluate_every")
+_LOOPS_OWN = ("local_steps", "batch_size", "evaluate_every", "averaging")
 """Fields of a recipe that say what an own loop decides itself."""
 
 

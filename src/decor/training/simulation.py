@@ -69,11 +69,6 @@ class Simulation:
         self._resume(resume)
 
     def _resume(self, run: Run | None) -> None:
-        if run is not None and self.recipe.adam is not None:
-            raise InputError(
-                "a run with Adam cannot be resumed, because its averages are not kept; start it "
-                'again, or say optimizer="sgd"'
-            )
         if run is not None and self.private:
             # before the manifest is compared: its tag is made with the key
             self.resume_key, self.name = run.resume_key or self.resume_key, run.manifest.get("run")
@@ -81,6 +76,16 @@ class Simulation:
         def load() -> ResumeState | None:
             if run is None:
                 return None
+            if self.recipe.adam is not None:
+                raise InputError(
+                    "a run with Adam cannot be resumed, because its averages are not kept; start "
+                    'it again, or say optimizer="sgd"'
+                )
+            if self.recipe.averaging:
+                raise InputError(
+                    "a run that averages models cannot be resumed, because only their mean is "
+                    "kept; start it again, or drop averaging"
+                )
             manifest = self._manifest(0, 0.0, unfinished=True)
             return ResumeState.of(run, self.settings[0].plan, manifest, self.descent.gradients)
 
@@ -106,6 +111,7 @@ class Simulation:
             while self.taken < self.steps and not all(self.stopped):
                 take(self.taken)
                 self.taken += 1
+                self.descent.add_to_average(self.taken)
                 progress.report(f"training {self.share.task.name}", self.taken, self.steps)
                 # before the last measurement, which is of the models that users keep
                 if self.taken == self.steps:
@@ -177,7 +183,7 @@ class Simulation:
     def _run(self, k: int) -> Run:
         """Run k as it is now."""
         gradients = self.descent.gradients
-        models = self._state(self.descent.models, k)
+        models = self._state(self.descent.results, k)
         # parameters that share storage are trained once and saved under each name
         models |= {name: models[own].clone() for name, own in gradients.tied.items() if models}
         velocity = self._state(self.descent.velocity, k) if self.descent.velocity else {}

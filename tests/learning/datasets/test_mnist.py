@@ -23,7 +23,7 @@ def images(count=2, side=28, magic=2051, pixels=None):
 
 
 def test_pixels_are_flat_and_normalised():
-    X = mnist.parse_images(images(), "file")
+    X = mnist.parse_images(images(), "file", *mnist.SCALES["mnist"])
     assert X.shape == (2, 784) and X.dtype == np.float32
     expected = (np.arange(2 * 784) % 256 / 255 - 0.1307) / 0.3081
     assert np.allclose(X.ravel(), expected, atol=1e-6)
@@ -96,6 +96,53 @@ def test_missing_files_say_how_to_get_them(small):
         mnist.load()
 
 
+def put_fashion(folder, monkeypatch, **other):
+    """Small files in the place of Fashion-MNIST's, of the published split but for those named."""
+    contents = {
+        "train-images": images(2),
+        "train-labels": struct.pack(">II", 2049, 2) + bytes([1, 2]),
+        "t10k-images": images(1),
+        "t10k-labels": struct.pack(">II", 2049, 1) + bytes([4]),
+    }
+    of, copies = files.SOURCES["fashion-mnist"], []
+    (folder / "data/fashion-mnist").mkdir(parents=True, exist_ok=True)
+    for file in of.files:
+        name = "-".join(file.name.split("-")[:2])
+        sums = []
+        for split in ("published", "other"):
+            packed = gzip.compress(contents[name], mtime=len(split))
+            sums.append(hashlib.md5(packed).hexdigest())
+            if other.get(name.replace("-", "_"), "published") == split:
+                (folder / "data/fashion-mnist" / file.name).write_bytes(packed)
+        copies.append(files.File(file.name, sums[0], other_md5=sums[1]))
+    made = files.Source("fashion-mnist", of.home, tuple(copies))
+    monkeypatch.setitem(files.SOURCES, "fashion-mnist", made)
+
+
+ALL = ("train_images", "train_labels", "t10k_images", "t10k_labels")
+
+
+def test_both_splits_are_read_and_told_apart(small, monkeypatch):
+    put_fashion(small, monkeypatch)
+    (X, y), (test_X, test_y) = mnist.load("fashion-mnist", normalised=False)
+    assert mnist.is_published_split("fashion-mnist")
+    assert (y.tolist(), test_y.tolist()) == ([1, 2], [4])
+    assert np.array_equal(X[0], (np.arange(784) % 256 / 255).astype(np.float32))
+    scaled = (test_X - np.float32(0.2860)) / np.float32(0.3530)
+    assert np.allclose(mnist.load("fashion-mnist")[1][0], scaled)
+    put_fashion(small, monkeypatch, **dict.fromkeys(ALL, "other"))
+    assert mnist.load("fashion-mnist")[0][1].tolist() == [1, 2]
+    assert not mnist.is_published_split("fashion-mnist")
+
+
+@pytest.mark.parametrize("one", ALL)
+def test_files_of_two_splits_are_refused(small, monkeypatch, one):
+    """An image could be in the training data of one and in the test data of the other."""
+    put_fashion(small, monkeypatch, **{one: "other"})
+    with pytest.raises(InputError, match="files of fashion-mnist are of two different splits"):
+        mnist.load("fashion-mnist")
+
+
 def counts(text):
     return [int(word) for word in text.split()]
 
@@ -110,3 +157,13 @@ def test_the_published_files_hold_what_they_are_known_to_hold():
         "normalised by its own pixels"
     )
     assert y[:5].tolist() == [5, 0, 4, 1, 9] and test_y[:3].tolist() == [7, 2, 1]
+
+
+@needs("fashion-mnist")
+def test_the_files_of_fashion_mnist_hold_what_they_are_known_to_hold():
+    (X, y), (test_X, test_y) = mnist.load("fashion-mnist")
+    assert X.shape == (60_000, 784) and test_X.shape == (10_000, 784)
+    each = np.bincount(test_y)
+    assert each.tolist() == [1000] * 10 and np.bincount(y).max() <= 6002
+    # of either split: the constants are of all 70,000 images
+    assert abs(X.mean(dtype=np.float64)) < 5e-3 and abs(X.std(dtype=np.float64) - 1) < 5e-3

@@ -106,10 +106,11 @@ def test_users_in_parts_are_the_users_together(name, path, level):
             assert torch.allclose(value[1], together[key][1], atol=1e-13)
 
 
+@pytest.mark.parametrize("name", ["deep relu", "multinomial"])
 @pytest.mark.parametrize("level", ["user", "example"])
-def test_settings_that_take_turns_are_those_worked_on_together(monkeypatch, level):
-    """Large first layers are computed one setting at a time, with the same result."""
-    given = BUILT_IN["deep relu"]()
+def test_settings_of_large_first_layers_are_those_of_small_ones(monkeypatch, level, name):
+    """One setting at a time, or at example level as further outputs of one layer."""
+    given = BUILT_IN[name]()
     gradients = fast(given)
     blocks = scattered(gradients, given.users)
     together = {

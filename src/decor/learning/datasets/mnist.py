@@ -1,4 +1,4 @@
-"""MNIST: 70,000 handwritten digits of 28x28 pixels."""
+"""MNIST and Fashion-MNIST: 70,000 images of 28x28 pixels each, digits or pieces of clothing."""
 
 from __future__ import annotations
 
@@ -15,18 +15,44 @@ from . import files
 
 SIDE = 28
 CLASSES = 10
-MEAN, DEVIATION = 0.1307, 0.3081
-"""Of the training pixels between 0 and 1: well-known public constants."""
+SCALES = {"mnist": (0.1307, 0.3081), "fashion-mnist": (0.2860, 0.3530)}
+"""Mean and deviation of the training pixels between 0 and 1: well-known public constants."""
 
 Arrays = tuple[NDArray[np.float32], Ints]
 
 
-def load() -> tuple[Arrays, Arrays]:
-    """(60,000 training images, 10,000 test images), each (X, y): X flat and normalised."""
-    return _part("train"), _part("t10k")
+def load(dataset: str = "mnist", normalised: bool = True) -> tuple[Arrays, Arrays]:
+    """(60,000 training images, 10,000 test images), each (X, y) with flat images.
+
+    Args:
+        dataset: "mnist" or "fashion-mnist".
+        normalised: Subtracts the mean of pixels and divides by their deviation, as `SCALES` has
+            them; else pixels are between 0 and 1.
+    """
+    mean, deviation = SCALES[dataset] if normalised else (0.0, 1.0)
+    parts, published = [], set()
+    for prefix in ("train", "t10k"):
+        images, labels = (f"{prefix}-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1"))
+        contents = [_read(dataset, name) for name in (images, labels)]
+        published |= {is_published for _, _, is_published in contents}
+        (pixels, where, _), (classes, there, _) = contents
+        parts.append((parse_images(pixels, where, mean, deviation), parse_labels(classes, there)))
+    # images of one split's training data may be in the other one's test data
+    if len(published) > 1:
+        raise InputError(
+            f"the files of {dataset} are of two different splits; put all four of one split there"
+        )
+    return parts[0], parts[1]
 
 
-def parse_images(content: bytes, where: str) -> NDArray[np.float32]:
+def is_published_split(dataset: str) -> bool:
+    """Whether the files have the split that was published; after `load`, which compares them."""
+    return _read(dataset, "t10k-labels-idx1-ubyte.gz")[2]
+
+
+def parse_images(
+    content: bytes, where: str, mean: float = 0.0, deviation: float = 1.0
+) -> NDArray[np.float32]:
     """Images in the idx format, one flat row each, (pixel / 255 - mean) / deviation."""
     count, rows, columns = _header(content, 2051, 3, where)
     if (rows, columns) != (SIDE, SIDE):
@@ -35,8 +61,8 @@ def parse_images(content: bytes, where: str) -> NDArray[np.float32]:
     # in place: a second floating point copy of all images would dominate memory
     X = pixels.astype(np.float32)
     X /= np.float32(255)
-    X -= np.float32(MEAN)
-    X /= np.float32(DEVIATION)
+    X -= np.float32(mean)
+    X /= np.float32(deviation)
     return X
 
 
@@ -45,23 +71,19 @@ def parse_labels(content: bytes, where: str) -> Ints:
     (count,) = _header(content, 2049, 1, where)
     y = _body(content, 8, count, where).astype(np.int64)
     if (y >= CLASSES).any():
-        raise _problem(where, f"holds the label {y.max()}, and digits end at {CLASSES - 1}")
+        raise _problem(where, f"holds the label {y.max()}, and classes end at {CLASSES - 1}")
     return y
 
 
-def _part(prefix: str) -> Arrays:
-    images, where = _read(f"{prefix}-images-idx3-ubyte.gz")
-    labels, there = _read(f"{prefix}-labels-idx1-ubyte.gz")
-    return parse_images(images, where), parse_labels(labels, there)
-
-
-def _read(name: str) -> tuple[bytes, str]:
-    content, path = files.read("mnist", name)
+def _read(dataset: str, name: str) -> tuple[bytes, str, bool]:
+    """The unpacked file, its path, and whether it is of the published split."""
+    content, path = files.read(dataset, name)
     try:
-        return gzip.decompress(content), str(path)
+        unpacked = gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as problem:
         # behind the checksum, the reader still does not trust its input
         raise _problem(str(path), f"is not a whole gzip file: {problem}") from None
+    return unpacked, str(path), files.is_published(dataset, name, content)
 
 
 def _header(content: bytes, magic: int, dimensions: int, where: str) -> tuple[int, ...]:

@@ -48,9 +48,14 @@ class ExampleTable:
         self.loss, self.outputs, self.bias = loss, outputs, bias
         self.dtype, self.device = dtype, device
         self.chunk = _GPU_CHUNK if device.type == "cuda" else _CPU_CHUNK
-        X = self._rows(torch.cat([X.flatten(1) for X, _ in task.shards]))
-        X = torch.cat([X, torch.zeros_like(X[:1])]).to(device)
+        # filled in place: large features fit into memory once, and not several times
+        X = self._zeros(sum(task.counts) + 1, task.shards[0][0])
         self.null = len(X) - 1
+        first = 0
+        for shard, _ in task.shards:
+            self._fill(X[first : first + len(shard)], shard)
+            first += len(shard)
+        X = X.to(device)
         self.size = lengths(X)
         # an example beyond float32's range has infinite length, which alone marks it: it adds
         # nothing
@@ -66,7 +71,8 @@ class ExampleTable:
         self.y = torch.cat([y, y[:1]]).to(device)
         self.test = None
         if task.test is not None:
-            X, y = self._rows(task.test[0].flatten(1)), self._targets(task.test[1])
+            X, y = self._zeros(len(task.test[0]), task.test[0]), self._targets(task.test[1])
+            self._fill(X, task.test[0])
             self.test = X.to(device), y.to(device)
         # the objective weighs users equally, whatever the size of their shards
         share = torch.tensor([1 / (m * task.users) for m in task.counts], dtype=torch.float64)
@@ -165,9 +171,15 @@ class ExampleTable:
             y = functional.one_hot(y.long(), self.outputs)
         return y.to(self.dtype).reshape(len(y), -1)
 
-    def _rows(self, X: Tensor) -> Tensor:
-        X = X.to(self.dtype)
-        return torch.cat([X, X.new_ones((len(X), 1))], 1) if self.bias else X
+    def _zeros(self, count: int, like: Tensor) -> Tensor:
+        """Rows for examples such as these."""
+        return torch.zeros(count, like[0].numel() + self.bias, dtype=self.dtype)
+
+    def _fill(self, rows: Tensor, X: Tensor) -> None:
+        flat = X.flatten(1)
+        rows[:, : flat.shape[1]] = flat
+        if self.bias:
+            rows[:, -1] = 1.0
 
 
 def chunks(examples: int, each: int, most: int) -> list[slice]:

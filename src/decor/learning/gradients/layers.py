@@ -110,6 +110,9 @@ class Layers(StackGradients):
             self._add_tiles(targets, selected, rows, weights, batch.planned, caps, rates)
             return
         bounds = limits(caps, self.dtype, self.parameters)
+        if self._is_wide(models[0]):
+            self._add_wide(targets[0], selected[0], rows, weights, bounds, rates)
+            return
         # the first layer's inputs are the examples, whose lengths are known
         first = self.data.sizes(rows)
         for group, target, W, A, y, some in self._settings(targets, selected, rows):
@@ -132,6 +135,39 @@ class Layers(StackGradients):
                 ]
             for k, (h, g) in enumerate(zip(into, back, strict=True)):
                 self._outer(target[k], k, h, scale(g, factor), 1.0, 1.0)
+
+    def _is_wide(self, block: Tensor) -> bool:
+        """Whether settings are taken as further outputs of one layer.
+
+        One product with all settings reads the examples once, where a product for each is as slow
+        as reading them.
+        """
+        one, settings = len(self.stack.layers) == 1, block.shape[2]
+        large = block.shape[-1] * block.shape[-2] > _REPEATED
+        return one and large and settings > 1 and not block.is_cuda
+
+    def _add_wide(
+        self,
+        to: Tensor,
+        W: Tensor,
+        rows: Tensor,
+        weights: float | Tensor,
+        limit: Tensor,
+        rates: Tensor,
+    ) -> None:
+        """`add_clipped_examples` of one layer [B, settings, inputs + 1, outputs], not `exact`."""
+        B, settings, inputs, outputs = W.shape
+        A, y = self.data.gather(rows)
+        # [B, examples, settings, outputs]
+        g = torch.bmm(A, W.transpose(1, 2).reshape(B, inputs, -1)).view(B, -1, settings, outputs)
+        g = self.data.derivative(g, y.unsqueeze(2))
+        norms = self.data.sizes(rows).unsqueeze(2) * lengths(g)
+        factor = factors(norms, limit.unsqueeze(1)).mul_(rates.unsqueeze(1))
+        factor.mul_(weights if isinstance(weights, float) else weights.unsqueeze(2))
+        if not self.data.fits:  # zero times what is not finite would not be zero
+            A = torch.where(torch.isfinite(self.data.sizes(rows)).unsqueeze(2), A, 0.0)
+        sums = torch.bmm(scale(g, factor).view(B, -1, settings * outputs).transpose(1, 2), A)
+        to.add_(sums.view(B, settings, outputs, inputs).transpose(2, 3))
 
     def evaluate(self, blocks: Blocks, loss: bool = True) -> dict[str, Tensor]:
         return self.data.metrics(blocks, self._outputs, loss)

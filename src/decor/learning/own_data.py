@@ -82,7 +82,7 @@ def is_function(name: str) -> bool:
     return _FUNCTION.fullmatch(name) is not None
 
 
-def import_function(name: str, what: str) -> Callable[[], Any]:
+def import_function(name: str, what: str) -> Callable[..., Any]:
     """Imports a function.
 
     Args:

@@ -61,13 +61,17 @@ def test_a_run_that_has_ended_says_whether_it_went_as_planned(stopped, missed, l
     assert run_code(SimpleNamespace(stopped=stopped, manifest=manifest)) == code
 
 
-DEPLOY = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
+def deploying():
+    """docs/deploy.md; copies of the source with planted faults do not have it."""
+    return (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
 
 
 def codes_of(setting):
     """The exit codes that a setting of a node's systemd unit in docs/deploy.md lists."""
     (unit,) = [
-        block for block in re.findall(r"```ini\n(.*?)```", DEPLOY, re.S) if "/decor node" in block
+        block
+        for block in re.findall(r"```ini\n(.*?)```", deploying(), re.S)
+        if "/decor node" in block
     ]
     (line,) = re.findall(rf"^{setting}=(.*)$", unit, re.M)
     return line if line.isalpha() or "-" in line else [int(code) for code in line.split()]
@@ -84,7 +88,7 @@ def test_the_systemd_unit_starts_a_node_again_after_a_cause_that_may_pass_and_no
 
 
 def test_the_table_of_exit_codes_has_every_code_and_says_which_one_is_worth_a_restart():
-    section = DEPLOY.split("Exit codes say whether a restart helps:")[1].split("\n\n")[1]
+    section = deploying().split("Exit codes say whether a restart helps:")[1].split("\n\n")[1]
     rows = {}
     for line in section.splitlines()[2:]:
         code, meaning, advice = (cell.strip() for cell in line.strip("|").split("|"))

@@ -27,6 +27,7 @@ ENGINES = {
     "simulated": decor.Vectorised(),
     "by edges": decor.Vectorised(noise="edges"),
     "private": decor.Vectorised(seed=None),
+    "group": decor.ProcessGroup(),
     "peers": decor.Peers(),
 }
 
@@ -64,7 +65,7 @@ def test_two_users_levels_swapped_are_found(name, monkeypatch):
     match name:
         case "simulated":
             monkeypatch.setattr(channel, "beyond_least", lambda plan: swapped(beyond(plan)))
-        case "by edges":
+        case "by edges" | "group":
             monkeypatch.setattr(
                 channel.root, "by_edges", lambda n, edges, s, c: by_edges(n, edges, swapped(s), c)
             )

@@ -86,6 +86,7 @@ def cases():
         "large complete": (task("logistic", 70), plan(decor.complete(70)), {}),
         "star": (task("quadratic", 9), plan(decor.star(9)), {}),
         "module, batches": (task("module", 7), plan(ring), {"batch_size": 5, "local_steps": 2}),
+        "module": (task("module", 7), plan(ring), {"local_steps": 2}),
         "central": (task("logistic", 7), central, {}),
         "no gossip": (task("logistic", 7), plan(ring), {"gossip_rounds": 0}),
     }

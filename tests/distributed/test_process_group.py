@@ -12,6 +12,7 @@ import group_cases
 import numpy as np
 import pytest
 import torch
+from own_loops import train
 
 import decor
 from decor.results.run import Run
@@ -72,6 +73,31 @@ def test_every_number_of_processes_gives_the_numbers_of_one(groups, alone, size)
                 name,
                 metric,
             )
+
+
+OF_OWN_LOOPS = (
+    *("module", "several rounds, momentum", "designed rounds", "noise by edge"),
+    *("own noise per user", "complete", "star", "central", "no gossip"),
+)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", OF_OWN_LOOPS)
+def test_own_loops_that_do_what_a_group_does_have_its_models(groups, name, size):
+    task, plan, options = group_cases.cases()[name]
+    local_steps = options.pop("local_steps", 1)
+    own = decor.simulate(
+        plan,
+        task.model,
+        3,
+        learning_rate=0.2,
+        dtype="float64",
+        noise="edges",
+        allow_disconnected=True,
+        **options,
+    )
+    train(own, task, local_steps)
+    assert difference(own.run, Run.load(groups(size) / name.replace(" ", "-"))) < 1e-12
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -284,7 +284,7 @@ def test_no_key_of_a_step_outlives_its_message_in_a_node(tmp_path, monkeypatch):
 
     monkeypatch.setattr(EdgeKeys, "take", noted_take)
     monkeypatch.setattr(Peer, "exchange", searched_exchange)
-    shards = [(np.ones((4, 2)), np.zeros(4)) for _ in range(3)]
+    shards = [(np.ones((4, 2)), np.arange(4.0) % 2) for _ in range(3)]
     task = decor.Task(decor.models.logistic(2).double(), decor.losses.logistic, shards)
     plan = decor.NoisePlan(
         decor.ring(3), decor.Exposure(1.0, 4), decor.Adversary.eavesdropper(), 1.0, 3.0

@@ -278,7 +278,8 @@ def test_records_with_many_features_in_float32_are_clipped_to_the_clip(path, out
 def test_a_clip_whose_square_is_below_the_smallest_number_is_kept_or_refused(path, dtype):
     layer = nn.Linear(3, 1, bias=False)
     nn.init.zeros_(layer.weight)
-    given = Task(layer, losses.logistic, [(torch.full((2, 3), 1e-23), torch.tensor([1, 1]))] * 3)
+    X, ones = torch.full((2, 3), 1e-23), torch.tensor([1, 1])
+    given = Task(layer, losses.logistic, [(X, ones), (X, ones), (X, torch.tensor([0, 1]))])
     plan = decor.NoisePlan(
         decor.ring(3), decor.Exposure(clip=1e-25, steps=1), decor.Adversary.eavesdropper(), 0.0, 0.0
     )

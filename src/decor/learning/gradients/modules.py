@@ -72,7 +72,7 @@ class Modules:
 
     def check(self) -> None:
         """Refuses a module that torch cannot differentiate for many models at once."""
-        start, (X, y) = self.initial()[0].view(1, 1, -1), self._tried_examples(1)
+        start, (X, y) = self.initial()[0].view(1, 1, -1), self._examples_to_try(1)
         on_gpu = self.device.type == "cuda"
         with torch.random.fork_rng(devices=[self.device] if on_gpu else []):
             _differentiate(self._mean_gradient, start, X.unsqueeze(0), y.unsqueeze(0))
@@ -297,7 +297,7 @@ class Modules:
         examples rely on both.
         """
         try:
-            X, y = self._tried_examples(4)
+            X, y = self._examples_to_try(4)
             with torch.no_grad(), evaluating(self.model):
                 flat = self.initial()[0]
                 output = self._output(flat, X)
@@ -329,7 +329,7 @@ class Modules:
                 'that averages over examples (reduction="mean"), without weights of classes'
             )
 
-    def _tried_examples(self, count: int) -> tuple[Tensor, Tensor]:
+    def _examples_to_try(self, count: int) -> tuple[Tensor, Tensor]:
         """At most `count` examples, of different classes if there are classes, and their targets.
 
         Guarantee: with `exact`, they are artificial. Neighbours see which user does not start, so

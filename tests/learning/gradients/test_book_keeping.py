@@ -137,6 +137,10 @@ KINDS = {
     "convolution, transposed": (lambda: pooled(nn.ConvTranspose2d(2, 4, 2), outputs=4), (2, 3, 4)),
     "embedding": (lambda: sequence(nn.Embedding(VOCABULARY, 4)), tokens(9)),
     "embedding with padding": (lambda: sequence(nn.Embedding(VOCABULARY, 4, padding_idx=2)), tokens(9)),
+    "embedding bag": (lambda: nn.Sequential(nn.EmbeddingBag(VOCABULARY, 4), nn.Linear(4, 3)), tokens(9)),
+    "embedding bag with padding": (lambda: nn.Sequential(nn.EmbeddingBag(VOCABULARY, 4, padding_idx=2), nn.Linear(4, 3)), tokens(4)),
+    "embedding bag, weighted sum": (lambda: nn.Sequential(Through(lambda own, x: own.bag(x, per_sample_weights=own.p[x]), bag=nn.EmbeddingBag(VOCABULARY, 4, mode="sum", padding_idx=-1), p=torch.ones(VOCABULARY)), nn.Linear(4, 3)), tokens(6)),
+    "embedding bag, largest": (lambda: nn.Sequential(nn.EmbeddingBag(VOCABULARY, 4, mode="max"), nn.Linear(4, 3)), tokens(6)),
     "layer norm": (lambda: sequence(nn.Linear(5, 4), nn.LayerNorm(4)), (6, 5)),
     "layer norm over two dimensions": (lambda: sequence(nn.LayerNorm((3, 4))), (3, 4)),
     "layer norm without bias": (lambda: sequence(nn.LayerNorm(4, bias=False)), (3, 4)),
@@ -466,6 +470,45 @@ def test_a_module_that_cannot_be_recorded_is_trained_one_example_at_a_time():
     assert type(chosen) is Modules
 
 
+def test_parameters_that_examples_have_copies_of_are_named_once():
+    table = lambda own, x: own.out(own.table[x].mean(1))  # noqa: E731
+    trained = task(
+        seeded(lambda: Through(table, table=torch.ones(300, 8), out=nn.Linear(8, 3))),
+        losses.cross_entropy,
+        X=tokens(5),
+    )
+    with pytest.warns(
+        UserWarning, match=r"uses table \(__getitem__\), so gradients of its"
+    ) as said:
+        chosen = choose_gradients(trained, "example", 3, F64)
+    assert len(said) == 1 and isinstance(chosen, Modules)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # a whole batch has one copy; and what is as large as its layer's input is no matter
+        assert type(choose_gradients(trained, "user", 3, F64)) is BookKeeping
+        added = made("a parameter that is added")
+        assert type(choose_gradients(added, "example", 3, F64)) is BookKeeping
+
+
+def test_torch_func_is_taken_where_copies_take_longer():
+    """Of tables that differ between examples torch takes one bag after the other."""
+
+    def bags(own, x):
+        starts = torch.arange(len(x)) * x.shape[1]
+        return own.out(functional.embedding_bag(x.flatten(), own.table, starts))
+
+    bag = lambda: Through(bags, table=torch.ones(300, 8), out=nn.Linear(8, 3))  # noqa: E731
+    trained = task(seeded(bag), losses.cross_entropy, X=tokens(5))
+    with pytest.warns(UserWarning, match=r"table \(embedding_bag\), .* computed one by one"):
+        chosen = choose_gradients(trained, "example", 3, F64)
+    assert type(chosen) is Modules
+    blocks, batch = scattered(chosen, trained.users, scale=0.1), batch_of("poisson")
+    recorded = BookKeeping(trained, F64)
+    assert recorded.copied == {"table": "embedding_bag"}
+    wanted = added_by(recorded, blocks, batch, "example")
+    assert_close(added_by(chosen, blocks, batch, "example"), wanted, 1e-12)
+
+
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 def test_every_parameter_of_common_layers_has_a_rule():
     """A copy for each example would give the same numbers, but be slow."""
@@ -477,6 +520,8 @@ def test_every_parameter_of_common_layers_has_a_rule():
         "convolution, transposed",
         "convolution, padded unequally",
         "a transposed matrix in other functions",
+        "embedding bag, weighted sum",
+        "embedding bag, largest",
         "a layer norm with a transposed weight",
         "a norm of a parameter",
         "a function of a layer's parameters",

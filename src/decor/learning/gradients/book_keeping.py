@@ -30,6 +30,9 @@ only how much the clip is shortened depends on it.
 _TRIED = 4
 """Artificial examples on which recorded gradients are compared with autograd's."""
 
+_DEAR = 1_000
+"""Values of copied parameters, of each example, that may take long."""
+
 
 class BookKeeping(Modules):
     """Gradients and metrics of any module, through recordings of its layers.
@@ -79,6 +82,9 @@ class BookKeeping(Modules):
         # a replay would repeat what the module draws; exact sums look at values
         self.recordable = device.type == "cuda" and not draws and not exact
         self.values = max(1, trial.values // len(X))
+        # a parameter that is added to what it meets is as large as that, and a copy as good as it
+        dear = trial.copied_values > _DEAR * len(X) and 2 * trial.copied_values > trial.values
+        self.copied = trial.copied if dear else {}
         self.terms = max((each.terms for each in contributions.values()), default=1)
 
     def _compare_with_autograd(self, model: Tensor, X: Tensor, y: Tensor) -> int:
@@ -190,6 +196,13 @@ class BookKeeping(Modules):
             self._add(sums, contributions, factor.reshape(-1), self.exact)
         if self.exact:
             target += sums.view(target.shape).to(target.dtype)
+
+    def clip_artificial_examples(self, users: int, width: int) -> None:
+        flat, X, y = self._artificial_batch(users, width)
+        contributions = self._run(self._recording(flat), X.flatten(0, 1), y.flatten(0, 1), True)
+        if contributions:
+            length, _ = _join(contributions)
+            self._add(torch.zeros_like(flat), contributions, factors(length, length / 2))
 
     def _exact_sums(self, sizes: Tensor, width: int, to: torch.dtype) -> tuple[Tensor, Tensor]:
         """What exact sums over batches cost: (share of an example's size, share of the clip), [B].

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import warnings
+from contextlib import suppress
 
 import torch
 
@@ -17,6 +19,9 @@ from .layers import Layers
 from .linear import Linear
 from .modules import Modules
 from .quadratic import Quadratic
+
+_CLEARLY = 2.0
+"""How many times faster torch.func must be than a recording with copies."""
 
 
 def choose_gradients(
@@ -60,9 +65,13 @@ def choose_gradients(
 def _any_module(
     task: Task, unit: Unit, dtype: torch.dtype, device: torch.device, exact: bool
 ) -> Modules:
-    """`BookKeeping`, or torch.func for a module that it cannot record."""
+    """`BookKeeping`, or torch.func for a module that it cannot record, or only slowly."""
     try:
-        return BookKeeping(task, dtype, device, exact, unit)
+        recorded = BookKeeping(task, dtype, device, exact, unit)
+        # a whole batch at user level has one copy alone
+        if unit == "example" and recorded.copied:
+            return _cheaper(recorded, Modules(task, dtype, device, exact))
+        return recorded
     except InputError:
         raise
     except Exception as error:  # a user's module may do anything; torch.func takes more of them
@@ -76,3 +85,38 @@ def _any_module(
             stacklevel=2,
         )
         return general
+
+
+def _cheaper(recorded: BookKeeping, general: Modules) -> Modules:
+    """Of a module with parameters that examples have copies of, and says which these are."""
+    uses = ", ".join(f"{name} ({function})" for name, function in recorded.copied.items())
+    chosen: Modules = recorded
+    # both round differently, so a small difference does not decide: the same run takes the same
+    # path again
+    with suppress(Exception):  # torch.func takes fewer modules
+        chosen = general if _CLEARLY * _seconds(general) < _seconds(recorded) else recorded
+    how = "computed one by one" if chosen is general else "made with copies of them"
+    warnings.warn(
+        f"no rule covers how the model uses {uses}, so gradients of its examples are {how}, which "
+        "is slower; docs/training.md lists what is fast",
+        UserWarning,
+        stacklevel=4,
+    )
+    return chosen
+
+
+def _seconds(path: Modules) -> float:
+    """Of a few artificial examples: the choice must not depend on private data."""
+    on_gpu = path.device.type == "cuda"
+    # other processes do not count
+    clock = time.perf_counter if on_gpu else time.process_time
+    found = []
+    with torch.random.fork_rng(devices=[path.device] if on_gpu else []), torch.no_grad():
+        for _ in range(3):
+            began = clock()
+            path.clip_artificial_examples(2, 4)
+            if on_gpu:
+                torch.cuda.synchronize(path.device)
+            found.append(clock() - began)
+    # the first also loads what torch needs
+    return min(found)

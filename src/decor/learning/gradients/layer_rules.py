@@ -137,6 +137,38 @@ def _embedding(
     return recording.apply(rule, ids)
 
 
+def _embedding_bag(
+    recording: Recording,
+    ids: Any,
+    weight: Any,
+    offsets: Any = None,
+    max_norm: float | None = None,
+    norm_type: float = 2,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Any:
+    # offsets make bags of unequal size, and only a sum or a mean is one of rows
+    if offsets is not None or mode == "max" or not torch.is_tensor(ids) or ids.dim() != 2:
+        return NotImplemented
+    rows = _embedding(
+        recording, ids, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse
+    )
+    if rows is NotImplemented:
+        return NotImplemented
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    if padding_idx is None:
+        return rows.mean(-2) if mode == "mean" else rows.sum(-2)
+    # padding is left out of the sum, and of what a mean divides by; an empty bag is zero
+    real = (ids != padding_idx % weight.shape[0]).unsqueeze(-1)
+    total = rows.masked_fill(~real, 0.0).sum(-2)
+    return total / real.sum(-2).clamp_min(1) if mode == "mean" else total
+
+
 def _scale_and_shift(
     recording: Recording, hat: Tensor, weight: Any, bias: Any, first: int, last: int
 ) -> Tensor:
@@ -551,6 +583,7 @@ RULES: Mapping[Any, Rule] = {
     torch.Tensor.__matmul__: _matmul,
     torch.addmm: _addmm,
     functional.embedding: _embedding,
+    functional.embedding_bag: _embedding_bag,
     functional.layer_norm: _layer_norm,
     functional.rms_norm: _rms_norm,
     functional.group_norm: _group_norm,

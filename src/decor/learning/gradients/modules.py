@@ -163,6 +163,22 @@ class Modules:
         if sums is not target:
             target += sums.to(target.dtype)
 
+    def clip_artificial_examples(self, users: int, width: int) -> None:
+        """What `add_clipped_examples` computes, of public numbers: to be timed."""
+        flat, X, y = self._artificial_batch(users, width)
+        G = _differentiate(self._by_example, flat.unsqueeze(1), X, y)
+        norms = lengths(G)
+        _sum_weighted(factors(norms, norms / 2).to(self.dtype), G)
+
+    def _artificial_batch(self, users: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Models [users, parameters], examples and targets [users, width, ...]."""
+        generator = torch.Generator().manual_seed(0)
+        X, y = (
+            self._artificial(like, users, width, generator).to(self.device)
+            for like in (self.X, self.y)
+        )
+        return self.initial()[0].repeat(users, 1), X, y
+
     def _tile(self, x: Tensor, widest: int, expected: float) -> tuple[int, bool]:
         """`choose_tile`: examples in a tile, and whether each has a copy of the model to itself."""
         key = (tuple(x.shape), widest, expected)

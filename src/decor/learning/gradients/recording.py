@@ -94,6 +94,8 @@ class Placeholder(torch.Tensor):
             result = _follow(recording.rules[func], recording, args, kwargs)
             if result is not NotImplemented:
                 return result
+        for parameter in flat:
+            recording.copied[parameter.known_as] = getattr(func, "__name__", str(func))
         # by identity, because == of tensors compares values, which placeholders do not have
         copies = {id(p): recording.copy(p) for p in flat}
         args, kwargs = _replace(args, copies), {k: _replace(v, copies) for k, v in kwargs.items()}
@@ -138,7 +140,9 @@ class Recording:
         }
         self.records: list[Record] = []
         self.number: Tensor | None = None
-        self.values = 0
+        self.values, self.copied_values = 0, 0
+        self.copied: dict[str, str] = {}
+        """Parameters that examples have copies of -> the function that has no rule."""
 
     def run(self, cost: Callable[..., Tensor], *examples: Tensor) -> dict[str, Contribution]:
         """Contributions of all examples to the gradients, by parameter.
@@ -218,6 +222,7 @@ class Recording:
         def rule(numbers: Tensor) -> Tensor:
             values = parameter.stacked
             each = len(numbers) // len(values)
+            self.copied_values += each * values.numel()
             return self.layer(
                 lambda _: values.repeat_interleave(each, 0),
                 None,

@@ -108,6 +108,8 @@ CLIP, TILES = "learning/gradients/test_clip.py::test_", "learning/gradients/test
 SLACK = "return _ROUNDINGS / 2 * torch.finfo(dtype).eps + (parameters + 32) * 2.0**-52\n"
 EDGE_KEYS, PEER = "net/test_edge_keys.py::test_", "net/test_peer.py::test_"
 BOOK = "net/test_receipt_book.py::test_"
+FEATURES = "learning/test_features.py::test_"
+GRADIENTS = "learning/gradients/test_gradients.py::test_"
 RENEWAL = "federation/test_renewal.py::test_"
 TURN, LOOP = "training/test_turn.py::test_", "federation/test_loop_updates.py::test_"
 OWN_LOOPS = "own loops are audited by tests/auditing/test_own_loop.py, not by `decor audit`"
@@ -2156,5 +2158,34 @@ FAULTS = (
         (Edit("results/run.py", "if code is not None and not trust_code:", "if False:"),),
         ("cli/test_predict.py::test_own_code_is_imported_only_if_it_is_trusted",),
         dash=NO_FOLDER,
+    ),
+    Fault(
+        "features: images are normalised together",
+        "features of one example change with all others', so a step moves by more than its clip",
+        (
+            Edit(
+                "learning/features.py",
+                "    return features\n\n\nclass",
+                "    return features - features.mean(0)\n\n\nclass",
+            ),
+        ),
+        (FEATURES + "changing_or_removing_an_image_changes_no_other_row_by_a_bit",),
+        dash="an audit makes examples itself",
+    ),
+    Fault(
+        "simulator: settings that share a product have the clip of the first",
+        "examples of the other plans add more than their clip",
+        (
+            Edit(
+                "learning/gradients/layers.py",
+                "factor = factors(norms, limit.unsqueeze(1))",
+                "factor = factors(norms, limit[:, :1].unsqueeze(1))",
+            ),
+        ),
+        (
+            GRADIENTS
+            + "settings_of_large_first_layers_are_those_of_small_ones[example-multinomial]",
+        ),
+        dash="an audit has one setting",
     ),
 )

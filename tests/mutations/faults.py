@@ -111,6 +111,8 @@ BOOK = "net/test_receipt_book.py::test_"
 CONNECTIONS, LEDGER = "net/test_connections.py::test_", "net/test_ledger.py::test_"
 SPENDING = "federation/test_spending.py::test_"
 RENEWAL, PROBE = "federation/test_renewal.py::test_", "federation/test_probe.py::test_"
+FEATURES = "learning/test_features.py::test_"
+GRADIENTS = "learning/gradients/test_gradients.py::test_"
 TURN, LOOP = "training/test_turn.py::test_", "federation/test_loop_updates.py::test_"
 OWN_LOOPS = "own loops are audited by tests/auditing/test_own_loop.py, not by `decor audit`"
 TABLES = "federation/test_member_data.py::test_"
@@ -2638,5 +2640,34 @@ FAULTS = (
         (Edit("cli/sign_pages.py", "run_code=options.trust_code)", "run_code=True)"),),
         ("cli/test_report.py::test_code_of_a_federation_file_is_not_run",),
         dash=NO_FOLDER,
+    ),
+    Fault(
+        "features: images are normalised together",
+        "features of one example change with all others', so a step moves by more than its clip",
+        (
+            Edit(
+                "learning/features.py",
+                "    return features\n\n\nclass",
+                "    return features - features.mean(0)\n\n\nclass",
+            ),
+        ),
+        (FEATURES + "changing_or_removing_an_image_changes_no_other_row_by_a_bit",),
+        dash="an audit makes examples itself",
+    ),
+    Fault(
+        "simulator: settings that share a product have the clip of the first",
+        "examples of the other plans add more than their clip",
+        (
+            Edit(
+                "learning/gradients/layers.py",
+                "factor = factors(norms, limit.unsqueeze(1))",
+                "factor = factors(norms, limit[:, :1].unsqueeze(1))",
+            ),
+        ),
+        (
+            GRADIENTS
+            + "settings_of_large_first_layers_are_those_of_small_ones[example-multinomial]",
+        ),
+        dash="an audit has one setting",
     ),
 )

@@ -51,6 +51,8 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/composition.py | tee benchmarks/composition.jsonl
 	$(BIN)/python benchmarks/simulator.py | tee benchmarks/simulator.jsonl
 	$(BIN)/python benchmarks/private.py | tee benchmarks/private.jsonl
+	$(BIN)/python benchmarks/own_module.py | tee benchmarks/own_module.jsonl
+	$(BIN)/python benchmarks/predict.py | tee benchmarks/predict.jsonl
 	$(BIN)/python benchmarks/models.py | tee benchmarks/models.jsonl
 	$(BIN)/python benchmarks/noise.py | tee benchmarks/noise.jsonl
 	$(BIN)/python benchmarks/peers.py | tee benchmarks/peers.jsonl

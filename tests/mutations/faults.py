@@ -1138,6 +1138,19 @@ FAULTS = (
         dash="an audit measures epsilons, and reads no sentence",
     ),
     Fault(
+        "task: a node whose records are of one class refuses",
+        "neighbours see by its absence that all its records are of one class",
+        (
+            Edit(
+                "learning/task.py",
+                "if self.users == 1 or not has_classes(",
+                "if not has_classes(",
+            ),
+        ),
+        ("learning/test_task_data.py::test_a_label_of_one_class_or_none_is_refused",),
+        dash="an audit's canaries are no classes",
+    ),
+    Fault(
         "accountant: a user's data move its message by C and not by 2 C",
         "half the noise",
         (Edit("privacy/budget.py", "return 2 * self.clip", "return self.clip"),),

@@ -497,7 +497,7 @@ def test_torch_func_is_taken_where_copies_take_longer():
         starts = torch.arange(len(x)) * x.shape[1]
         return own.out(functional.embedding_bag(x.flatten(), own.table, starts))
 
-    bag = lambda: Through(bags, table=torch.ones(300, 8), out=nn.Linear(8, 3))  # noqa: E731
+    bag = lambda: Through(bags, table=torch.ones(1000, 48), out=nn.Linear(48, 3))  # noqa: E731
     trained = task(seeded(bag), losses.cross_entropy, X=tokens(5))
     with pytest.warns(UserWarning, match=r"table \(embedding_bag\), .* computed one by one"):
         chosen = choose_gradients(trained, "example", 3, F64)

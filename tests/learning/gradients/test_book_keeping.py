@@ -228,6 +228,28 @@ def test_chunks_of_examples_add_up_to_the_batch(monkeypatch):
     assert_close(added_by(gradients, blocks, batch, "example"), wanted, 1e-13)
 
 
+@pytest.mark.parametrize("most", [1, 2, 3, 7])
+@pytest.mark.parametrize("sizes", [(7, 7, 7), (4, 7, 3)])
+def test_parts_of_a_whole_batch_add_up_to_its_mean(monkeypatch, most, sizes):
+    """Memory does not grow with the records of a user."""
+    trained = made("transformer layer", sizes=sizes)
+    gradients, batch = BookKeeping(trained, F64, unit="user"), batch_of("all", sizes)
+    blocks = scattered(gradients, trained.users, scale=0.1)
+    wanted = added_by(gradients, blocks, batch, "user")
+    taken = []
+    run = BookKeeping._run
+    monkeypatch.setattr(gradients, "_width", lambda flat: most)
+
+    def counted(own, recording, X, y, single):
+        taken.append(len(X) if single else X.shape[1])
+        return run(own, recording, X, y, single)
+
+    monkeypatch.setattr(BookKeeping, "_run", counted)
+    assert_close(added_by(gradients, blocks, batch, "user"), wanted, 1e-13)
+    if sizes == (7, 7, 7):
+        assert max(taken) == most and sum(taken) == 7
+
+
 # Bounds of lengths: never below the exact length, whatever cancels, vanishes or overflows.
 
 

@@ -141,10 +141,16 @@ class BookKeeping(Modules):
                 every = _by_model(shares.unsqueeze(1), count).reshape(-1).double()
                 self._add(out, self._record(flat, part, count), every)
         else:
-            # each model's whole batch is one example
-            X, y = (_by_model(part.unsqueeze(1), count) for part in self._examples(rows))
-            recorded = self._run(self._recording(flat), X.flatten(0, 1), y.flatten(0, 1), False)
-            self._add(out, recorded, None)
+            # each model's batch is one example, or several where memory would not hold it: their
+            # number follows from shapes alone
+            width = self._width(flat)
+            for first in range(0, rows.shape[1], width):
+                part = rows[:, first : first + width]
+                X, y = (_by_model(each.unsqueeze(1), count) for each in self._examples(part))
+                recorded = self._run(self._recording(flat), X.flatten(0, 1), y.flatten(0, 1), False)
+                share = part.shape[1] / rows.shape[1]
+                shares = torch.full((len(flat),), share, dtype=torch.float64, device=flat.device)
+                self._add(out, recorded, None if share == 1 else shares)
         return [out.view(models[0][users].shape)]
 
     def add_clipped_examples(

@@ -2,6 +2,8 @@
 
 import gc
 import warnings
+import zlib
+from fractions import Fraction
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from decor.learning import losses
-from decor.learning.batches import Batches
+from decor.learning.batches import Batch, Batches
 from decor.learning.gradients import book_keeping, contributions
 from decor.learning.gradients.book_keeping import BookKeeping
 from decor.learning.gradients.choose import choose_gradients
@@ -371,6 +373,55 @@ def test_what_is_not_finite_adds_nothing():
     to = torch.zeros(2, 5, 2)
     product.add(to, torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=F64))
     assert torch.equal(to, torch.full((2, 5, 2), 3.0))
+
+
+# From data to what is added, on every kind of contribution.
+
+FACTORS = [0.0, 1e-45, 1e-30, 1e-20, 1e-12, 3e-11, 1e-6, 1.0, 1.0, 1.0, 30.0, 1e6, 1e18, 1e38]
+CLIPS = [1e-12, 1e-6, 0.1, 1.0, 1e3, 1e30]
+END_TO_END = {
+    **{name: KINDS[name] for name in ("linear over tokens", "linear over many tokens", "convolution, grouped", "embedding with padding", "an embedding that is also the output", "embedding bag with padding", "attention with padding", "LSTM", "group norm", "products with transposed matrices", "weight norm")},
+    "products of few tokens": (lambda: sequence(nn.Linear(60, 60), width=60), (2, 60)),
+    "a convolution used twice": (lambda: nn.Sequential(Through(lambda own, x: own.layer(torch.tanh(own.layer(x))).mean((2, 3)), layer=nn.Conv2d(4, 4, 3, padding=1, groups=2)), nn.Linear(4, 3)), (4, 3, 4)),
+    "a weight that is added too": (lambda: sequence(Through(lambda own, x: own.layer(x) + x * own.layer.weight.sum(0), layer=nn.Linear(4, 4))), (6, 4)),
+}  # fmt: skip
+
+
+def longer_than(to, limit):
+    """By exact arithmetic, which does not overflow either."""
+    square = sum(Fraction(value) ** 2 for value in to.flatten().tolist())
+    return square > Fraction(limit) ** 2
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("name", END_TO_END)
+def test_no_data_or_weights_make_an_example_add_more_than_its_clip(name, exact):
+    make, shape = END_TO_END[name]
+    options = {"shape": shape} if isinstance(shape, tuple) else {"X": shape}
+    trained = task(seeded(make), losses.cross_entropy, sizes=(3,), **options)
+    gradients = BookKeeping(trained, F32, exact=exact)
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    pick = lambda values: values[int(torch.randint(len(values), (1,), generator=generator))]  # noqa: E731
+    X, one, clipped = gradients.X, torch.ones(1, 1), 0
+    for trial in range(60):
+        state = gradients.state([block[None, None, None] for block in gradients.initial()])
+        # first as they are, so that something is clipped
+        scale = {key: pick(FACTORS) if trial > 5 and trial % 2 else 1.0 for key in state}
+        models = gradients.blocks({key: part * scale[key] for key, part in state.items()})
+        gradients.X = X * (pick(FACTORS) if trial > 5 else 1.0) if X.is_floating_point() else X
+        clip, size = (CLIPS[trial], 1) if trial < 6 else (pick(CLIPS), pick([1, 64]))
+        to = [torch.zeros_like(block, dtype=F64 if exact else F32) for block in models]
+        batch = Batch(torch.tensor([[trial % 3]]), 1 / size)
+        with torch.no_grad():
+            gradients.add_clipped_examples(
+                to, models, batch, slice(0, 1), torch.tensor([[clip]]), one
+            )
+        assert bool(torch.isfinite(to[0]).all())
+        limit = torch.tensor(clip).double().item() / size
+        assert not longer_than(to[0], limit), (trial, scale, clip)
+        clipped += longer_than(to[0], 0.98 * limit)
+    assert clipped > 2
 
 
 # Which path is taken, and what happens to a module that cannot be recorded.

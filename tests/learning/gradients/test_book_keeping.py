@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 import torch
 from gradient_oracle import F64, added_by, assert_close, clips, expected, scattered, seeded, task
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
@@ -219,6 +219,94 @@ def test_each_kind_of_layer_has_the_gradients_of_autograd(name, kind):
     state = gradients.state(blocks)
     for level, wanted in expected(trained, state, batch, *clips()).items():
         assert_close(added_by(gradients, blocks, batch, level), wanted, 1e-9)
+
+
+def own_mean(layer, take=lambda out: out):
+    """A layer, the mean over all its tokens, and a linear layer that waits for their width."""
+    return lambda width: nn.Sequential(
+        Through(lambda own, x: take(own.layer(x)), layer=layer),
+        Through(lambda own, x: x.flatten(1, -2).mean(1)),
+        nn.Linear(width, 3),
+    )
+
+
+def channels_last(out):
+    return out.movedim(1, -1)
+
+
+def convolution(draw, dimensions):
+    groups, inputs, outputs, kernel = draw(1, 2), draw(1, 2), draw(1, 2), draw(1, 3)
+    stride, padding, dilation = draw(1, 2), draw(0, 2), draw(1, 2)
+    size = tuple(draw(dilation * (kernel - 1) + 1, 7) for _ in range(dimensions))
+    kind = getattr(nn, f"Conv{dimensions}d")
+    layer = kind(
+        *(groups * inputs, groups * outputs, kernel, stride, padding, dilation, groups),
+        bias=bool(draw(0, 1)),
+    )
+    return own_mean(layer, channels_last)(groups * outputs), (groups * inputs, *size)
+
+
+def recurrent(draw, kind):
+    inputs, width, both = draw(1, 4), draw(1, 4), bool(draw(0, 1))
+    options = {"bias": bool(draw(0, 1)), "bidirectional": both, "batch_first": True}
+    layer = kind(inputs, width, draw(1, 2), **options)
+    return own_mean(layer, lambda out: out[0])(width * (1 + both)), (draw(1, 5), inputs)
+
+
+def attention(draw):
+    heads, size, kinds = draw(1, 3), draw(1, 3), draw(0, 1)
+    layer = nn.MultiheadAttention(heads * size, heads, bias=bool(draw(0, 1)), batch_first=True)
+    attend = lambda own, x: own.layer(x, x, x, need_weights=bool(kinds))[0]  # noqa: E731
+    return sequence(Through(attend, layer=layer), width=heads * size), (draw(1, 5), heads * size)
+
+
+def of_tokens(draw, kind):
+    width, padding = draw(1, 5), draw(-1, VOCABULARY - 1)
+    options = {} if padding < 0 else {"padding_idx": padding}
+    layer = kind(VOCABULARY, width, **options)
+    rows = (lambda out: out[:, None]) if kind is nn.EmbeddingBag else lambda out: out
+    return own_mean(layer, rows)(width), tokens(draw(1, 8))
+
+
+def widths(draw):
+    return draw(1, 6), draw(1, 6)
+
+
+SHAPES = {
+    "linear": lambda draw: (lambda i, o: (own_mean(nn.Linear(i, o, bool(draw(0, 1))))(o), (draw(1, 9), i)))(*widths(draw)),
+    "product with a transposed matrix": lambda draw: (lambda i, o: (own_mean(Through(lambda own, x: x @ own.w.T, w=torch.ones(o, i)))(o), (draw(1, 9), i)))(*widths(draw)),
+    "convolution 1d": lambda draw: convolution(draw, 1),
+    "convolution 2d": lambda draw: convolution(draw, 2),
+    "embedding": lambda draw: of_tokens(draw, nn.Embedding),
+    "embedding bag": lambda draw: of_tokens(draw, nn.EmbeddingBag),
+    "layer norm": lambda draw: (lambda i, o: (own_mean(nn.LayerNorm(i, bias=bool(draw(0, 1))))(i), (o, i)))(*widths(draw)),
+    "RMS norm": lambda draw: (lambda i, o: (own_mean(nn.RMSNorm(i))(i), (o, i)))(*widths(draw)),
+    "group norm": lambda draw: (lambda i, o: (own_mean(nn.GroupNorm(i, i * o), channels_last)(i * o), (i * o, draw(2, 5))))(*widths(draw)),
+    "attention": attention,
+    "LSTM": lambda draw: recurrent(draw, nn.LSTM),
+    "GRU": lambda draw: recurrent(draw, nn.GRU),
+    "RNN": lambda draw: recurrent(draw, nn.RNN),
+    "a layer used twice": lambda draw: (lambda i, o: (own_mean(Through(lambda own, x: own.layer(own.layer(x).tanh()), layer=nn.Linear(i, i)))(i), (o, i)))(*widths(draw)),
+    "an embedding that is also the output": lambda draw: (Through(lambda own, x: functional.linear(own.layer(x).mean(1), own.layer.weight)[..., :3], layer=nn.Embedding(VOCABULARY, draw(1, 6))), tokens(draw(1, 8))),
+    "a parameter that is added": lambda draw: (lambda i, o: (own_mean(Through(lambda own, x: x + own.p, p=torch.ones(o, i)))(i), (o, i)))(*widths(draw)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_layers_of_any_shape_have_the_gradients_of_autograd(name, data):
+    """One example at a time, in float64."""
+    draw = lambda least, most: data.draw(st.integers(least, most))  # noqa: E731
+    model, shape = SHAPES[name](draw)
+    options = {"shape": shape} if isinstance(shape, tuple) else {"X": shape}
+    trained = task(model, losses.cross_entropy, sizes=(2, 3), seed=draw(0, 99), **options)
+    gradients, batch = BookKeeping(trained, F64), batch_of("all", (2, 3))
+    blocks = scattered(gradients, 2, scale=0.1, shape=(1, 1))
+    clip = torch.tensor([[0.3]], dtype=F64), torch.tensor([[1.5]], dtype=F64)
+    wanted = expected(trained, gradients.state(blocks), batch, *clip, levels=("example",))
+    found = added_by(gradients, blocks, batch, "example", None, *clip)
+    assert_close(found, wanted["example"], 1e-9)
 
 
 def test_chunks_of_examples_add_up_to_the_batch(monkeypatch):

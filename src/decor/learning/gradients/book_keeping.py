@@ -83,7 +83,8 @@ class BookKeeping(Modules):
         self.recordable = device.type == "cuda" and not draws and not exact
         self.values = max(1, trial.values // len(X))
         # a parameter that is added to what it meets is as large as that, and a copy as good as it
-        dear = trial.copied_values > _DEAR * len(X) and 2 * trial.copied_values > trial.values
+        met = trial.values + X.numel() - trial.copied_values
+        dear = trial.copied_values > max(_DEAR * len(X), met)
         self.copied = trial.copied if dear else {}
         self.terms = max((each.terms for each in contributions.values()), default=1)
 

@@ -309,6 +309,30 @@ def test_layers_of_any_shape_have_the_gradients_of_autograd(name, data):
     assert_close(found, wanted["example"], 1e-9)
 
 
+# not embeddings with padding, whose row Opacus trains, unlike torch
+OF_OPACUS = (
+    "linear over tokens", "linear over one token", "convolution 1d", "convolution 2d", "convolution 3d",
+    "convolution, grouped", "embedding", "layer norm", "RMS norm", "group norm", "instance norm",
+)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")  # of Opacus' hooks
+@pytest.mark.parametrize("name", OF_OPACUS)
+def test_layers_have_the_example_gradients_of_opacus(name):
+    opacus = pytest.importorskip("opacus", reason="pip install --no-deps opacus, to compare")
+    trained = made(name)
+    gradients = BookKeeping(trained, F64)
+    X, y = gradients.X, gradients.y
+    start = gradients.initial()[0].unsqueeze(0)
+    own = gradients._run(gradients._recording(start), X, y, True)
+    theirs = opacus.GradSampleModule(trained.model, loss_reduction="sum")
+    functional.cross_entropy(theirs(X), y, reduction="sum").backward()
+    for parameter, values in trained.model.named_parameters():
+        found = own[parameter].gradients(slice(None))
+        assert found.shape == values.grad_sample.shape
+        assert torch.allclose(found, values.grad_sample, rtol=1e-9, atol=1e-11), parameter
+
+
 def test_chunks_of_examples_add_up_to_the_batch(monkeypatch):
     trained = made("transformer layer")
     gradients, batch = BookKeeping(trained, F64), batch_of("poisson")

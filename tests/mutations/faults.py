@@ -794,6 +794,71 @@ FAULTS = (
         dash="no rule is wrong",
     ),
     Fault(
+        "products of tokens count whatever row they look up",
+        "an embedding's gradient is longer than its clip where rows cancel",
+        (
+            Edit(
+                "learning/gradients/contributions.py",
+                "same = ids.unsqueeze(2) == ids.unsqueeze(1)",
+                "same = torch.ones_like(ids.unsqueeze(2) == ids.unsqueeze(1))",
+            ),
+        ),
+        (KEPT + "no_length_of_a_lookup_is_too_short",),
+        dash="audited models have one token",
+    ),
+    Fault(
+        "a convolution has the length of its first group",
+        "the gradient of grouped weights is longer than its clip",
+        (
+            Edit(
+                "learning/gradients/contributions.py",
+                "            parts.append((each.length.view(-1, groups), each.size.view(-1, groups)))",
+                "            parts.append((each.length.view(-1, groups)[:, :1], each.size.view(-1, groups)[:, :1]))",
+            ),
+        ),
+        (KEPT + "no_length_of_a_convolution_is_too_short",),
+        dash="audited models have no convolutions",
+    ),
+    Fault(
+        "the gradient of a norm's weight leaves out its input",
+        "what is clipped and sent is no gradient",
+        (
+            Edit(
+                "learning/gradients/layer_rules.py",
+                "Given(add_up(g * hat.detach()))",
+                "Given(add_up(g))",
+            ),
+        ),
+        (KEPT + "layers_of_any_shape_have_the_gradients_of_autograd",),
+        dash="audited models have no norms",
+    ),
+    Fault(
+        "padding of an embedding is trained",
+        "models of padded texts differ from torch's",
+        (
+            Edit(
+                "learning/gradients/layer_rules.py",
+                "(flat == silent)",
+                "(flat == -1)",
+            ),
+        ),
+        (KEPT + "each_kind_of_layer_has_the_gradients_of_autograd",),
+        dash="audited models have no padding",
+    ),
+    Fault(
+        "operands that a GPU cuts count as exact",
+        "with TF32 an example is longer than its clip",
+        (
+            Edit(
+                "learning/gradients/contributions.py",
+                "    error = ((tokens + 8) * _unit(g.dtype) + cut) * size\n",
+                "    error = (tokens + 8) * _unit(g.dtype) * size\n",
+            ),
+        ),
+        (KEPT + "products_of_cut_operands_are_part_of_every_length",),
+        dash="audits run on a CPU",
+    ),
+    Fault(
         "two uses of a parameter are two parameters",
         "a shared layer's gradient is longer than its clip",
         (

@@ -231,13 +231,14 @@ class _InclusionModel(nn.Module):
 
     def __init__(self, count: int, clip: float) -> None:
         super().__init__()
-        self.weights = nn.Parameter(torch.zeros(count))
+        # a table, so that examples look up one number each, as they do tokens
+        self.weights = nn.Parameter(torch.zeros(count, 1))
         self.clip = clip
 
     def forward(self, X: Tensor) -> Tensor:
         # engines may probe a module with made-up examples, whose coordinates do not exist
         places = X[:, 0].long().clamp(0, len(self.weights) - 1)
-        here = nn.functional.embedding(places, self.weights.unsqueeze(-1))[:, 0]
+        here = nn.functional.embedding(places, self.weights)[:, 0]
         return _zero_with_gradient(self.clip * X[:, 1] * here)
 
 

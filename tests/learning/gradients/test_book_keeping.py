@@ -2,17 +2,19 @@
 
 import gc
 import warnings
+import zlib
+from fractions import Fraction
 
 import pytest
 import torch
 from gradient_oracle import F64, added_by, assert_close, clips, expected, scattered, seeded, task
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
 from decor.learning import losses
-from decor.learning.batches import Batches
+from decor.learning.batches import Batch, Batches
 from decor.learning.gradients import book_keeping, contributions
 from decor.learning.gradients.book_keeping import BookKeeping
 from decor.learning.gradients.choose import choose_gradients
@@ -219,6 +221,118 @@ def test_each_kind_of_layer_has_the_gradients_of_autograd(name, kind):
         assert_close(added_by(gradients, blocks, batch, level), wanted, 1e-9)
 
 
+def own_mean(layer, take=lambda out: out):
+    """A layer, the mean over all its tokens, and a linear layer that waits for their width."""
+    return lambda width: nn.Sequential(
+        Through(lambda own, x: take(own.layer(x)), layer=layer),
+        Through(lambda own, x: x.flatten(1, -2).mean(1)),
+        nn.Linear(width, 3),
+    )
+
+
+def channels_last(out):
+    return out.movedim(1, -1)
+
+
+def convolution(draw, dimensions):
+    groups, inputs, outputs, kernel = draw(1, 2), draw(1, 2), draw(1, 2), draw(1, 3)
+    stride, padding, dilation = draw(1, 2), draw(0, 2), draw(1, 2)
+    size = tuple(draw(dilation * (kernel - 1) + 1, 7) for _ in range(dimensions))
+    kind = getattr(nn, f"Conv{dimensions}d")
+    layer = kind(
+        *(groups * inputs, groups * outputs, kernel, stride, padding, dilation, groups),
+        bias=bool(draw(0, 1)),
+    )
+    return own_mean(layer, channels_last)(groups * outputs), (groups * inputs, *size)
+
+
+def recurrent(draw, kind):
+    inputs, width, both = draw(1, 4), draw(1, 4), bool(draw(0, 1))
+    options = {"bias": bool(draw(0, 1)), "bidirectional": both, "batch_first": True}
+    layer = kind(inputs, width, draw(1, 2), **options)
+    return own_mean(layer, lambda out: out[0])(width * (1 + both)), (draw(1, 5), inputs)
+
+
+def attention(draw):
+    heads, size, kinds = draw(1, 3), draw(1, 3), draw(0, 1)
+    layer = nn.MultiheadAttention(heads * size, heads, bias=bool(draw(0, 1)), batch_first=True)
+    attend = lambda own, x: own.layer(x, x, x, need_weights=bool(kinds))[0]  # noqa: E731
+    return sequence(Through(attend, layer=layer), width=heads * size), (draw(1, 5), heads * size)
+
+
+def of_tokens(draw, kind):
+    width, padding = draw(1, 5), draw(-1, VOCABULARY - 1)
+    options = {} if padding < 0 else {"padding_idx": padding}
+    layer = kind(VOCABULARY, width, **options)
+    rows = (lambda out: out[:, None]) if kind is nn.EmbeddingBag else lambda out: out
+    return own_mean(layer, rows)(width), tokens(draw(1, 8))
+
+
+def widths(draw):
+    return draw(1, 6), draw(1, 6)
+
+
+SHAPES = {
+    "linear": lambda draw: (lambda i, o: (own_mean(nn.Linear(i, o, bool(draw(0, 1))))(o), (draw(1, 9), i)))(*widths(draw)),
+    "product with a transposed matrix": lambda draw: (lambda i, o: (own_mean(Through(lambda own, x: x @ own.w.T, w=torch.ones(o, i)))(o), (draw(1, 9), i)))(*widths(draw)),
+    "convolution 1d": lambda draw: convolution(draw, 1),
+    "convolution 2d": lambda draw: convolution(draw, 2),
+    "embedding": lambda draw: of_tokens(draw, nn.Embedding),
+    "embedding bag": lambda draw: of_tokens(draw, nn.EmbeddingBag),
+    "layer norm": lambda draw: (lambda i, o: (own_mean(nn.LayerNorm(i, bias=bool(draw(0, 1))))(i), (o, i)))(*widths(draw)),
+    "RMS norm": lambda draw: (lambda i, o: (own_mean(nn.RMSNorm(i))(i), (o, i)))(*widths(draw)),
+    "group norm": lambda draw: (lambda i, o: (own_mean(nn.GroupNorm(i, i * o), channels_last)(i * o), (i * o, draw(2, 5))))(*widths(draw)),
+    "attention": attention,
+    "LSTM": lambda draw: recurrent(draw, nn.LSTM),
+    "GRU": lambda draw: recurrent(draw, nn.GRU),
+    "RNN": lambda draw: recurrent(draw, nn.RNN),
+    "a layer used twice": lambda draw: (lambda i, o: (own_mean(Through(lambda own, x: own.layer(own.layer(x).tanh()), layer=nn.Linear(i, i)))(i), (o, i)))(*widths(draw)),
+    "an embedding that is also the output": lambda draw: (Through(lambda own, x: functional.linear(own.layer(x).mean(1), own.layer.weight)[..., :3], layer=nn.Embedding(VOCABULARY, draw(1, 6))), tokens(draw(1, 8))),
+    "a parameter that is added": lambda draw: (lambda i, o: (own_mean(Through(lambda own, x: x + own.p, p=torch.ones(o, i)))(i), (o, i)))(*widths(draw)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_layers_of_any_shape_have_the_gradients_of_autograd(name, data):
+    """One example at a time, in float64."""
+    draw = lambda least, most: data.draw(st.integers(least, most))  # noqa: E731
+    model, shape = SHAPES[name](draw)
+    options = {"shape": shape} if isinstance(shape, tuple) else {"X": shape}
+    trained = task(model, losses.cross_entropy, sizes=(2, 3), seed=draw(0, 99), **options)
+    gradients, batch = BookKeeping(trained, F64), batch_of("all", (2, 3))
+    blocks = scattered(gradients, 2, scale=0.1, shape=(1, 1))
+    clip = torch.tensor([[0.3]], dtype=F64), torch.tensor([[1.5]], dtype=F64)
+    wanted = expected(trained, gradients.state(blocks), batch, *clip, levels=("example",))
+    found = added_by(gradients, blocks, batch, "example", None, *clip)
+    assert_close(found, wanted["example"], 1e-9)
+
+
+# not embeddings with padding, whose row Opacus trains, unlike torch
+OF_OPACUS = (
+    "linear over tokens", "linear over one token", "convolution 1d", "convolution 2d", "convolution 3d",
+    "convolution, grouped", "embedding", "layer norm", "RMS norm", "group norm", "instance norm",
+)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")  # of Opacus' hooks
+@pytest.mark.parametrize("name", OF_OPACUS)
+def test_layers_have_the_example_gradients_of_opacus(name):
+    opacus = pytest.importorskip("opacus", reason="pip install --no-deps opacus, to compare")
+    trained = made(name)
+    gradients = BookKeeping(trained, F64)
+    X, y = gradients.X, gradients.y
+    start = gradients.initial()[0].unsqueeze(0)
+    own = gradients._run(gradients._recording(start), X, y, True)
+    theirs = opacus.GradSampleModule(trained.model, loss_reduction="sum")
+    functional.cross_entropy(theirs(X), y, reduction="sum").backward()
+    for parameter, values in trained.model.named_parameters():
+        found = own[parameter].gradients(slice(None))
+        assert found.shape == values.grad_sample.shape
+        assert torch.allclose(found, values.grad_sample, rtol=1e-9, atol=1e-11), parameter
+
+
 def test_chunks_of_examples_add_up_to_the_batch(monkeypatch):
     trained = made("transformer layer")
     gradients, batch = BookKeeping(trained, F64), batch_of("poisson")
@@ -226,6 +340,28 @@ def test_chunks_of_examples_add_up_to_the_batch(monkeypatch):
     wanted = added_by(gradients, blocks, batch, "example")
     monkeypatch.setattr(book_keeping, "_CPU_CHUNK", 1)
     assert_close(added_by(gradients, blocks, batch, "example"), wanted, 1e-13)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 7])
+@pytest.mark.parametrize("sizes", [(7, 7, 7), (4, 7, 3)])
+def test_parts_of_a_whole_batch_add_up_to_its_mean(monkeypatch, most, sizes):
+    """Memory does not grow with the records of a user."""
+    trained = made("transformer layer", sizes=sizes)
+    gradients, batch = BookKeeping(trained, F64, unit="user"), batch_of("all", sizes)
+    blocks = scattered(gradients, trained.users, scale=0.1)
+    wanted = added_by(gradients, blocks, batch, "user")
+    taken = []
+    run = BookKeeping._run
+    monkeypatch.setattr(gradients, "_width", lambda flat: most)
+
+    def counted(own, recording, X, y, single):
+        taken.append(len(X) if single else X.shape[1])
+        return run(own, recording, X, y, single)
+
+    monkeypatch.setattr(BookKeeping, "_run", counted)
+    assert_close(added_by(gradients, blocks, batch, "user"), wanted, 1e-13)
+    if sizes == (7, 7, 7):
+        assert max(taken) == most and sum(taken) == 7
 
 
 # Bounds of lengths: never below the exact length, whatever cancels, vanishes or overflows.
@@ -349,6 +485,55 @@ def test_what_is_not_finite_adds_nothing():
     to = torch.zeros(2, 5, 2)
     product.add(to, torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=F64))
     assert torch.equal(to, torch.full((2, 5, 2), 3.0))
+
+
+# From data to what is added, on every kind of contribution.
+
+FACTORS = [0.0, 1e-45, 1e-30, 1e-20, 1e-12, 3e-11, 1e-6, 1.0, 1.0, 1.0, 30.0, 1e6, 1e18, 1e38]
+CLIPS = [1e-12, 1e-6, 0.1, 1.0, 1e3, 1e30]
+END_TO_END = {
+    **{name: KINDS[name] for name in ("linear over tokens", "linear over many tokens", "convolution, grouped", "embedding with padding", "an embedding that is also the output", "embedding bag with padding", "attention with padding", "LSTM", "group norm", "products with transposed matrices", "weight norm")},
+    "products of few tokens": (lambda: sequence(nn.Linear(60, 60), width=60), (2, 60)),
+    "a convolution used twice": (lambda: nn.Sequential(Through(lambda own, x: own.layer(torch.tanh(own.layer(x))).mean((2, 3)), layer=nn.Conv2d(4, 4, 3, padding=1, groups=2)), nn.Linear(4, 3)), (4, 3, 4)),
+    "a weight that is added too": (lambda: sequence(Through(lambda own, x: own.layer(x) + x * own.layer.weight.sum(0), layer=nn.Linear(4, 4))), (6, 4)),
+}  # fmt: skip
+
+
+def longer_than(to, limit):
+    """By exact arithmetic, which does not overflow either."""
+    square = sum(Fraction(value) ** 2 for value in to.flatten().tolist())
+    return square > Fraction(limit) ** 2
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("name", END_TO_END)
+def test_no_data_or_weights_make_an_example_add_more_than_its_clip(name, exact):
+    make, shape = END_TO_END[name]
+    options = {"shape": shape} if isinstance(shape, tuple) else {"X": shape}
+    trained = task(seeded(make), losses.cross_entropy, sizes=(3,), **options)
+    gradients = BookKeeping(trained, F32, exact=exact)
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    pick = lambda values: values[int(torch.randint(len(values), (1,), generator=generator))]  # noqa: E731
+    X, one, clipped = gradients.X, torch.ones(1, 1), 0
+    for trial in range(60):
+        state = gradients.state([block[None, None, None] for block in gradients.initial()])
+        # first as they are, so that something is clipped
+        scale = {key: pick(FACTORS) if trial > 5 and trial % 2 else 1.0 for key in state}
+        models = gradients.blocks({key: part * scale[key] for key, part in state.items()})
+        gradients.X = X * (pick(FACTORS) if trial > 5 else 1.0) if X.is_floating_point() else X
+        clip, size = (CLIPS[trial], 1) if trial < 6 else (pick(CLIPS), pick([1, 64]))
+        to = [torch.zeros_like(block, dtype=F64 if exact else F32) for block in models]
+        batch = Batch(torch.tensor([[trial % 3]]), 1 / size)
+        with torch.no_grad():
+            gradients.add_clipped_examples(
+                to, models, batch, slice(0, 1), torch.tensor([[clip]]), one
+            )
+        assert bool(torch.isfinite(to[0]).all())
+        limit = torch.tensor(clip).double().item() / size
+        assert not longer_than(to[0], limit), (trial, scale, clip)
+        clipped += longer_than(to[0], 0.98 * limit)
+    assert clipped > 2
 
 
 # Which path is taken, and what happens to a module that cannot be recorded.
@@ -497,7 +682,7 @@ def test_torch_func_is_taken_where_copies_take_longer():
         starts = torch.arange(len(x)) * x.shape[1]
         return own.out(functional.embedding_bag(x.flatten(), own.table, starts))
 
-    bag = lambda: Through(bags, table=torch.ones(300, 8), out=nn.Linear(8, 3))  # noqa: E731
+    bag = lambda: Through(bags, table=torch.ones(1000, 48), out=nn.Linear(48, 3))  # noqa: E731
     trained = task(seeded(bag), losses.cross_entropy, X=tokens(5))
     with pytest.warns(UserWarning, match=r"table \(embedding_bag\), .* computed one by one"):
         chosen = choose_gradients(trained, "example", 3, F64)

@@ -83,7 +83,8 @@ class BookKeeping(Modules):
         self.recordable = device.type == "cuda" and not draws and not exact
         self.values = max(1, trial.values // len(X))
         # a parameter that is added to what it meets is as large as that, and a copy as good as it
-        dear = trial.copied_values > _DEAR * len(X) and 2 * trial.copied_values > trial.values
+        met = trial.values + X.numel() - trial.copied_values
+        dear = trial.copied_values > max(_DEAR * len(X), met)
         self.copied = trial.copied if dear else {}
         self.terms = max((each.terms for each in contributions.values()), default=1)
 
@@ -141,10 +142,16 @@ class BookKeeping(Modules):
                 every = _by_model(shares.unsqueeze(1), count).reshape(-1).double()
                 self._add(out, self._record(flat, part, count), every)
         else:
-            # each model's whole batch is one example
-            X, y = (_by_model(part.unsqueeze(1), count) for part in self._examples(rows))
-            recorded = self._run(self._recording(flat), X.flatten(0, 1), y.flatten(0, 1), False)
-            self._add(out, recorded, None)
+            # each model's batch is one example, or several where memory would not hold it: their
+            # number follows from shapes alone
+            width = self._width(flat)
+            for first in range(0, rows.shape[1], width):
+                part = rows[:, first : first + width]
+                X, y = (_by_model(each.unsqueeze(1), count) for each in self._examples(part))
+                recorded = self._run(self._recording(flat), X.flatten(0, 1), y.flatten(0, 1), False)
+                share = part.shape[1] / rows.shape[1]
+                shares = torch.full((len(flat),), share, dtype=torch.float64, device=flat.device)
+                self._add(out, recorded, None if share == 1 else shares)
         return [out.view(models[0][users].shape)]
 
     def add_clipped_examples(

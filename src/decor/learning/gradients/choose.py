@@ -22,6 +22,8 @@ from .quadratic import Quadratic
 
 _CLEARLY = 2.0
 """How many times faster torch.func must be than a recording with copies."""
+_TIMED = 8_000_000
+"""Most values of gradients that are computed to see which is."""
 
 
 def choose_gradients(
@@ -91,10 +93,14 @@ def _cheaper(recorded: BookKeeping, general: Modules) -> Modules:
     """Of a module with parameters that examples have copies of, and says which these are."""
     uses = ", ".join(f"{name} ({function})" for name, function in recorded.copied.items())
     chosen: Modules = recorded
+    # as many as in a small batch: some functions take longer for each example, the more there are
+    width = max(1, min(32, _TIMED // recorded.initial()[0].numel()))
     # both round differently, so a small difference does not decide: the same run takes the same
     # path again
     with suppress(Exception):  # torch.func takes fewer modules
-        chosen = general if _CLEARLY * _seconds(general) < _seconds(recorded) else recorded
+        chosen = (
+            general if _CLEARLY * _seconds(general, width) < _seconds(recorded, width) else recorded
+        )
     how = "computed one by one" if chosen is general else "made with copies of them"
     warnings.warn(
         f"no rule covers how the model uses {uses}, so gradients of its examples are {how}, which "
@@ -105,16 +111,16 @@ def _cheaper(recorded: BookKeeping, general: Modules) -> Modules:
     return chosen
 
 
-def _seconds(path: Modules) -> float:
-    """Of a few artificial examples: the choice must not depend on private data."""
+def _seconds(path: Modules, width: int) -> float:
+    """Of so many artificial examples of two users: private data must not choose."""
     on_gpu = path.device.type == "cuda"
     # other processes do not count
     clock = time.perf_counter if on_gpu else time.process_time
     found = []
     with torch.random.fork_rng(devices=[path.device] if on_gpu else []), torch.no_grad():
-        for _ in range(3):
+        for _ in range(2):
             began = clock()
-            path.clip_artificial_examples(2, 4)
+            path.clip_artificial_examples(2, width)
             if on_gpu:
                 torch.cuda.synchronize(path.device)
             found.append(clock() - began)

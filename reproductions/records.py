@@ -42,7 +42,6 @@ run = decor.train(
     plan,
     learning_rate=row["learning_rate"],
     momentum=row["momentum"],
-    averaging=row["averaging"],
     evaluate_every=50,
     engine=decor.Vectorised(seed=0),
     **GOSSIP,

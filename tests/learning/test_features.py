@@ -52,7 +52,7 @@ def written_out(image):
         centred = maps - maps.mean((1, 2), keepdims=True)
         return centred / np.sqrt(maps.var((1, 2), keepdims=True) + 1e-5)
 
-    maps = normal(maps)
+    maps = normal(np.sqrt(np.maximum(maps, 0)))
     for first, last in ((1, 9), (9, 17), (17, 81)):
         maps[first:last] -= maps[first:last].mean(0)
     flat = normal(maps).flatten()

@@ -36,9 +36,10 @@ def scattering(images: Any) -> Tensor:
 
     Fixed wavelets of two scales and eight angles give, for each cell of four by four pixels, 81
     averages: of the image, of the moduli of its 16 convolutions, and of the moduli of the coarse
-    convolutions of the eight fine moduli. Each of the 81 maps is normalised, and so is what each
-    order has beyond its mean at a place, which most images have in common. The whole has length
-    one (zero for an image of one grey). A linear model on it is far better than one on pixels.
+    convolutions of the eight fine moduli. Of each its root is taken. Each of the 81 maps is
+    normalised, and so is what each order has beyond its mean at a place, which most images have in
+    common. The whole has length one (zero for an image of zeros). A linear model on it is far
+    better than one on pixels.
 
     Args:
         images: Grey images between 0 and 1, [images, height, width]: an array or a tensor.
@@ -147,7 +148,8 @@ def _pixels(images: Any) -> Any:
 
 
 def _normalised(maps: Tensor) -> Tensor:
-    maps = _each_normalised(maps)
+    # averages of moduli are at least zero but for roundings; a root brings weak ones forward
+    maps = _each_normalised(maps.clamp_(min=0).sqrt_())
     for order in _ORDERS:
         maps[order] -= maps[order].mean(0)
     flat = _each_normalised(maps).flatten()

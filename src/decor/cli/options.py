@@ -67,7 +67,7 @@ def field_of(owner: type, name: str) -> Field[Any]:
 
 def refuse_weights_of_auto(options: argparse.Namespace) -> None:
     """Refuses `--accelerate` where "auto" chooses the rounds and their weights."""
-    if options.accelerate not in (None, "designed"):
+    if options.accelerate not in (None, False, "no", "designed"):
         raise InputError(
             "--gossip-rounds auto, the default, takes designed rounds; drop --accelerate "
             f"{options.accelerate}, or give --gossip-rounds too"

@@ -120,7 +120,7 @@ class Recipe:
             )
         if self.gossip_rounds != "auto":
             _ = self.gossip  # Gossip validates rounds and acceleration
-        elif self.accelerate not in (False, "designed"):
+        elif Gossip(2, self.accelerate).accelerate not in (False, "designed"):
             raise InputError(
                 'gossip_rounds="auto" takes designed rounds; drop accelerate, or give the number '
                 "of rounds too"

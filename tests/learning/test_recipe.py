@@ -77,7 +77,7 @@ def test_the_manifest_says_what_version_0_1_said():
     ("averaging", "steps", "models"), [(0, 7, 0), (0.01, 7, 1), (0.5, 7, 4), (1, 7, 7), (0.5, 0, 0)]
 )
 def test_averaging_takes_its_share_of_the_last_models(averaging, steps, models):
-    assert Recipe(averaging=averaging).averaged_models(steps) == models
+    assert Recipe(averaging=averaging).models_to_average(steps) == models
 
 
 @pytest.mark.parametrize(

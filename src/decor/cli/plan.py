@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> None:
     # once for all: --compare-units, tables and the plan must be at the same delta
     options.delta = opt.delta_of(options)
     topology, exposure = opt.topology_of(options), opt.exposure_of(options)
-    given = _given_gossip(options)
+    given = _gossip_of(options)
     if options.compare_units:
         _compare_units(options, topology, exposure, given)
         return
@@ -210,7 +210,7 @@ def _edge_advice(answer: PlanAnswer, gossip: Gossip, count: int) -> EdgeAdvice:
     return best_edges(*asked, count, gossip)
 
 
-def _given_gossip(options: argparse.Namespace) -> Gossip | None:
+def _gossip_of(options: argparse.Namespace) -> Gossip | None:
     """The gossip that was asked for; None is "auto", which depends on the plan."""
     if options.gossip_rounds in (None, "auto"):
         opt.refuse_weights_of_auto(options)

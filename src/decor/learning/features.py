@@ -68,7 +68,7 @@ def scattering(images: Any) -> Tensor:
             # one at a time: in a batch, roundings could depend on an image's place in it
             for k in range(count):
                 image = functional.pad(torch.from_numpy(pixels[k]), margins)
-                features[k] = _normalised(waves.maps(image))
+                features[k] = _normalise(waves.maps(image))
                 if k % _REPORTED == 0:
                     report("computing scattering features", k, count)
     finally:
@@ -147,7 +147,7 @@ def _pixels(images: Any) -> Any:
     return pixels
 
 
-def _normalised(maps: Tensor) -> Tensor:
+def _normalise(maps: Tensor) -> Tensor:
     # averages of moduli are at least zero but for roundings; a root brings weak ones forward
     maps = _each_normalised(maps.clamp_(min=0).sqrt_())
     for order in _ORDERS:

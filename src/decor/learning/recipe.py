@@ -187,7 +187,7 @@ class Recipe:
         schedule = self.schedule
         return schedule.facts if isinstance(schedule, Function) else vars(schedule)
 
-    def averaged_models(self, steps: int) -> int:
+    def models_to_average(self, steps: int) -> int:
         """How many of each user's last models its result is the mean of; 0 without averaging.
 
         Args:

@@ -314,13 +314,13 @@ def _images(
     if not pixels:
         facts["features"] = "scattering: fixed wavelets, each image by itself"
         # the same for every image
-        width = _scattered(test[0][:1]).shape[1]
+        width = _scatter(test[0][:1]).shape[1]
     model = _classifier(width, hidden, mnist_files.CLASSES, seed)
     name = dataset if pixels else f"{dataset}-scattering"
-    return splitter.task(name, model, train, test, facts, None if pixels else _scattered)
+    return splitter.task(name, model, train, test, facts, None if pixels else _scatter)
 
 
-def _scattered(X: Array) -> torch.Tensor:
+def _scatter(X: Array) -> torch.Tensor:
     return of_images.scattering(X.reshape(len(X), mnist_files.SIDE, mnist_files.SIDE))
 
 

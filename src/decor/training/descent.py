@@ -195,7 +195,7 @@ class Descent:
             taken: The number of steps so far.
         """
         steps = self.last + 1
-        count = taken - (steps - self.recipe.averaged_models(steps))
+        count = taken - (steps - self.recipe.models_to_average(steps))
         if count == 1:
             self.average = [block.clone() for block in self.models]
         elif count > 1:

@@ -80,7 +80,7 @@ def _transpose(recording: Recording, weight: Any, *dimensions: Any) -> Any:
     swapped = not dimensions or sorted(k % 2 for k in flat) == [0, 1]
     if not isinstance(weight, Placeholder) or weight.dim() != 2 or not swapped:
         return NotImplemented
-    return weight.transposed()
+    return weight.transpose_of_all()
 
 
 def _matmul(recording: Recording, x: Any, other: Any) -> Any:
@@ -599,7 +599,8 @@ RULES: Mapping[Any, Rule] = {
     torch.gru_cell: _single(_gru_cell),
     torch.rnn_tanh_cell: _single(_rnn_cell(torch.tanh)),
     torch.rnn_relu_cell: _single(_rnn_cell(torch.relu)),
-    **dict.fromkeys((torch.Tensor.data.__get__, torch.detach, torch.Tensor.detach), _constant),  # type: ignore[attr-defined]
+    **dict.fromkeys((torch.detach, torch.Tensor.detach), _constant),
+    torch.Tensor.data.__get__: _constant,  # type: ignore[attr-defined]
     **dict.fromkeys((torch.t, torch.Tensor.t, torch.transpose, torch.Tensor.transpose), _transpose),
     **dict.fromkeys((torch.permute, torch.Tensor.permute), _transpose),
     **{getattr(torch.Tensor, name).__get__: _transpose for name in ("T", "mT", "H", "mH")},

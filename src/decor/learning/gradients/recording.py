@@ -69,7 +69,7 @@ class Placeholder(torch.Tensor):
         made.flipped = flipped
         return made
 
-    def transposed(self) -> Placeholder:
+    def transpose_of_all(self) -> Placeholder:
         """Of a matrix."""
         values = self.stacked.transpose(1, 2)
         return Placeholder(self.recording, self.known_as, values, not self.flipped)

@@ -1,7 +1,11 @@
 """What per-example privacy costs on models that people have: milliseconds of one step's gradients
 for 16 users of 64 examples, each user with a model of its own. One JSON row each.
 
-    python benchmarks/models.py [--gpu] [cnn] [transformer] [large]
+    python benchmarks/models.py [--gpu] [--profile] [NAME or PRECISION ...]
+
+NAMEs are cnn, transformer, sequences and adapters, or with --gpu cnn, large, lora and lora-qv;
+PRECISIONs float32, tf32 and bf16. Without any, all are measured. A row that fails says why, and the
+others follow.
 
 Each row compares, in one process and in turns, the median of some repetitions: `plain`, the
 gradient of one model on the same examples; `decor`, all users' examples clipped one by one, with
@@ -9,7 +13,8 @@ one model for each user; `general`, the same by torch.func; `opacus` and `opacus
 on these examples (pip install opacus). `one user` is one of the users alone, and `node` the same
 user's step as its node takes it: in float64, in tiles that are summed exactly. Without --gpu it is
 CPU time of one thread. Noise and gossip are not part of it. On a GPU `decor.train` is a whole step,
-whose kernels are recorded and replayed.
+whose kernels are recorded and replayed. With --profile the kernels that take longest follow, of
+`plain` and `decor`. All in the same precision.
 """
 
 from __future__ import annotations
@@ -19,9 +24,11 @@ import json
 import statistics
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +40,8 @@ from decor.learning.gradients.book_keeping import BookKeeping
 from decor.learning.gradients.modules import Modules
 from decor.training.cuda.steps import matmul_precision
 
-USERS, EXAMPLES = 16, 64
+USERS = 16
+PRECISIONS = ("float32", "tf32", "bf16")
 GPU = "--gpu" in sys.argv[1:]
 DEVICE = torch.device("cuda" if GPU else "cpu")
 
@@ -92,10 +100,12 @@ class Recurrent(nn.Module):
 
 
 class Transformer(nn.Module):
-    def __init__(self, vocabulary: int, width: int, layers: int, tokens: int) -> None:
+    def __init__(
+        self, vocabulary: int, width: int, layers: int, tokens: int, heads: int = 4
+    ) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(vocabulary, width), nn.Embedding(tokens, width)
-        self.blocks = nn.Sequential(*(Block(width, 4) for _ in range(layers)))
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
         self.out = nn.Linear(width, 4)
         self.register_buffer("order", torch.arange(tokens))
 
@@ -113,36 +123,87 @@ def sentences(vocabulary: int, tokens: int, count: int) -> tuple[Tensor, Tensor]
     return torch.randint(vocabulary, (count, tokens)), torch.randint(4, (count,))
 
 
-MODELS: dict[
-    str, tuple[str, Callable[[], nn.Module], Callable[[int], tuple[Tensor, Tensor]], int]
-] = {
-    "cnn": ("CNN, two 5x5 convolutions, 28 x 28", cnn, lambda n: pictures(1, 28, n), 1024),
-    "transformer": (
+@dataclass(frozen=True)
+class Row:
+    """A model, and the examples of its step.
+
+    Attributes:
+        what: It is.
+        make: The model.
+        draw: So many examples.
+        examples: Of a step, of all users.
+        precisions: On a GPU.
+    """
+
+    what: str
+    make: Callable[[], nn.Module]
+    draw: Callable[[int], tuple[Tensor, Tensor]]
+    examples: int
+    precisions: tuple[str, ...] = ("float32",)
+
+
+def body() -> nn.Module:
+    """Twelve layers of width 768: 85 million parameters beside embeddings."""
+    return Transformer(1000, 768, 12, 128, heads=12)
+
+
+MODELS = {
+    "cnn": Row("CNN, two 5x5 convolutions, 28 x 28", cnn, lambda n: pictures(1, 28, n), 1024),
+    "transformer": Row(
         "transformer, 2 layers, 80 sequences of 16 tokens",
         lambda: Transformer(300, 48, 2, 16),
         lambda n: sentences(300, 16, n),
         80,
     ),
-    "sequences": (
+    "sequences": Row(
         "transformer, 2 layers, 1,024 sequences of 16 tokens",
         lambda: Transformer(300, 48, 2, 16),
         lambda n: sentences(300, 16, n),
         1024,
     ),
-    "lstm": (
+    "lstm": Row(
         "LSTM of width 32, 1,024 sequences of 16 tokens",
         lambda: Recurrent(300, 32),
         lambda n: sentences(300, 16, n),
         1024,
     ),
+    "adapters": Row(
+        "LoRA of rank 4 on a frozen transformer, 4 layers of width 128, 128 sequences of 32 tokens",
+        lambda: decor.models.lora(Transformer(300, 128, 4, 32), rank=4),
+        lambda n: sentences(300, 32, n),
+        128,
+    ),
 }
 ON_GPU = {
-    "cnn": ("CNN, three 3x3 convolutions, 32 x 32", wide_cnn, lambda n: pictures(3, 32, n), 1024),
-    "large": (
+    "cnn": Row(
+        "CNN, three 3x3 convolutions, 32 x 32",
+        wide_cnn,
+        lambda n: pictures(3, 32, n),
+        1024,
+        ("float32", "tf32"),
+    ),
+    "large": Row(
         "transformer, 4 layers of width 256, 1,024 sequences of 64 tokens",
         lambda: Transformer(5000, 256, 4, 64),
         lambda n: sentences(5000, 64, n),
         1024,
+        PRECISIONS,
+    ),
+    "lora": Row(
+        "LoRA of rank 8 on all linear layers of a frozen transformer, 85 M parameters, 128 "
+        "sequences of 128 tokens",
+        lambda: decor.models.lora(body(), rank=8),
+        lambda n: sentences(1000, 128, n),
+        128,
+        ("bf16", "tf32"),
+    ),
+    "lora-qv": Row(
+        "LoRA of rank 8 on queries and values of a frozen transformer, 85 M parameters, 128 "
+        "sequences of 128 tokens",
+        lambda: decor.models.lora(body(), rank=8, targets=("query", "value")),
+        lambda n: sentences(1000, 128, n),
+        128,
+        ("bf16",),
     ),
 }
 
@@ -154,6 +215,7 @@ def ours(
     y: Tensor,
     node: bool = False,
     alone: bool = False,
+    bf16: bool = False,
 ) -> Callable[[], object]:
     """Clipped gradients of all users, as a simulation takes them at example level.
 
@@ -164,6 +226,7 @@ def ours(
         y: Their targets.
         node: As nodes and private runs do: in float64, summed exactly.
         alone: Of the first user alone.
+        bf16: With short operands.
     """
     users = USERS if len(X) % (USERS * 2) == 0 and len(X) > 80 else 5
     each = len(X) // users
@@ -172,7 +235,7 @@ def ours(
     dtype = torch.float64 if node else torch.float32
     shards = list(zip(X.cpu().split(each), y.cpu().split(each), strict=True))
     task = decor.Task(copy.deepcopy(model).cpu(), functional.cross_entropy, shards)
-    gradients = path(task, dtype, DEVICE, node)
+    gradients = path(task, dtype, DEVICE, node, bf16=bf16)
     start = gradients.initial()[0]
     models = [start + 0.01 * torch.randn(users, 1, 1, len(start), device=DEVICE, dtype=dtype)]
     to = [torch.zeros_like(models[0])]
@@ -216,15 +279,16 @@ def opacus(model: nn.Module, X: Tensor, y: Tensor, mode: str) -> Callable[[], ob
     return step
 
 
-def training(
-    model: nn.Module, draw: Callable[[int], tuple[Tensor, Tensor]], tf32: bool
-) -> dict[str, float]:
+def training(model: nn.Module, row: Row, precision: str) -> dict[str, float]:
     """A whole step of `decor.train` on a ring: batches, clipping, noise and gossip."""
-    held = 2 * EXAMPLES
-    shards = [draw(held) for _ in range(USERS)]
+    size = row.examples // USERS
+    held = 2 * size
+    shards = [row.draw(held) for _ in range(USERS)]
     task = decor.Task(copy.deepcopy(model).cpu(), functional.cross_entropy, shards)
-    exposure = {"unit": "example", "batch_size": EXAMPLES, "records": held, "sampling": "fixed"}
-    engine = decor.Vectorised(device="cuda", tf32=tf32)
+    exposure = {"unit": "example", "batch_size": size, "records": held, "sampling": "fixed"}
+    engine = decor.Vectorised(
+        device=str(DEVICE), tf32=precision == "tf32", bf16=precision == "bf16"
+    )
 
     def seconds(steps: int) -> float:
         plan = decor.NoisePlan(
@@ -245,6 +309,24 @@ def training(
     # what both runs pay for starting cancels
     found = min((seconds(110) - seconds(10)) / 100 for _ in range(3))
     return {"ms": round(1e3 * found, 2), "mb": round(torch.cuda.max_memory_allocated() / 1e6)}
+
+
+def kernels(step: Callable[[], object], most: int = 15) -> list[list[object]]:
+    """The kernels that take longest in a step: [name, milliseconds, calls]."""
+    from torch.profiler import ProfilerActivity, profile
+
+    count = 3
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        for _ in range(count):
+            step()
+        torch.cuda.synchronize()
+    # entries of operators have the time of their kernels as well
+    found = [each for each in seen.key_averages() if "CUDA" in str(each.device_type)]
+    found.sort(key=lambda each: -each.self_device_time_total)
+    return [
+        [each.key[:90], round(each.self_device_time_total / count / 1e3, 3), each.count // count]
+        for each in found[:most]
+    ]
 
 
 def medians(ways: dict[str, Callable[[], object]], repeats: int) -> dict[str, dict[str, float]]:
@@ -276,49 +358,79 @@ def medians(ways: dict[str, Callable[[], object]], repeats: int) -> dict[str, di
     }
 
 
-def compare(name: str, precision: str) -> None:
-    what, make, draw, examples = (ON_GPU if GPU else MODELS)[name]
+def with_precision(precision: str) -> AbstractContextManager[object]:
+    """For a plain gradient; `decor` does what is right itself."""
+    return torch.autocast(DEVICE.type, torch.bfloat16, enabled=precision == "bf16")
+
+
+def compare(row: Row, precision: str, with_kernels: bool) -> None:
     torch.manual_seed(0)
-    model = make().to(DEVICE)
-    X, y = (part.to(DEVICE) for part in draw(examples))
+    model = row.make().to(DEVICE)
+    X, y = (part.to(DEVICE) for part in row.draw(row.examples))
+    trained = [p for p in model.parameters() if p.requires_grad]
 
     def plain() -> None:
-        torch.autograd.grad(functional.cross_entropy(model(X), y), list(model.parameters()))
+        with with_precision(precision):
+            loss = functional.cross_entropy(model(X).float(), y)
+        torch.autograd.grad(loss, trained)
 
     ways: dict[str, Callable[[], object]] = {
         "plain": plain,
-        "decor": ours(BookKeeping, model, X, y),
+        "decor": ours(BookKeeping, model, X, y, bf16=precision == "bf16"),
     }
     if not GPU:
         ways["one user"] = ours(BookKeeping, model, X, y, alone=True)
         ways["node"] = ours(BookKeeping, model, X, y, node=True, alone=True)
-    if precision == "float32":
+    frozen = sum(p.numel() for p in model.parameters() if not p.requires_grad)
+    if precision == "float32" and not frozen:
         ways["general"] = ours(Modules, model, X, y)
         try:
             ways["opacus"] = opacus(model, X, y, "hooks")
             ways["opacus ghost"] = opacus(model, X, y, "ghost")
         except ModuleNotFoundError:
             pass
-    row = {"benchmark": "models", "what": what, "precision": precision, "torch": torch.__version__}
+    head = {"benchmark": "models", "what": row.what, "precision": precision}
+    head |= {"torch": torch.__version__}
+    if frozen:
+        head |= {"trained": sum(p.numel() for p in trained), "frozen": frozen}
     if GPU:
-        row["device"] = torch.cuda.get_device_name()
+        head["device"] = torch.cuda.get_device_name()
     with matmul_precision(precision == "tf32") if GPU else nullcontext():
         figures = medians(ways, 7)
+        if GPU and with_kernels:
+            for name in ("plain", "decor"):
+                longest = kernels(ways[name])
+                kind = f"kernels of {name}"
+                print(json.dumps({**head, "benchmark": kind, "kernels": longest}), flush=True)
+    # what gradients hold is not part of a training's memory
+    ways.clear()
     if GPU:
-        figures["decor.train"] = training(model, draw, precision == "tf32")
-    print(json.dumps({**row, **figures}), flush=True)
+        figures["decor.train"] = training(model, row, precision)
+    print(json.dumps({**head, **figures}), flush=True)
 
 
 def main(words: list[str]) -> None:
     if not GPU:
         torch.set_num_threads(1)
+    with_kernels = "--profile" in words
+    names = {word for word in words if not word.startswith("--")}
+    rows = ON_GPU if GPU else MODELS
+    precisions = names & {*PRECISIONS} or {*PRECISIONS}
+    wanted = names - {*PRECISIONS} or {*rows}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Opacus' hooks, and of torch.func
-        for name in ON_GPU if GPU else MODELS:
-            for precision in ("float32", "tf32") if GPU else ("float32",):
-                if not words or name in words:
-                    compare(name, precision)
+        for name, row in rows.items():
+            for precision in row.precisions:
+                if name not in wanted or precision not in precisions:
+                    continue
+                try:
+                    compare(row, precision, with_kernels)
+                except Exception as problem:  # the other rows are worth having
+                    traceback.print_exc()
+                    failed = f"{type(problem).__name__}: {problem}"
+                    row_ = {"benchmark": "models", "what": row.what, "precision": precision}
+                    print(json.dumps({**row_, "failed": failed[:2000]}), flush=True)
 
 
 if __name__ == "__main__":
-    main([word for word in sys.argv[1:] if word != "--gpu"])
+    main(sys.argv[1:])

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-# tests/oracles.py and tests/net/proxy.py serve several folders
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "net")]
+# tests/oracles.py, tests/net/proxy.py and the oracle of gradients serve several folders
+_HERE = Path(__file__).parent
+sys.path[:0] = [str(_HERE), str(_HERE / "net"), str(_HERE / "learning" / "gradients")]
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 # many small products: threads of BLAS that wait for each other on a busy machine cost more than

@@ -219,6 +219,14 @@ def test_a_run_of_a_gpu_is_audited_on_a_gpu_or_warns_that_there_is_none(
     assert [(each.device, each.tf32) for each in engines[2:]] == [("cuda", True), ("cpu", False)]
 
 
+def test_a_run_of_short_operands_is_audited_with_them(folder, here, engines):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    engine = manifest["engine"] | {"bf16": True}
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"engine": engine}))
+    here("audit", "run", check=1)
+    assert [each.bf16 for each in engines] == [True]
+
+
 def test_double_precision_is_attacked_too(here, tmp_path):
     task = decor.tasks.least_squares(users=4)
     plan = decor.calibrate(

@@ -103,6 +103,7 @@ PRIVATE, SECRET = "training/test_private.py::test_", "noise/test_private_noise.p
 RESUMPTION = "training/test_resume_state.py::test_"
 
 KEPT = "learning/gradients/test_book_keeping.py::test_"
+ADAPTERS = "learning/test_lora.py::test_"
 CLIP, TILES = "learning/gradients/test_clip.py::test_", "learning/gradients/test_tiles.py::test_"
 
 SLACK = "return _ROUNDINGS / 2 * torch.finfo(dtype).eps + (parameters + 32) * 2.0**-52\n"
@@ -734,7 +735,7 @@ FAULTS = (
         (
             Edit(
                 "learning/gradients/contributions.py",
-                "error = ((tokens + 8) * _unit(g.dtype) + cut) * size",
+                "error = ((tokens + 8) * rounding(g) + cut) * size",
                 "error = 0.0 * size",
             ),
         ),
@@ -747,8 +748,8 @@ FAULTS = (
         (
             Edit(
                 "learning/gradients/contributions.py",
-                "error = roundings * _unit(dtype) * size * size",
-                "error = 0.0 * size",
+                "(square.clamp_min(0.0) + error * size * size).sqrt()",
+                "square.clamp_min(0.0).sqrt()",
             ),
         ),
         (KEPT + "no_length_of_a_product_is_too_short",),
@@ -773,7 +774,7 @@ FAULTS = (
         (
             Edit(
                 "learning/gradients/contributions.py",
-                "        inside &= (size > least) & (size < _LARGEST_SIZE)\n",
+                "    inside &= (size > least) & (size < _LARGEST_SIZE)\n",
                 "",
             ),
         ),
@@ -851,12 +852,90 @@ FAULTS = (
         (
             Edit(
                 "learning/gradients/contributions.py",
-                "    error = ((tokens + 8) * _unit(g.dtype) + cut) * size\n",
-                "    error = (tokens + 8) * _unit(g.dtype) * size\n",
+                "    error = ((tokens + 8) * rounding(g) + cut) * size\n",
+                "    error = (tokens + 8) * rounding(g) * size\n",
             ),
         ),
         (KEPT + "products_of_cut_operands_are_part_of_every_length",),
         dash="audits run on a CPU",
+    ),
+    Fault(
+        "bf16: a factor times a gradient is as rounded",
+        "an example whose gradient is rounded up is longer than its clip",
+        (
+            Edit(
+                "learning/gradients/contributions.py",
+                "max(product_error(like), _ROUNDED if short else 0.0)",
+                "product_error(like)",
+            ),
+        ),
+        (KEPT + "with_short_operands_no_example_adds_more_than_its_clip",),
+        dash="audits compute in full precision",
+    ),
+    Fault(
+        "tf32: the length is that of operands that were cut",
+        "an example's gradient is longer than what is left of it in the products for its length",
+        (
+            Edit(
+                "learning/gradients/contributions.py",
+                "torch.minimum(bound.length + cut * size, size)",
+                "bound.length",
+            ),
+        ),
+        (KEPT + "the_length_of_what_tf32_cuts_is_not_too_short",),
+        dash="audits compute in full precision",
+    ),
+    Fault(
+        "lengths on a diagonal vanish",
+        "on a GPU tiny inputs with large gradients are not clipped",
+        (
+            Edit(
+                "learning/gradients/contributions.py",
+                "vanished = math.sqrt(products.shape[1] * width) * 2.0**-63",
+                "vanished = 0.0",
+            ),
+        ),
+        (KEPT + "no_length_on_the_diagonal_of_products_is_too_short",),
+        dash="audits of this table are on a CPU",
+    ),
+    Fault(
+        "adapters: the body is trained as well",
+        "its parameters are sent and stored, and take a part of the clip",
+        (
+            Edit(
+                "learning/lora.py",
+                "nn.Parameter(p.detach(), requires_grad=False)",
+                "nn.Parameter(p.detach())",
+            ),
+        ),
+        (ADAPTERS + "adapters_and_named_layers_alone_are_trained",),
+        dash="audited models have no adapters",
+    ),
+    Fault(
+        "adapters: run folders and releases hold the body",
+        "what nobody may have published is in every released folder",
+        (
+            Edit(
+                "results/run.py",
+                '_TENSORS = ("models", "velocity", "fixed")',
+                '_TENSORS = ("models", "velocity", "fixed", "frozen")',
+            ),
+        ),
+        (ADAPTERS + "a_private_run_keeps_and_releases_adapters_alone",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "adapters: a run's model is made on any body",
+        "what it predicts is not what was trained and measured",
+        (
+            Edit(
+                "results/run.py",
+                "if body_summary(module) != recorded:",
+                "if False:",
+            ),
+        ),
+        (ADAPTERS + "a_run_makes_its_model_on_the_body_that_it_was_trained_on",),
+        dash=NO_FOLDER,
     ),
     Fault(
         "two uses of a parameter are two parameters",

@@ -209,8 +209,9 @@ def test_messages_are_seen_before_gossip_and_have_the_planned_covariance():
     assert abs(np.corrcoef(noise[0].flatten().cpu(), noise[1].flatten().cpu())[0, 1]) < 0.04
 
 
-def test_with_tf32_no_example_moves_a_message_by_more_than_the_clip():
-    """Operands are cut to eleven bits; no example's contribution is longer than the plan says."""
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_with_short_operands_no_example_moves_a_message_by_more_than_the_clip(precision):
+    """Operands have eleven or eight bits; no example's contribution is longer than planned."""
     for scale in (1.0, 1024.0):
         # eleven bits make this number larger by 5 parts in 10,000
         X = torch.full((64, 784), scale * (1 + 2.0**-11 + 2.0**-20))
@@ -226,7 +227,7 @@ def test_with_tf32_no_example_moves_a_message_by_more_than_the_clip():
             sampling="fixed",
         )
         made = decor.NoisePlan(decor.ring(64), exposure, decor.Adversary.eavesdropper(), 0.0, 0.0)
-        engine = decor.Vectorised(device="cuda", tf32=True)
+        engine = decor.Vectorised(device="cuda", **{precision: True})
         run = decor.train(
             given, made, learning_rate=1.0, engine=engine, gossip_rounds=0, allow_disconnected=True
         )

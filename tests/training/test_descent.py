@@ -654,6 +654,38 @@ def test_what_a_module_draws_is_decided_by_the_seed_as_well():
     assert torch.equal(first, again) and not torch.equal(first, other)
 
 
+@pytest.mark.parametrize("engine", [Vectorised, decor.ProcessGroup])
+@pytest.mark.parametrize("unit", ["user", "example"])
+def test_short_operands_are_a_choice_that_a_simulation_records(engine, unit):
+    task = decor.tasks.breast_cancer(users=4)
+    more = {"batch_size": 8, "records": task.records} if unit == "example" else {}
+    exposure = decor.Exposure(clip=0.5, steps=10, unit=unit, **more)
+    plan = decor.NoisePlan(
+        decor.complete(4), exposure, decor.Adversary.eavesdropper(), sigma_cdp=0.01, sigma_cor=0.01
+    )
+    full, short = (
+        decor.train(task, plan, learning_rate=0.5, engine=engine(bf16=bf16))
+        for bf16 in (False, True)
+    )
+    assert short.manifest["engine"]["bf16"] is True and "bf16" not in full.manifest["engine"]
+    gap = (full.models["weight"] - short.models["weight"]).abs().max()
+    assert 1e-6 < float(gap) < 0.05
+    assert abs(full.metrics["test_loss"] - short.metrics["test_loss"]) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"seed": None}, "bf16 is for simulations: the exact sums of a private run"),
+        ({"dtype": "float64"}, "bf16 is a way to multiply float32 values, and dtype is 'float64'"),
+    ],
+)
+def test_short_operands_are_refused_where_nothing_is_shown_for_them(options, words):
+    for engine in (Vectorised, decor.ProcessGroup):
+        with pytest.raises(InputError, match=words):
+            engine(bf16=True, **options)
+
+
 def test_a_secret_seed_is_kept_nowhere_and_never_the_same():
     task = decor.tasks.breast_cancer(users=4)
     plan = decor.calibrate(

@@ -44,6 +44,7 @@ class _EngineSpec:
     dtype: Any = "float32"
     device: Any = "cpu"
     tf32: bool = False
+    bf16: bool = False
     private: bool = False
 
 
@@ -225,8 +226,10 @@ def _make_engine(spec: _EngineSpec, options: argparse.Namespace) -> Any:
     device = _available(spec.device) if options.device is None else options.device
     # elsewhere there is no TF32, and the engine would refuse the option
     tf32 = device != "cpu" and spec.dtype == "float32" and spec.tf32
+    bf16 = spec.dtype == "float32" and spec.bf16 and not tf32
     kind = decor.ProcessGroup if spec.name == "process-group" else decor.Vectorised
-    return kind(seed=None if spec.private else 0, device=device, dtype=spec.dtype, tf32=tf32)
+    seed = None if spec.private else 0
+    return kind(seed=seed, device=device, dtype=spec.dtype, tf32=tf32, bf16=bf16)
 
 
 def _available(device: str) -> str:
@@ -293,6 +296,8 @@ def _engine_of_run(run: decor.Run, options: argparse.Namespace) -> _EngineSpec:
         held.get("dtype", "float32"),
         held.get("device", "cpu"),
         held.get("tf32") is True,
+        # a private run has none, whatever an edited manifest says
+        run.simulated and held.get("bf16") is True,
     )
     if not run.simulated and engine.name in ("vectorised", "process-group"):
         # one process draws the same secret noise as several, and all its messages can be read

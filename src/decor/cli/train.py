@@ -85,6 +85,8 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     )
     tf32 = "with --device cuda, use TF32 matrix multiplication, faster and less precise"
     parser.add_argument("--tf32", action="store_true", help=tf32)
+    bf16 = "compute gradients from operands of eight bits (bfloat16), which GPUs multiply fastest"
+    parser.add_argument("--bf16", action="store_true", help=bf16)
     seed = (
         "secret for a private run; or a number for a repeatable simulation, which is not private: "
         "anyone with the number can subtract the noise (default: 0)"
@@ -191,6 +193,7 @@ def _engine(options: argparse.Namespace, started: bool) -> decor.Vectorised | de
         "seed": _seed(options),
         "device": options.device,
         "tf32": options.tf32,
+        "bf16": options.bf16,
     }
     if not started:
         return decor.Vectorised(

@@ -49,6 +49,7 @@ class ProcessGroup:
             per core.
         path: Gradient code, as of `Vectorised`.
         tf32: Whether GPUs multiply with operands of eleven bits, as of `Vectorised`.
+        bf16: Whether gradients come from operands of eight bits, as of `Vectorised`.
         on_messages: Called on rank 0 as `Vectorised`'s is; give it on every rank.
 
     Guarantee: in a private run only messages on the grid, and what follows from them, travel: no
@@ -63,6 +64,7 @@ class ProcessGroup:
     threads: int | None = 1
     path: GradientPath = "auto"
     tf32: bool = False
+    bf16: bool = False
     on_messages: Callable[[int, Tensor], object] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -91,6 +93,7 @@ class ProcessGroup:
             self.threads,
             self.path,
             self.tf32,
+            self.bf16,
             noise=None if self.seed is None else "edges",
             on_messages=self.on_messages,
         )
@@ -142,7 +145,10 @@ class ProcessGroup:
                 "learning rates": [setting.learning_rate for setting in settings],
                 "seeds": [setting.seed for setting in settings],
                 "recipe": recipe.to_json(),
-                "engine": [self.dtype, self.path, self.tf32, self.device.partition(":")[0]],
+                "engine": [
+                    *(self.dtype, self.path, self.tf32, self.bf16),
+                    self.device.partition(":")[0],
+                ],
                 "listeners": self.on_messages is not None,
                 "users of each rank": [users.tolist() for users in share.users_by_rank],
                 "versions": versions(),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from decor.errors import RemoteProtocolError, TransientError
+from decor.learning.frozen import body_parameters, body_summary
 from decor.learning.task import Task
 from decor.net.connections import Connections, Log
 from decor.net.edge_keys import NO_KEY
@@ -150,6 +151,7 @@ class ModelFetch:
             },
             noise={"kind": "grid", "distance": terms.grid.distance},
             definition=terms.public_definition,
+            frozen=body_summary(local.module),
             federation=terms.digest.hex(),
         )
         metrics = local.metrics(model)
@@ -158,4 +160,7 @@ class ModelFetch:
         history: dict[str, list[float]] = {"step": [steps]}
         history |= {name: [value] for name, value in metrics.items()}
         state = local.state(model)
-        return Run(terms.plan, history, state, steps, None, manifest.to_json(), {}, local.fixed)
+        return Run(
+            *(terms.plan, history, state, steps, None, manifest.to_json(), {}, local.buffers),
+            frozen=body_parameters(local.module),
+        )

@@ -19,6 +19,7 @@ from decor.learning.batches import (
     check_size,
     secret_batch,
 )
+from decor.learning.frozen import body_parameters
 from decor.learning.gradients.choose import choose_gradients
 from decor.learning.gradients.clip import Blocks, lengths, limits
 from decor.learning.gradients.module_randomness import STATE_WORDS, torch_generator_from
@@ -65,7 +66,7 @@ class LocalGradient:
         kind = torch.float64 if self.example or dtype == "float64" else torch.float32
         self._gradients = choose_gradients(task, exposure.unit, recipe.batch_size, kind, exact=True)
         self._kind = np.dtype(np.float64) if self.example else self.dtype
-        self._records = task.counts[0]
+        self._task, self._records = task, task.counts[0]
         self._has_public_test = task.test is not None and task.test_public
         if self.example and (exposure.batch_size or 0) > LARGEST_BATCH:
             raise InputError(
@@ -112,8 +113,15 @@ class LocalGradient:
         return {name: float(value) for name, value in metrics.items()}
 
     @property
-    def fixed(self) -> dict[str, Tensor]:
-        return self._gradients.fixed
+    def buffers(self) -> dict[str, Tensor]:
+        """What the module holds beside parameters."""
+        frozen = body_parameters(self.module)
+        return {name: each for name, each in self._gradients.fixed.items() if name not in frozen}
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """The module that all users start from."""
+        return self._task.model
 
     @contextmanager
     def _dropout(self) -> Iterator[None]:

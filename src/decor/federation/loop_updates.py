@@ -122,5 +122,11 @@ class LoopUpdates:
         return {}
 
     @property
-    def fixed(self) -> dict[str, Tensor]:
-        return self.flat.fixed
+    def buffers(self) -> dict[str, Tensor]:
+        """What the module holds beside parameters."""
+        return self.flat.buffers
+
+    @property
+    def module(self) -> nn.Module:
+        """The module that all users start from."""
+        return self.flat.template

@@ -156,7 +156,7 @@ class Member:
         """The final model, which may be published; once the last round is over."""
         run = self.run
         named = {name: value[0] for name, value in run.models.items()}
-        return self._updates.flat.module(self._updates.read(named | run.fixed))
+        return self._updates.flat.module(self._updates.read(named | run.fixed | run.frozen))
 
     def __enter__(self) -> Member:
         if self._thread.ident is not None:

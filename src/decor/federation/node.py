@@ -21,6 +21,7 @@ import torch
 
 from decor.errors import DecorError, InputError, TransientError
 from decor.graph.gossip import Gossip
+from decor.learning.frozen import body_parameters, body_summary
 from decor.learning.task import Task
 from decor.net.connections import Log
 from decor.net.identity import Identity
@@ -101,6 +102,8 @@ class Node:
             self.local = LocalGradient(
                 self.task, exposure, terms.recipe, terms.dtype, self.random, len(terms.members)
             )
+        # once: a hash of a large body takes a while
+        self._frozen = body_summary(self.local.module)
         if self.local.parameters != terms.parameters:
             raise InputError(
                 f"the model has {self.local.parameters:,} parameters here and "
@@ -247,6 +250,7 @@ class Node:
             },
             noise={"kind": "grid", "distance": terms.grid.distance},
             definition=terms.public_definition,
+            frozen=self._frozen,
             federation=terms.digest.hex(),
             steps_missed=self.missed,
             noise_left=self.noise_left(),
@@ -261,7 +265,8 @@ class Node:
             None if self.step > self.steps else unfinished,
             manifest.to_json(),
             {},
-            self.local.fixed,
+            self.local.buffers,
+            frozen=body_parameters(self.local.module),
         )
 
     def why_not_ready(self) -> str | None:

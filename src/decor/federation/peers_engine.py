@@ -17,6 +17,7 @@ from torch import Tensor
 from decor import progress
 from decor.choices import Dtype
 from decor.errors import InputError
+from decor.learning.frozen import body_parameters
 from decor.learning.gradients.choose import choose_gradients
 from decor.learning.recipe import Recipe
 from decor.learning.task import Task
@@ -242,4 +243,7 @@ def combine(
     private = {}
     if private_metrics:
         private = history | {name: [value] for name, value in metrics.items()}
-    return Run(plan, history, models, steps, None, manifest, {}, runs[0].fixed, private)
+    frozen = body_parameters(task.model)
+    # folders of an earlier version have frozen parameters as well
+    buffers = {name: each for name, each in runs[0].fixed.items() if name not in frozen}
+    return Run(*(plan, history, models, steps, None, manifest, {}, buffers, private), frozen=frozen)

@@ -100,6 +100,7 @@ class _Server:
         self._identities: list[Identity] = []
         self._tasks: Sequence[Task] = ()
         self._files: Sequence[UserFiles] = ()
+        self._first: LocalGradient | None = None
         self._record = False
 
     def serve(self) -> None:
@@ -178,7 +179,8 @@ class _Server:
         terms = work.terms
         _compile_step(terms.grid, terms.dtype)
         terms.guarantee_after(1)
-        LocalGradient(
+        # kept: frozen parameters that it has converted serve the processes of all users
+        self._first = LocalGradient(
             self._tasks[0],
             terms.plan.exposure,
             terms.recipe,

@@ -33,6 +33,9 @@ def definition_of(task: Task) -> Definition | None:
 
 
 def _model_of(module: nn.Module, loss: Any) -> Model | None:
+    # a built-in model is trained whole: what is frozen here would be another start there
+    if not all(p.requires_grad for p in module.parameters()):
+        return None
     if type(module) is nn.Linear:
         return _linear(module, loss)
     if type(module) is nn.Sequential and loss in _CROSS_ENTROPY:

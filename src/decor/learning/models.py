@@ -1,4 +1,4 @@
-"""Plain torch models on the CPU in float32.
+"""Plain torch models on the CPU in float32, and adapters for models of any kind.
 
 None of them reads or advances torch's global random state.
 """
@@ -13,6 +13,8 @@ from torch import nn
 
 from decor import checks
 from decor.errors import InputError
+
+from .lora import lora as lora
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 

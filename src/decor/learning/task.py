@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from . import losses
 from .columns import AnyLabel, Column, Counts, Label, Preparation
 from .definition import Definition
 from .frames import names_text
+from .frozen import body_summary
 from .keyword_inputs import Layout, unpacking
 from .target_kinds import has_classes
 from .task_data import Examples, check_shards, one_class_refusal, preparation_of, read_examples
@@ -178,6 +180,11 @@ class Task:
     def parameters(self) -> int:
         """How many parameters are trained."""
         return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+
+    @cached_property
+    def frozen(self) -> dict[str, Any] | None:
+        """How many parameters of the model are not trained, and their hash; None: all are."""
+        return body_summary(self.model)
 
     def _set(self, **fields: Any) -> None:
         for name, value in fields.items():
@@ -448,12 +455,17 @@ class Task:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Within this block every part of the model is in evaluation mode."""
+    # torch's transformer layers would then call a fused function with the weights of their parts,
+    # and pass by what has taken the place of a part, such as an adapter of PEFT
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
     # each part on its own: model.train() afterwards would also thaw parts the caller had frozen
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
         for module, mode in modes:
             module.training = mode
 

@@ -15,7 +15,7 @@ from decor.text import rounded_up, rounded_up_range
 CARD = "MODEL_CARD.md"
 MANIFEST = (
     *("simulated", "task", "learning_rate", "seed", "recipe", "engine", "noise", "versions"),
-    *("run", "federation", "definition", "base_rate"),
+    *("run", "federation", "definition", "base_rate", "frozen"),
 )
 """Keys of a manifest that do not depend on private data."""
 TASK = ("name", "users", "parameters", "metrics")
@@ -92,6 +92,14 @@ def model_card(
     own = plan.sigma_cdp_per_user
     sigma_cdp, sigma_cor = (rounded_up_range(min(each), max(each)) for each in (own, edges))
     pays = "" if who_pays(plan) is None else f"\n- {who_pays(plan)}"
+    frozen = manifest.get("frozen")
+    body = ""
+    if isinstance(frozen, dict):
+        body = (
+            f" They belong to a module with {frozen.get('parameters', 0):,} further\n"
+            "parameters that were not trained and are not in this folder; their SHA-256 is\n"
+            f"{frozen.get('sha256')}."
+        )
     return f"""# Model card: {task.get("name", "model")}
 
 ## Model
@@ -99,7 +107,7 @@ def model_card(
 {task.get("parameters", 0):,} parameters, trained by {plan.topology.description} over
 {steps_taken:,} steps of decentralised gradient descent with correlated noise (DECOR). `{models}`
 holds every user's model by the names of its parameters; load them with `decor.Run.load(FOLDER)`,
-and their mean with `.average_model`.
+and their mean with `.average_model`.{body}
 
 {_definition_lines(definition, manifest)}
 ## Privacy

@@ -62,7 +62,9 @@ class Run:
         stopped: Why the run ended early; None if it took all steps of the plan.
         manifest: Settings, versions and where the noise came from; stored as manifest.json.
         velocity: The state of momentum, needed to resume.
-        fixed: What the module holds beside its trained parameters, such as buffers.
+        fixed: The module's buffers.
+        frozen: The module's parameters that are not trained, while the module is in memory. Neither
+            folder nor release has them: the module has, and the manifest has their hash.
         private_metrics: Metrics on private data of a private run, where they were asked for.
         resume_key: The key by which an unfinished private run recognises its data when it resumes.
         elsewhere: True for the part of a distributed run whose models are at another process.
@@ -79,6 +81,7 @@ class Run:
     private_metrics: dict[str, list[float]] = field(default_factory=dict, repr=False)
     resume_key: bytes | None = field(default=None, repr=False)
     elsewhere: bool = field(default=False, repr=False)
+    frozen: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         name = self.manifest.get("task", {}).get("name", "run")
@@ -95,9 +98,14 @@ class Run:
 
     @property
     def average_model(self) -> dict[str, Tensor]:
-        """The mean of all users' models, as a state dict that the module loads."""
-        # buffers are the same for all users: they need no mean
-        return {name: value.mean(0) for name, value in self.models.items()} | self.fixed
+        """The mean of all users' models, as a state dict that the module loads.
+
+        Of a run that was read from its folder it lacks frozen parameters, which the module has:
+        `module.load_state_dict(run.average_model, strict=False)`.
+        """
+        # what is not trained is the same for all users: it needs no mean
+        trained = {name: value.mean(0) for name, value in self.models.items()}
+        return trained | self.fixed | self.frozen
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -261,6 +269,7 @@ class Run:
         state = self.average_model if user is None else self._model_of(user)
         self._check_size(definition)
         module, loss = definition.build()
+        held = self._body_of(module)
         # a run in float64 would lose half of its digits in a float32 module
         module = module.to(next(iter(state.values())).dtype)
         try:
@@ -268,11 +277,32 @@ class Run:
         except RuntimeError as problem:
             raise InputError(f"the run's parameters do not fit its model: {problem}") from None
         # tied parameters may be saved under one of their names
-        absent = {name for name, _ in module.named_parameters()} & {*result.missing_keys}
+        own = {name for name, _ in module.named_parameters()} - held
+        absent = own & {*result.missing_keys}
         if absent or result.unexpected_keys:
             names = ", ".join(sorted({*absent, *result.unexpected_keys})[:4])
             raise InputError(f"the run's parameters do not fit its model: {names}")
         return module.eval(), loss
+
+    def _body_of(self, module: nn.Module) -> set[str]:
+        """The names of parameters that the folder leaves to the module, which must have the same.
+
+        Empty for a folder of an earlier version, which has them itself.
+        """
+        # here, because a run is read without torch
+        from decor.learning.frozen import body_parameters, body_summary
+
+        recorded = self.manifest.get("frozen")
+        if recorded is None:
+            return set()
+        if body_summary(module) != recorded:
+            raise InputError(
+                "the frozen parameters of the run's model are not those that it was trained with: "
+                f"the run names {_hash_of(recorded)}, and the module has "
+                f"{_hash_of(body_summary(module))}; use the same body, or load "
+                "run.average_model into your own module"
+            )
+        return set(body_parameters(module))
 
     def _check_size(self, definition: Definition) -> None:
         """Before a module is made: a folder from elsewhere may name a model of any size."""
@@ -288,7 +318,8 @@ class Run:
     def _model_of(self, user: int) -> dict[str, Tensor]:
         count = len(next(iter(self.models.values())))
         checks.count("user", user, 0, count - 1)
-        return {name: value[user] for name, value in self.models.items()} | self.fixed
+        trained = {name: value[user] for name, value in self.models.items()}
+        return trained | self.fixed | self.frozen
 
     def release(self, path: str | Path) -> None:
         """Writes what may be published of a private run to a new folder.
@@ -500,6 +531,12 @@ class Run:
         same_run = all(old.get(name) == self.manifest.get(name) for name in _IDENTITY)
         # a state of fewer steps would undo the later one in the folder
         return same_plan and same_run and bool(old["steps_taken"] <= self.steps_taken)
+
+
+def _hash_of(summary: Any) -> str:
+    """What a message says of frozen parameters; a manifest from elsewhere may have anything."""
+    sha256 = summary.get("sha256") if isinstance(summary, dict) else None
+    return f"SHA-256 {str(sha256)[:12]}..." if sha256 else "none"
 
 
 def _no_tensors() -> dict[str, dict[str, Tensor]]:

@@ -70,6 +70,7 @@ class Descent:
             self.device,
             generic=engine.path == "generic",
             exact=share.secret is not None,
+            bf16=engine.bf16,
         )
         self.by_example = exposure.unit == "example"
         size = exposure.batch_size if self.by_example else recipe.batch_size

@@ -46,6 +46,8 @@ class RunManifest:
         base_rate: The accuracy of always guessing the most frequent class of the test data; of a
             private run only where these are public.
         definition: What is learnt: columns, label and model, by which the model can be built.
+        frozen: How many parameters of the module are not trained, and their hash: the run has no
+            copy of them.
         federation: Digest of the federation's terms, of one user's run.
         steps_missed: Steps that this user missed, of one user's run.
         noise_left: Noise in the average model over the planned noise, as far as this user knows:
@@ -67,6 +69,7 @@ class RunManifest:
     stop_saw_private_data: bool | None = None
     base_rate: float | None = None
     definition: dict[str, Any] | None = None
+    frozen: dict[str, Any] | None = None
     federation: str | None = None
     steps_missed: int | None = None
     noise_left: float | None = None
@@ -100,7 +103,11 @@ def simulation_manifest(
     """All that repeats a simulation: data (as a fingerprint), recipe, engine, seed and versions."""
     data = {"records": list(task.counts), "fingerprint": fingerprint}
     # not the GPU's number: a run may be resumed on another one
-    gpu = {} if engine.device == "cpu" else {"device": "cuda", "tf32": engine.tf32}
+    gpu: dict[str, Any] = {}
+    if engine.device != "cpu":
+        gpu = {"device": "cuda", "tf32": engine.tf32}
+    if engine.bf16:  # named only where it is chosen: older runs can be resumed
+        gpu["bf16"] = True
     return RunManifest(
         simulated=True,
         task={**task_summary(task), **data, **task.facts},
@@ -111,6 +118,7 @@ def simulation_manifest(
         versions=versions(),
         base_rate=task.base_rate,
         definition=_definition(task),
+        frozen=task.frozen,
         machine=f"{platform.system()} {platform.machine()}",
         seconds=round(seconds, 3),
     )
@@ -139,6 +147,7 @@ def private_manifest(
         versions=versions(),
         base_rate=task.base_rate if task.test_public else None,
         definition=_definition(task),
+        frozen=task.frozen,
         run=run,
     )
 

@@ -15,6 +15,7 @@ from decor import checks
 from decor.choices import Dtype
 from decor.cpu_cores import cores
 from decor.errors import DivergenceWarning, InputError
+from decor.learning.frozen import body_parameters, body_summary
 from decor.learning.gradients.clip import add_clipped
 from decor.learning.gradients.flat_model import FlatModel
 from decor.learning.recipe import Recipe, recipe_with, with_gossip
@@ -159,6 +160,7 @@ class SimulatedFederation:
         self._setting, self._dtype, self._noise = setting, dtype, noise
         kind: torch.dtype = getattr(torch, dtype)
         self._flat = FlatModel(model, None, kind)
+        self._frozen = body_summary(self._flat.template)
         self._channel = self._choose_channel(kind)
         self._on_messages = on_messages
         users, steps = plan.topology.users, plan.exposure.steps
@@ -209,7 +211,8 @@ class SimulatedFederation:
             stopped,
             self._manifest(stopped is not None).to_json(),
             {},
-            self._flat.fixed,
+            self._flat.buffers,
+            frozen=body_parameters(self._flat.template),
         )
 
     @property
@@ -314,6 +317,7 @@ class SimulatedFederation:
             run=self._name if is_private else None,
             # a loop sees all data, and may have ended because of them
             stop_saw_private_data=True if is_private and is_stopped else None,
+            frozen=self._frozen,
         )
 
 

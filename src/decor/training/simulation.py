@@ -13,6 +13,7 @@ from torch import Tensor
 
 from decor import progress
 from decor.errors import InputError
+from decor.learning.frozen import body_parameters
 from decor.learning.gradients.clip import Blocks
 from decor.learning.recipe import Recipe
 from decor.results.run import Run
@@ -187,6 +188,9 @@ class Simulation:
         # parameters that share storage are trained once and saved under each name
         models |= {name: models[own].clone() for name, own in gradients.tied.items() if models}
         velocity = self._state(self.descent.velocity, k) if self.descent.velocity else {}
+        # the module's own memory: neither a copy of this run nor one from a GPU
+        frozen = body_parameters(self.share.full_task.model)
+        buffers = {name: part for name, part in gradients.fixed.items() if name not in frozen}
         stopped = self.stopped[k]
         if stopped is None and self.taken < self.steps:
             stopped = StopReason(f"stopped after step {self.taken} of {self.steps}", "unfinished")
@@ -203,10 +207,11 @@ class Simulation:
             stopped,
             manifest.to_json(),
             velocity if stopped else {},
-            {name: value.cpu() for name, value in gradients.fixed.items()},
+            {name: value.cpu() for name, value in buffers.items()},
             _copy(self.private_metrics),
             self.resume_key if stopped else None,
             elsewhere=not models,
+            frozen=frozen,
         )
 
     def _state(self, blocks: Blocks, k: int) -> dict[str, Tensor]:

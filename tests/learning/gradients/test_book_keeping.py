@@ -464,6 +464,123 @@ def test_products_of_cut_operands_are_part_of_every_length(monkeypatch, uses):
     assert (bound.length >= torch.minimum(exact + 0.01 * bound.size, bound.size)).all()
 
 
+BF16 = torch.bfloat16
+
+
+def cut(values):
+    """As TF32 cuts a float32 value: to eleven bits, towards zero."""
+    return (values.view(torch.int32) & -(1 << 13)).view(F32)
+
+
+@pytest.mark.parametrize("sizes", [(3, 8, 9), (9, 3, 2), (1, 4, 5)])
+def test_the_length_of_what_tf32_cuts_is_not_too_short(monkeypatch, sizes):
+    """All operands lose as much as they can, which shortens the product that is computed."""
+    tokens, outputs, inputs = sizes
+    largest = 1 + 2.0**-10 - 2.0**-23
+    g, a = (torch.full((2, tokens, width), largest) for width in (outputs, inputs))
+    assert float(cut(g)[0, 0, 0]) == 1.0
+    exact = exact_length(torch.bmm(g.double().transpose(1, 2), a.double()))
+    monkeypatch.setattr(contributions, "product_error", lambda like: contributions._CUT)
+    monkeypatch.setattr(
+        contributions, "multiply", lambda left, right: torch.bmm(cut(left), cut(right))
+    )
+    bound = Outer(g, a).bound()
+    assert (bound.length >= exact).all() and (bound.length <= exact * 1.01).all()
+
+
+@given(st.integers(0, 10**6), st.sampled_from([(30, 5), (3, 40)]), SCALES)
+@settings(max_examples=40, deadline=None)
+def test_no_length_on_the_diagonal_of_products_is_too_short(seed, sizes, scale):
+    """A GPU takes the lengths of all tokens from products that it has, of operands that it cut."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens, width = sizes
+    rows = torch.randn(4, tokens, width, generator=generator) * scale
+    rows[3] = 0.0
+    products = torch.bmm(cut(rows), cut(rows).transpose(1, 2))
+    found = contributions.diagonal_lengths(products, width, 2.0**-24, contributions._CUT)
+    exact = rows.double().flatten(1).norm(dim=1)
+    within = torch.isfinite(found)
+    assert (found >= exact)[within].all()
+    if 1e-14 < scale < 1e18:
+        assert within.all() and (found <= exact * 1.01 + 1e-12).all()
+
+
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([(2, 3, 50), (16, 8, 8), (64, 40, 3), (1, 5, 7), (4, 30, 20)]),
+    SCALES,
+)
+@settings(max_examples=40, deadline=None)
+def test_no_length_of_a_product_of_short_operands_is_too_short(seed, sizes, scale):
+    generator = torch.Generator().manual_seed(seed)
+    tokens, outputs, inputs = sizes
+    g = hostile(generator, 6, tokens, outputs, scale=scale).to(BF16)
+    a = torch.randn(6, tokens, inputs, generator=generator).to(BF16)
+    exact = exact_length(torch.bmm(g.double().transpose(1, 2), a.double()))
+    used = Outer(g, a)
+    bound = used.bound()
+    within = torch.isfinite(bound.length)
+    # one token's length has roundings of float64, which the clip allows for
+    assert (bound.length * (1 + 1e-13) >= exact)[within].all()
+    assert used.gradients(slice(None)).dtype is F32 and used.settle().bound().length.dtype is F64
+
+
+def with_bf16(given):
+    return BookKeeping(given, F32, bf16=True)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding=.same. with even kernel")  # of torch
+# PReLU is no function that torch's autocast takes on a CPU
+@pytest.mark.parametrize("name", sorted({*KINDS} - {"PReLU"}))
+def test_with_short_operands_no_example_adds_more_than_its_clip(name):
+    """Rounding to eight bits comes after the length is known, and is part of it."""
+    generator = torch.Generator().manual_seed(0)
+    gradients = with_bf16(made(name, sizes=(1,) * 40))
+    start, clip = gradients.initial()[0], torch.full((1, 1), 1e-3)
+    # forty users with a model and an example each
+    noise = torch.randn(40, 1, 1, len(start), generator=generator)
+    models, to = [start + 0.3 * noise], [torch.zeros_like(noise)]
+    batch = Batch(torch.arange(40).view(40, 1), 1.0)
+    gradients.add_clipped_examples(to, models, batch, slice(0, 40), clip, torch.ones(1, 1))
+    lengths = to[0].double().flatten(1).norm(dim=1)
+    assert 0.9 * float(clip) < float(lengths.max()) <= float(clip)
+
+
+@pytest.mark.parametrize("path", ["recorded", "generic", "user"])
+def test_gradients_of_short_operands_are_those_of_full_ones_but_for_eight_bits(path):
+    given_ = made("transformer layer, norm first")
+    level = "user" if path == "user" else "example"
+    full = BookKeeping(given_, F32)
+    short = Modules(given_, F32, bf16=True) if path == "generic" else with_bf16(given_)
+    blocks, batch = scattered(full, given_.users, scale=0.1), batch_of("all")
+    wanted, found = (added_by(each, blocks, batch, level) for each in (full, short))
+    gaps = [float((found[name] - wanted[name]).norm() / wanted[name].norm()) for name in wanted]
+    # other values, which are near
+    assert 1e-5 < max(gaps) < 0.1
+
+
+def test_a_sum_with_short_and_full_operands_has_those_of_the_full_ones():
+    generator = torch.Generator().manual_seed(0)
+    g, a = torch.randn(4, 3, 5, generator=generator), torch.randn(4, 3, 2, generator=generator)
+    mixed = Outer(g.to(BF16), a)
+    assert mixed.g.dtype is F32
+    both = join([Outer(g.to(BF16), a.to(BF16)), Given(torch.zeros(4, 5, 2))])
+    exact = exact_length(Outer(g.to(BF16), a.to(BF16)).gradients(slice(None)))
+    assert (both.bound().length >= exact).all() and (both.bound().length <= 1.001 * exact).all()
+
+
+def test_small_gradients_of_many_tokens_are_kept_and_add_up_alike():
+    generator = torch.Generator().manual_seed(0)
+    g, a = torch.randn(4, 30, 3, generator=generator), torch.randn(4, 30, 2, generator=generator)
+    settled, factor = Outer(g, a).settle(), torch.tensor([1.0, 0.5, 0.0, 2.0], dtype=F64)
+    assert type(settled) is Given and type(Outer(g[:, :1], a[:, :1]).settle()) is Outer
+    assert type(Outer(g[:, :2], a[:, :2]).settle()) is Outer
+    sums = [torch.zeros(2, 3, 2) for _ in range(2)]
+    settled.add(sums[0], factor)
+    Outer(g, a).add(sums[1], factor)
+    assert torch.allclose(*sums, atol=1e-5)
+
+
 def test_a_parameter_with_two_uses_has_the_length_of_their_sum():
     generator = torch.Generator().manual_seed(0)
     g, a = torch.randn(4, 3, 5, generator=generator), torch.randn(4, 3, 2, generator=generator)

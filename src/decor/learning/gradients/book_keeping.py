@@ -14,7 +14,7 @@ from decor.learning.batches import Batch
 from decor.learning.task import Task, evaluating
 
 from .clip import CPU, Blocks, factors, limits
-from .contributions import Contribution, Convolution, product_error
+from .contributions import Contribution, Convolution, Outer, scaling_error
 from .layer_rules import RULES
 from .module_randomness import random_states
 from .modules import Modules
@@ -43,6 +43,7 @@ class BookKeeping(Modules):
         device: Where they are kept.
         exact: As of `Layers`.
         unit: What will be clipped.
+        bf16: As of `Modules`.
 
     Raises:
         Exception: Of any kind, if the module cannot be recorded.
@@ -55,8 +56,9 @@ class BookKeeping(Modules):
         device: torch.device = CPU,
         exact: bool = False,
         unit: Unit = "example",
+        bf16: bool = False,
     ) -> None:
-        super().__init__(task, dtype, device, exact)
+        super().__init__(task, dtype, device, exact, bf16)
         start, generator = self.initial()[0].unsqueeze(0), torch.Generator().manual_seed(0)
         # artificial ones: which path is taken must not depend on private data, because paths round
         # differently
@@ -72,6 +74,10 @@ class BookKeeping(Modules):
             trial = self._recording(start)
             contributions = self._run(trial, X, y, True)
             draws = random_states(device) != before
+            if bf16:
+                trial = self._recording(start)
+                with self.short_products():
+                    contributions = self._run(trial, X, y, True)
             # a whole batch as one example: a module that takes single ones may refuse it
             if unit == "user":
                 self._run(self._recording(start), X.unsqueeze(0), y.unsqueeze(0), False)
@@ -148,7 +154,10 @@ class BookKeeping(Modules):
             for first in range(0, rows.shape[1], width):
                 part = rows[:, first : first + width]
                 X, y = (_by_model(each.unsqueeze(1), count) for each in self._examples(part))
-                recorded = self._run(self._recording(flat), X.flatten(0, 1), y.flatten(0, 1), False)
+                with self.short_products():
+                    recorded = self._run(
+                        self._recording(flat), X.flatten(0, 1), y.flatten(0, 1), False
+                    )
                 share = part.shape[1] / rows.shape[1]
                 shares = torch.full((len(flat),), share, dtype=torch.float64, device=flat.device)
                 self._add(out, recorded, None if share == 1 else shares)
@@ -175,7 +184,7 @@ class BookKeeping(Modules):
         )
         flat, sums = x.reshape(-1, x.shape[-1]), target.view(-1, x.shape[-1])
         # what roundings may add to a length, as a share of the size
-        roundings = 4 * torch.finfo(self.dtype).eps + product_error(flat)
+        roundings = 4 * torch.finfo(self.dtype).eps + scaling_error(flat, self.bf16)
         share = torch.full((len(flat), 1), roundings, dtype=torch.float64, device=rows.device)
         slack = torch.zeros(1, dtype=torch.float64, device=rows.device)
         width = self._width(flat)
@@ -192,8 +201,7 @@ class BookKeeping(Modules):
             contributions = self._record(flat, part, count)
             if not contributions:
                 return
-            if self.exact:
-                contributions = _settle(contributions)
+            contributions = _settle(contributions, self.exact)
             length, size = _join(contributions)
             length, size = (v.view(len(flat), -1) for v in (length, size))
             bound = length + share * size
@@ -259,7 +267,7 @@ class BookKeeping(Modules):
                     contributions = self._run(recording, X, y, True)
                 except Exception:  # a user's module may refuse artificial examples: one at a time
                     return False
-                settled = _settle(contributions)
+                settled = _settle(contributions, True)
                 seen = [values for each in settled.values() for values in each.tensors()]
                 for values in (*seen, *_join(settled)):
                     if not same_bits(values.reshape(len(flat), width, -1), 1):
@@ -270,7 +278,8 @@ class BookKeeping(Modules):
         """Contributions of examples [B, width] to models [B * count, parameters]."""
         every = _by_model(rows.unsqueeze(1), count).reshape(-1)
         X, y = self.X.index_select(0, every), self.y.index_select(0, every)
-        return self._run(self._recording(flat), X, y, True)
+        with self.short_products():
+            return self._run(self._recording(flat), X, y, True)
 
     def _recording(self, flat: Tensor, randomness: str = "different") -> Recording:
         parameters = self._by_name(flat)
@@ -322,12 +331,22 @@ def _chunks(
         yield part, shares
 
 
-def _settle(contributions: dict[str, Contribution]) -> dict[str, Contribution]:
-    """With the gradients of examples of small convolutions, which are slow in float64."""
-    return {
-        name: each.keep_gradients() if isinstance(each, Convolution) else each
-        for name, each in contributions.items()
-    }
+def _settle(contributions: dict[str, Contribution], exact: bool) -> dict[str, Contribution]:
+    """With the gradients of examples themselves where they are small.
+
+    Args:
+        contributions: By parameter.
+        exact: Whether sums are in float64, in which convolutions are slow.
+    """
+    found: dict[str, Contribution] = {}
+    for name, each in contributions.items():
+        if isinstance(each, Outer):
+            found[name] = each.settle()
+        elif exact and isinstance(each, Convolution):
+            found[name] = each.keep_gradients()
+        else:
+            found[name] = each
+    return found
 
 
 def _join(contributions: dict[str, Contribution]) -> tuple[Tensor, Tensor]:

@@ -35,6 +35,7 @@ def choose_gradients(
     *,
     generic: bool = False,
     exact: bool = False,
+    bf16: bool = False,
 ) -> Gradients:
     """The fastest gradient code that can train this task.
 
@@ -47,17 +48,21 @@ def choose_gradients(
         generic: Use torch.func for every model.
         exact: Sums over batches that differ in one example differ by at most its clip, rounding
             included.
+        bf16: Compute gradients from operands of eight bits, as of `Modules`.
     """
     device = torch.device("cpu") if device is None else device
     if generic:
-        return Modules(task, dtype, device, exact)
+        return Modules(task, dtype, device, exact, bf16)
+    # the other paths have no rule for short operands
+    if bf16:
+        return _any_module(task, unit, dtype, device, exact, bf16)
     if unit == "user" and Quadratic.takes(task, batch_size):
         return Quadratic(task, dtype, device)
     X, y = task.shards[0]
     stack = Stack.of(task.model, task.loss, X.shape[1:])
     # targets that are probabilities of classes are too rare for a fast path
     if stack is None or (stack.loss == "classes" and y.is_floating_point()):
-        return _any_module(task, unit, dtype, device, exact)
+        return _any_module(task, unit, dtype, device, exact, bf16)
     # `Linear` sums in no fixed order
     if Linear.takes(stack) and not (exact and unit == "example"):
         return Linear(task, stack, dtype, device)
@@ -65,19 +70,19 @@ def choose_gradients(
 
 
 def _any_module(
-    task: Task, unit: Unit, dtype: torch.dtype, device: torch.device, exact: bool
+    task: Task, unit: Unit, dtype: torch.dtype, device: torch.device, exact: bool, bf16: bool
 ) -> Modules:
     """`BookKeeping`, or torch.func for a module that it cannot record, or only slowly."""
     try:
-        recorded = BookKeeping(task, dtype, device, exact, unit)
+        recorded = BookKeeping(task, dtype, device, exact, unit, bf16)
         # a whole batch at user level has one copy alone
         if unit == "example" and recorded.copied:
-            return _cheaper(recorded, Modules(task, dtype, device, exact))
+            return _cheaper(recorded, Modules(task, dtype, device, exact, bf16))
         return recorded
     except InputError:
         raise
     except Exception as error:  # a user's module may do anything; torch.func takes more of them
-        general = Modules(task, dtype, device, exact)
+        general = Modules(task, dtype, device, exact, bf16)
         # what torch.func cannot take either is refused, so no warning of slow steps comes first
         general.check()
         warnings.warn(

@@ -8,7 +8,8 @@ over examples is one more product. No contribution ever holds more example gradi
 Lengths are bounds: never shorter than the exact length of what is added later. A bound is the
 computed length plus the largest error of its computation, which is a share of the `size` of a
 contribution: the sum over tokens of |a_t| |g_t|. docs/noise.md, "The clip, in floating point", has
-the proof.
+the proof. Operands may be half as wide as gradients (bfloat16): their products are then exact, and
+are added up in float32, so that a sum is a gradient in float32 in every case.
 """
 
 from __future__ import annotations
@@ -33,6 +34,15 @@ _CPU_VALUES, _GPU_VALUES = 1 << 18, 1 << 28
 """Values computed together: what fits a CPU's cache, or occupies a GPU."""
 _CUT = 1.01 * 2.0**-9
 """Largest relative error of a product whose operands are cut to eleven bits (TF32)."""
+_ROUNDED = 1.01 * 2.0**-8
+"""Largest relative error of a value that is rounded to eight bits (bfloat16)."""
+_TENSOR_CORE = 2.0**-22
+"""Largest relative error of an addition of a GPU's units for products of short operands.
+
+They cut where float32 rounds, and not at the sum but at the largest of some terms: an error of at
+most 2^-23 of the absolute sum. Measured errors are smaller; twice the bound costs little.
+"""
+_EIGHT_BITS = torch.bfloat16
 _SETTLED = 16_000_000
 """Most values of example gradients that are kept."""
 
@@ -96,7 +106,7 @@ class Given(Contribution):
 
     def __init__(self, gradients: Tensor) -> None:
         super().__init__(gradients.shape[1:])
-        self.values = gradients
+        self.values = _at_least_float32(gradients)
 
     def tensors(self) -> list[Tensor]:
         return [self.values]
@@ -132,6 +142,10 @@ class Outer(Contribution):
 
     def __init__(self, g: Tensor, a: Tensor, shape: Sequence[int] | None = None) -> None:
         super().__init__((g.shape[2], a.shape[2]) if shape is None else shape)
+        if g.dtype is not a.dtype:
+            # the wider one: what is short has its values there too
+            wide = torch.promote_types(g.dtype, a.dtype)
+            g, a = g.to(wide), a.to(wide)
         self.g, self.a = g, a
 
     def tensors(self) -> list[Tensor]:
@@ -145,8 +159,16 @@ class Outer(Contribution):
         return outer_bound(self.g, self.a)
 
     def gradients(self, examples: slice) -> Tensor:
-        product = torch.bmm(self.g[examples].transpose(1, 2), self.a[examples])
+        product = multiply(self.g[examples].transpose(1, 2), self.a[examples])
         return product.view(-1, *self.shape)
+
+    def settle(self) -> Contribution:
+        """The gradients of examples themselves, where they are small beside tokens (adapters)."""
+        tokens, outputs, inputs = self.g.shape[1], self.g.shape[2], self.a.shape[2]
+        # one token has lengths without any sum
+        if tokens == 1 or 2 * outputs * inputs > tokens * (outputs + inputs):
+            return self
+        return Given(self.gradients(slice(None)))
 
     def add(self, to: Tensor, factor: Tensor | None, wide: bool = False) -> None:
         g, a = self.g, self.a
@@ -162,7 +184,7 @@ class Outer(Contribution):
         g, a = g.reshape(n, -1, g.shape[2]), a.reshape(n, -1, a.shape[2])
         flat = to.view(n, g.shape[2], a.shape[2])
         if wide or flat.dtype is not g.dtype:
-            flat += torch.bmm(g.transpose(1, 2), a)
+            flat += multiply(g.transpose(1, 2), a)
         else:
             flat.baddbmm_(g.transpose(1, 2), a)
 
@@ -196,11 +218,11 @@ class Lookup(Contribution):
             g, ids = self.g[part], self.ids[part]
             # gradients of different rows are orthogonal, so their products do not count
             same = ids.unsqueeze(2) == ids.unsqueeze(1)
-            products = torch.bmm(g, g.transpose(1, 2))
+            products = multiply(g, g.transpose(1, 2))
             squares.append((products * same).sum((1, 2), dtype=torch.float64))
-        roundings = width + 8 + 2 * cut / _unit(self.g.dtype)
-        inside = _is_safe(whole, self.terms * math.sqrt(width) * _least(self.g.dtype))
-        return _from_square(torch.cat(squares), size, roundings, self.g.dtype, inside)
+        error = (width + 8) * rounding(self.g) + 2 * cut
+        inside = _is_safe(whole, self.terms * math.sqrt(width) * _least(self.g))
+        return _from_square(torch.cat(squares), size, error, inside)
 
     def gradients(self, examples: slice) -> Tensor:
         g, ids = self.g[examples], self.ids[examples]
@@ -237,7 +259,8 @@ class Total(Contribution):
         for part in _chunks(len(size), 2 * math.prod(self.shape), self._like):
             gradients = self.gradients(part)
             total.append(lengths(gradients.reshape(len(gradients), -1)))
-        unit, cut = _unit(self._like.dtype), product_error(self._like)
+        sums = [values for values in self.tensors() if values.is_floating_point()]
+        unit, cut = max(map(rounding, sums)), max(map(product_error, sums))
         error = ((self.terms + 8) * unit + cut) * size
         length = torch.minimum(torch.cat(total) + error, size)
         return Bound(torch.where(_is_safe(size), length, size), size)
@@ -285,50 +308,77 @@ def outer_bound(g: Tensor, a: Tensor) -> Bound:
     tokens, outputs, inputs = g.shape[1], g.shape[2], a.shape[2]
     if tokens == 1:
         # no sum over tokens, so there is no error beyond roundings in float64
-        length = lengths(g[:, 0]) * lengths(a[:, 0])
+        length = lengths(_at_least_float32(g[:, 0])) * lengths(_at_least_float32(a[:, 0]))
         return Bound(length, length)
+    cut = product_error(g)
+    if tokens * (inputs + outputs) <= inputs * outputs:
+        return _bound_by_products(g, a, cut)
     back, into = _longest(g), _longest(a)
     size = back * into
-    cut = product_error(g)
-    # operands that are cut to eleven bits would make the square too uncertain
-    products = not cut and tokens * (inputs + outputs) <= inputs * outputs
-    if products:
-        squares = []
-        for part in _chunks(len(g), tokens * (2 * tokens + inputs + outputs), g):
-            h, b = g[part], a[part]
-            both = torch.bmm(h, h.transpose(1, 2)).mul_(torch.bmm(b, b.transpose(1, 2)))
-            squares.append(both.sum((1, 2), dtype=torch.float64))
-        square, least = torch.cat(squares), tokens * _least(g.dtype)
-        # products of tokens, and of these products: none of the three may vanish or overflow
-        inside = _is_safe(back, least * math.sqrt(outputs))
-        inside &= _is_safe(into, least * math.sqrt(inputs))
-        inside &= (size > least) & (size < _LARGEST_SIZE)
-        return _from_square(square, size, inputs + outputs + 8, g.dtype, inside)
     totals = []
     for part in _chunks(len(g), inputs * outputs + tokens * (inputs + outputs), g):
-        totals.append(_longest(torch.bmm(g[part].transpose(1, 2), a[part])))
-    error = ((tokens + 8) * _unit(g.dtype) + cut) * size
+        totals.append(_longest(multiply(g[part].transpose(1, 2), a[part])))
+    error = ((tokens + 8) * rounding(g) + cut) * size
     length = torch.minimum(torch.cat(totals) + error, size)
-    least = tokens * math.sqrt(outputs * inputs) * _least(g.dtype) ** 2
+    least = tokens * math.sqrt(outputs * inputs) * _least(g) ** 2
     inside = _is_safe(back) & _is_safe(into) & (size > least)
     return Bound(torch.where(inside, length, size), size)
 
 
-def _from_square(
-    square: Tensor, size: Tensor, roundings: float, dtype: torch.dtype, inside: Tensor
-) -> Bound:
+def _bound_by_products(g: Tensor, a: Tensor, cut: float) -> Bound:
+    """`outer_bound` from the products of g and of a with themselves."""
+    tokens, outputs, inputs = g.shape[1], g.shape[2], a.shape[2]
+    # on a GPU lengths are on the diagonals of the products, at no further look at g and a
+    on_diagonal = g.is_cuda and g.dtype is not torch.float64
+    ends = ([], []) if on_diagonal else ([_longest(g)], [_longest(a)])
+    squares = []
+    for part in _chunks(len(g), tokens * (2 * tokens + inputs + outputs), g):
+        # operands that are cut in the product would make the square too uncertain
+        sides = [side[part] if not cut else _cut(side[part]) for side in (g, a)]
+        products = [multiply(side, side.transpose(1, 2)) for side in sides]
+        if on_diagonal:
+            for found, product, side in zip(ends, products, sides, strict=True):
+                found.append(diagonal_lengths(product, side.shape[2], rounding(side), cut))
+        both = products[0].mul_(products[1])
+        squares.append(both.sum((1, 2), dtype=torch.float64))
+    back, into = (torch.cat(found) for found in ends)
+    size = back * into
+    least = tokens * _least(g)
+    # products of tokens, and of these products: none of the three may vanish or overflow
+    inside = _is_safe(back, least * math.sqrt(outputs)) & _is_safe(into, least * math.sqrt(inputs))
+    inside &= (size > least) & (size < _LARGEST_SIZE)
+    error = (inputs + outputs + 8) * rounding(g)
+    bound = _from_square(torch.cat(squares), size, error, inside)
+    # the square is that of what is left of operands that are cut
+    return Bound(torch.minimum(bound.length + cut * size, size), size)
+
+
+def diagonal_lengths(products: Tensor, width: int, unit: float, cut: float) -> Tensor:
+    """At least the lengths of rows [N, tokens, width], taken as one each, in float64.
+
+    Args:
+        products: Of the rows with themselves, in float32: [N, tokens, tokens].
+        width: Of the rows.
+        unit: The relative error of one addition in the products.
+        cut: The share by which rows may be shorter there than they are.
+    """
+    whole = products.diagonal(dim1=1, dim2=2).sum(1, dtype=torch.float64).sqrt()
+    # squares below 2^-126 vanish
+    vanished = math.sqrt(products.shape[1] * width) * 2.0**-63
+    return whole * ((1 + (width + 8) * unit) / (1 - cut)) + vanished
+
+
+def _from_square(square: Tensor, size: Tensor, error: float, inside: Tensor) -> Bound:
     """A bound from a computed square of the length.
 
     Args:
-        square: As computed, with an error of `roundings` times the unit in size^2.
+        square: As computed, off by at most `error` times size^2.
         size: Of the contributions.
-        roundings: See `square`.
-        dtype: In which products were computed.
-        inside: Where none of them vanished or overflowed.
+        error: See `square`.
+        inside: Where no product vanished or overflowed.
     """
     # rounding may make the square of a short sum negative
-    error = roundings * _unit(dtype) * size * size
-    length = torch.minimum((square.clamp_min(0.0) + error).sqrt(), size)
+    length = torch.minimum((square.clamp_min(0.0) + error * size * size).sqrt(), size)
     # beyond, products vanish or overflow, but not the size, which is in float64
     return Bound(torch.where(inside, length, size), size)
 
@@ -337,31 +387,76 @@ def _is_safe(length: Tensor, least: float = 0.0) -> Tensor:
     return (length > max(least, _SAFE[0])) & (length < _SAFE[1])
 
 
-def _least(dtype: torch.dtype) -> float:
+def _least(operands: Tensor) -> float:
     """The root of a number beside which the smallest normal one is less than a rounding."""
-    return math.sqrt(4 * torch.finfo(dtype).smallest_normal / _unit(dtype))
+    # products of short operands are in float32
+    kind = torch.float32 if operands.dtype is _EIGHT_BITS else operands.dtype
+    info = torch.finfo(kind)
+    return math.sqrt(8 * info.smallest_normal / info.eps)
 
 
-def _unit(dtype: torch.dtype) -> float:
-    return torch.finfo(dtype).eps / 2
+def multiply(left: Tensor, right: Tensor) -> Tensor:
+    """Products of matrices; of short operands in float32, which holds each product of two values.
+
+    Args:
+        left: [N, rows, k].
+        right: [N, k, columns].
+    """
+    if left.dtype is not _EIGHT_BITS:
+        return torch.bmm(left, right)
+    if left.is_cuda:
+        product: Tensor = torch.bmm(left, right, out_dtype=torch.float32)
+        return product
+    return torch.bmm(left.float(), right.float())
+
+
+def rounding(like: Tensor) -> float:
+    """The relative error of one addition in `multiply`."""
+    if like.is_cuda and (like.dtype is _EIGHT_BITS or product_error(like)):
+        return _TENSOR_CORE
+    # on a CPU short operands are float32 before they are multiplied
+    kind = torch.float32 if like.dtype is _EIGHT_BITS else like.dtype
+    return torch.finfo(kind).eps / 2
 
 
 def product_error(like: Tensor) -> float:
     """The relative error of a product whose operands are cut to eleven bits, if they are."""
+    # short operands are what they are: a product has nothing to cut
+    if not like.is_cuda or like.dtype is _EIGHT_BITS:
+        return 0.0
     backends: Any = torch.backends
     kinds = (backends.cuda.matmul, backends.cudnn.conv)
     # convolutions may be cut unless they are told not to be; see `matmul_precision`
-    cut = like.is_cuda and any(each.fp32_precision != "ieee" for each in kinds)
-    return _CUT if cut else 0.0
+    return _CUT if any(each.fp32_precision != "ieee" for each in kinds) else 0.0
+
+
+def scaling_error(like: Tensor, short: bool) -> float:
+    """The relative error of what is added, beyond that of float32.
+
+    Args:
+        like: On the device.
+        short: Whether operands may have eight bits, which a factor times an operand is rounded to.
+    """
+    return max(product_error(like), _ROUNDED if short else 0.0)
+
+
+def _at_least_float32(values: Tensor) -> Tensor:
+    # NumPy does not have eight bits
+    return values.float() if values.dtype is _EIGHT_BITS else values
+
+
+def _cut(values: Tensor) -> Tensor:
+    """Values in float32 with the eleven bits that TF32 keeps: their products are exact."""
+    return values.view(torch.int32).bitwise_and(-(1 << 13)).view(torch.float32)
 
 
 def _longest(rows: Tensor) -> Tensor:
     """At least the lengths of [N, ..., d], taken as one row each, in float64."""
-    if not rows.is_cuda or rows.dtype is not torch.float32:
-        return lengths(rows.flatten(1))
+    if not rows.is_cuda or rows.dtype is torch.float64:
+        return lengths(_at_least_float32(rows).flatten(1))
     # in float32 along the last dimension, because float64 would first be a copy of everything
     width = rows.shape[-1]
-    parts = torch.linalg.vector_norm(rows, dim=-1).double().flatten(1)
+    parts = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float32).double().flatten(1)
     whole: Tensor = torch.linalg.vector_norm(parts, dim=-1)
     # squares below 2^-126 vanish
     vanished = math.sqrt(rows[0].numel()) * 2.0**-63
@@ -385,10 +480,13 @@ def _round_factor(factor: Tensor, dtype: torch.dtype) -> Tensor:
 def _scale_rows(rows: Tensor, factor: Tensor) -> Tensor:
     """rows * factor, exactly zero where the factor is."""
     flat = rows.reshape(len(rows), -1)
-    if not rows.is_cuda:
+    if not rows.is_cuda and rows.dtype is not _EIGHT_BITS:
         # `scale` writes to its argument, and what autograd returns may be shared
         return scale(flat.clone(), factor).view(rows.shape)
-    product = flat * _round_factor(factor, rows.dtype).unsqueeze(1)
+    # short rows are multiplied in float32, and rounded once
+    kind = torch.float32 if rows.dtype is _EIGHT_BITS else rows.dtype
+    by = _round_factor(factor, kind).unsqueeze(1)
+    product = torch.mul(flat, by, out=torch.empty_like(flat))
     # as in `scale`: zero below the normal numbers; and where zero meets what is not finite
     tiny = torch.finfo(rows.dtype).smallest_normal
     return functional.hardshrink(product, tiny).nan_to_num_(0.0).view(rows.shape)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from decor.errors import InputError
+from decor.learning.frozen import body_parameters
 from decor.learning.task import Loss, check_model
 
 from .dense_stack import Stack
@@ -47,9 +48,16 @@ class FlatModel:
     @property
     def fixed(self) -> dict[str, Tensor]:
         """What is not trained, by name: frozen parameters and buffers."""
-        every = self._template.named_parameters()
-        frozen = {name: p.detach() for name, p in every if not p.requires_grad}
-        return frozen | dict(self._template.named_buffers())
+        return body_parameters(self._template) | self.buffers
+
+    @property
+    def buffers(self) -> dict[str, Tensor]:
+        return dict(self._template.named_buffers())
+
+    @property
+    def template(self) -> nn.Module:
+        """The module that all users start from; not to be changed."""
+        return self._template
 
     def start(self) -> Tensor:
         """The model's own parameters as a vector in float64."""

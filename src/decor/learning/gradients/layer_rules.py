@@ -5,13 +5,14 @@ Inputs of rules begin with the dimension of examples: those of the first model, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from decor.learning.attention import attend
 
 from .contributions import Convolution, Geometry, Given, Lookup, Outer
 from .recording import Contributions, Placeholder, Recording, Rule, is_for_all
@@ -29,40 +30,53 @@ def _linear(
     x = _values(recording, x)
 
     def rule(numbers: Tensor, x: Tensor) -> Tensor:
-        n, inputs = recording.models, x.shape[-1]
+        n, inputs, kind = recording.models, x.shape[-1], product_type(x)
         # a frozen weight comes here too, where the bias is trained
         W = weight.stacked if isinstance(weight, Placeholder) else weight.expand(n, *weight.shape)
-        W = W if transposed else W.transpose(1, 2)  # [n, inputs, outputs]
+        W = (W if transposed else W.transpose(1, 2)).to(kind)  # [n, inputs, outputs]
+        own = bias.stacked if isinstance(bias, Placeholder) else bias
+        # rounded once, for the product and for what it contributes
+        short = x.detach().to(kind)
 
-        def forward(x: Tensor) -> Tensor:
-            out = x.new_empty(*x.shape[:-1], W.shape[2])
-            flat, rows = out.view(n, -1, W.shape[2]), x.reshape(n, -1, inputs)
+        def forward(_: Tensor) -> Tensor:
+            out = short.new_empty(*x.shape[:-1], W.shape[2])
+            flat, rows = out.view(n, -1, W.shape[2]), short.reshape(n, -1, inputs)
             if isinstance(bias, Placeholder):
-                torch.baddbmm(bias.stacked.unsqueeze(1), rows, W, out=flat)
+                torch.baddbmm(own.to(kind).unsqueeze(1), rows, W, out=flat)
             else:
                 torch.bmm(rows, W, out=flat)
-            return out if bias is None or isinstance(bias, Placeholder) else out.add_(bias)
+            return out if bias is None or isinstance(bias, Placeholder) else out.add_(own)
 
         def backward(g: Tensor) -> Tensor:
-            return torch.bmm(g.reshape(n, -1, g.shape[-1]), W.transpose(1, 2)).view(x.shape)
+            back = torch.bmm(g.reshape(n, -1, g.shape[-1]), W.transpose(1, 2))
+            return back.view(x.shape).to(x.dtype)
 
         def contributions(g: Tensor) -> Contributions:
             tokens = g.reshape(len(numbers), -1, g.shape[-1])
             found: Contributions = []
             if isinstance(weight, Placeholder):
-                into = x.detach().reshape(len(numbers), -1, inputs)
+                into = short.reshape(len(numbers), -1, inputs)
                 # as of the parameter itself, which the layer may have used the other way round
                 pair = (into, tokens) if transposed != weight.flipped else (tokens, into)
                 found.append((weight.known_as, Outer(*pair)))
             if isinstance(bias, Placeholder):
                 # a sum over a single token would only be a copy
-                whole = tokens.sum(1) if tokens.shape[1] > 1 else tokens[:, 0]
+                several = tokens.shape[1] > 1
+                whole = tokens.sum(1, dtype=own.dtype) if several else tokens[:, 0].to(own.dtype)
                 found.append((bias.known_as, Given(whole)))
             return found
 
         return recording.layer(forward, backward, contributions, x)
 
     return recording.apply(rule, x)
+
+
+def product_type(x: Tensor) -> torch.dtype:
+    """The type of operands of products: that of autocast where there is one."""
+    kind = x.device.type
+    if x.dtype is torch.float32 and torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
+    return x.dtype
 
 
 def _values(recording: Recording, x: Any) -> Any:
@@ -325,12 +339,17 @@ def _convolution(dimensions: int) -> Rule:
             return found
 
         def rule(numbers: Tensor, x: Tensor) -> Tensor:
-            W, n = weight.stacked, recording.models
-            own = bias.stacked if isinstance(bias, Placeholder) else [bias] * n
+            kind, n = product_type(x), recording.models
+            W, short = weight.stacked.to(kind), x.detach().to(kind)
+            own = (
+                bias.stacked.to(kind)
+                if isinstance(bias, Placeholder)
+                else [None if bias is None else bias.to(kind)] * n
+            )
 
-            def forward(x: Tensor) -> Tensor:
+            def forward(_: Tensor) -> Tensor:
                 # a convolution takes one set of weights, so models come one after the other
-                models = zip(x.reshape(n, -1, *x.shape[2:]), W, own, strict=True)
+                models = zip(short.reshape(n, -1, *x.shape[2:]), W, own, strict=True)
                 each = [torch.convolution(x, w, b, *arguments) for x, w, b in models]
                 out = each[0].new_empty(*x.shape[:2], *each[0].shape[1:])
                 torch.stack(each, out=out.view(n, *each[0].shape))
@@ -338,16 +357,18 @@ def _convolution(dimensions: int) -> Rule:
 
             def backward(g: Tensor) -> Tensor:
                 # any model's images would do, because only their shape is read
-                like = x.detach().reshape(n, -1, *x.shape[2:])[0]
+                like = short.reshape(n, -1, *x.shape[2:])[0]
                 only = (True, False, False)
                 models = zip(g.reshape(n, -1, *g.shape[2:]), W, strict=True)
                 each = [
                     convolution_backward(g, like, w, None, *arguments, only)[0] for g, w in models
                 ]
-                return torch.stack(each).view(x.shape)
+                return torch.stack(each).view(x.shape).to(x.dtype)
 
             def contributions(g: Tensor) -> Contributions:
-                each = Convolution(g, x.detach(), weight.shape, geometry, of_weights)
+                # a convolution's sum would be rounded to the type of its operands
+                g, a = g.to(weight.dtype), short.to(weight.dtype)
+                each = Convolution(g, a, weight.shape, geometry, of_weights)
                 found: Contributions = [(weight.known_as, each)]
                 if isinstance(bias, Placeholder):
                     # places are one dimension first, however many the convolution has
@@ -426,38 +447,25 @@ def _multi_head_attention(
             functional.linear(x, in_proj_weight, in_proj_bias).chunk(3, -1)[part]
             for part, x in enumerate((query, key, value))
         )
-    # from [tokens, batch, heads * size]
-    q, k, v = (x.view(*x.shape[:2], num_heads, -1).permute(1, 2, 0, 3) for x in (q, k, v))
-    mask = _additive(attn_mask, q)
-    if mask is not None and mask.dim() == 3:
-        mask = mask.view(-1, num_heads, *mask.shape[1:])
-    if key_padding_mask is not None:
-        hidden = _additive(key_padding_mask, q)[:, None, None, :]  # type: ignore[index]
-        mask = hidden if mask is None else mask + hidden
-    dropped = dropout_p if training else 0.0
-    shares = None
-    # fused attention does not give its weights away
-    if need_weights:
-        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-        shares = (scores if mask is None else scores + mask).softmax(-1)
-        shares = functional.dropout(shares, dropped) if dropped else shares
-        out = shares @ v
-        shares = shares.mean(1) if average_attn_weights else shares
-    else:
-        # beside a mask is_causal is a hint: the mask itself hides later tokens
-        causal = is_causal and mask is None
-        out = recording.attend(q, k, v, mask, dropped, causal)
+
+    def product(*inputs: Any) -> Tensor:
+        out = recording.attend(*inputs)
         if out is NotImplemented:
-            out = functional.scaled_dot_product_attention(q, k, v, mask, dropped, causal)
-    out = out.permute(2, 0, 1, 3).flatten(2)
+            out = functional.scaled_dot_product_attention(*inputs)
+        result: Tensor = out
+        return result
+
+    out, shares = attend(
+        *(q, k, v, num_heads),
+        mask=attn_mask,
+        hidden=key_padding_mask,
+        dropout=dropout_p if training else 0.0,
+        weights=need_weights,
+        average_weights=average_attn_weights,
+        causal=is_causal,
+        product=product,
+    )
     return functional.linear(out, out_proj_weight, out_proj_bias), shares
-
-
-def _additive(mask: Tensor | None, like: Tensor) -> Tensor | None:
-    """A mask that is added to scores, from one that is or from one that is true where to hide."""
-    if mask is None or mask.dtype is not torch.bool:
-        return mask
-    return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, -math.inf)
 
 
 def _lstm_cell(x: Tensor, h: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

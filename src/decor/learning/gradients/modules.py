@@ -6,7 +6,7 @@ All users, seeds and settings are computed together.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from importlib import import_module
 from typing import Any
 
@@ -16,9 +16,11 @@ from torch.func import functional_call, grad, vmap
 
 from decor.errors import InputError
 from decor.learning.batches import Batch
+from decor.learning.frozen import convert
 from decor.learning.task import Task, evaluating
 
 from .clip import CPU, Blocks, add_clipped, factors, lengths, limits
+from .recording import at_least_float32
 from .tiles import add_into, choose_tile, heavy_users, nominal_sizes, same_bits, sum_slack
 
 _CHUNK = 64_000_000
@@ -33,15 +35,23 @@ class Modules:
         dtype: The type of models and gradients.
         device: Where they are kept.
         exact: As of `Layers`.
+        bf16: Whether gradients are computed from operands of eight bits (autocast to bfloat16).
+            They are float32, and so are their lengths and sums.
     """
 
     recordable = False
     """Whether a GPU may record a step and replay it."""
 
     def __init__(
-        self, task: Task, dtype: torch.dtype, device: torch.device = CPU, exact: bool = False
+        self,
+        task: Task,
+        dtype: torch.dtype,
+        device: torch.device = CPU,
+        exact: bool = False,
+        bf16: bool = False,
     ) -> None:
         self.task, self.dtype, self.device, self.exact = task, dtype, device, exact
+        self.bf16 = bf16
         self.tiles: dict[object, tuple[int, bool]] = {}
         self.model = task.model
         parameters = dict(task.model.named_parameters())
@@ -55,9 +65,9 @@ class Modules:
             for name, p in every.items()
             if id(p) in first and name not in self.trained
         }
-        fixed = {name: p.detach() for name, p in parameters.items() if not p.requires_grad}
-        fixed |= dict(task.model.named_buffers())
-        self.fixed = {name: self._cast(value) for name, value in fixed.items()}
+        frozen = {name: p for name, p in parameters.items() if not p.requires_grad}
+        self.fixed = {name: convert(p, device, dtype) for name, p in frozen.items()}
+        self.fixed |= {name: self._cast(value) for name, value in task.model.named_buffers()}
         self.X = self._cast(torch.cat([X for X, _ in task.shards]))
         self.y = self._cast(torch.cat([y for _, y in task.shards]))
         with torch.random.fork_rng(devices=[]):
@@ -74,8 +84,15 @@ class Modules:
         """Refuses a module that torch cannot differentiate for many models at once."""
         start, (X, y) = self.initial()[0].view(1, 1, -1), self._examples_to_try(1)
         on_gpu = self.device.type == "cuda"
-        with torch.random.fork_rng(devices=[self.device] if on_gpu else []):
+        with torch.random.fork_rng(devices=[self.device] if on_gpu else []), self.short_products():
             _differentiate(self._mean_gradient, start, X.unsqueeze(0), y.unsqueeze(0))
+
+    def short_products(self) -> AbstractContextManager[object]:
+        """Within this block products have operands of eight bits, where that was chosen.
+
+        What is computed of examples may be rounded at will: contributions are what is clipped.
+        """
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
 
     def initial(self) -> Blocks:
         flat = torch.cat([p.detach().flatten() for p in self.trained.values()])
@@ -94,10 +111,11 @@ class Modules:
     def mean(self, models: Blocks, batch: Batch, users: slice) -> Blocks:
         x, rows, weights = self._part(models[0], batch, users)
         X, y = self._examples(rows)
-        if isinstance(weights, float):
-            G = _differentiate(self._mean_gradient, x, X, y)
-        else:
-            G = _differentiate(self._weighted_gradient, x, X, y, weights.to(self.dtype))
+        with self.short_products():
+            if isinstance(weights, float):
+                G = _differentiate(self._mean_gradient, x, X, y)
+            else:
+                G = _differentiate(self._weighted_gradient, x, X, y, weights.to(self.dtype))
         return [G.view(models[0][users].shape)]
 
     def add_clipped_means(
@@ -143,9 +161,9 @@ class Modules:
                 shares = torch.nn.functional.pad(shares, (0, missing))
             gradients = self._by_copy if copies else self._by_example
             models_of = x.unsqueeze(2).expand(-1, -1, width, -1) if copies else x
-            G = _differentiate(
-                gradients, models_of, *self._examples(part)
-            )  # [B, count, examples, parameters]
+            with self.short_products():
+                # [B, count, examples, parameters]
+                G = _differentiate(gradients, models_of, *self._examples(part))
             factor = factors(lengths(G), limit).mul_(rate.unsqueeze(-1)) * shares
             tiny = factor.abs() < torch.finfo(self.dtype).smallest_normal
             factor = torch.where(tiny, 0.0, factor)
@@ -277,7 +295,7 @@ class Modules:
         return output
 
     def _cost(self, flat: Tensor, X: Tensor, y: Tensor) -> Tensor:
-        return self.task.loss(self._output(flat, X), y)
+        return self.task.loss(at_least_float32(self._output(flat, X)), y)
 
     def _example_cost(self, flat: Tensor, X: Tensor, y: Tensor) -> Tensor:
         return self._cost(flat, X.unsqueeze(0), y.unsqueeze(0))

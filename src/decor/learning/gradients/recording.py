@@ -131,6 +131,8 @@ class Recording:
         randomness: str = "different",
     ) -> None:
         self.model, self.rules, self.randomness = model, rules, randomness
+        # by identity: a value made of a frozen parameter is no frozen parameter
+        self.frozen = {id(each) for each in fixed.values()}
         self.models = len(next(iter(parameters.values())))
         named = {name: Placeholder(self, name, values) for name, values in parameters.items()}
         self.named: dict[str, Tensor] = {
@@ -155,11 +157,12 @@ class Recording:
         def one(number: Tensor, *example: Tensor) -> Tensor:
             self.number = number
             output = functional_call(self.model, self.named, example[:-1], strict=False)
-            return cost(output, example[-1])
+            # a loss is no product, and eight bits would be all that is known of it
+            return cost(at_least_float32(output), example[-1])
 
         count = len(examples[0])
         numbers = torch.arange(count, device=examples[0].device)
-        with torch.enable_grad(), _Attention(self):
+        with torch.enable_grad(), _AllAtOnce(self):
             each = vmap(one, randomness=self.randomness)(numbers, *examples)
         # placeholders refer to this recording: without this, what it holds stays for long
         records, self.records, self.named, self.number = self.records, [], {}, None
@@ -168,9 +171,10 @@ class Recording:
         edges = [record.output for record in records]
         # examples never meet under vmap: the gradient of the sum has each one's own
         ones = torch.ones_like(each)
-        found = torch.autograd.grad(each, edges, ones, allow_unused=True)
         parts: dict[str, list[Contribution]] = {}
-        with torch.no_grad():
+        # gradients have the types that the outputs had; what is made of them is float32
+        with torch.no_grad(), torch.autocast(each.device.type, enabled=False):
+            found = torch.autograd.grad(each, edges, ones, allow_unused=True)
             for record, g in zip(records, found, strict=True):
                 # contributions would belong to other values than those the output was made of
                 if record.input._version != record.version:
@@ -210,7 +214,7 @@ class Recording:
         leaf = torch.zeros((), device=x.device, requires_grad=True)
         output: Tensor = _Layer.apply(forward, backward, leaf, x)  # type: ignore[no-untyped-call]
         # what stays in memory until the backward pass: the size of chunks follows from it
-        self.values += output.numel() + x.numel()
+        self.values += _size(output) + _size(x)
         # what changes the output in place later comes after this edge
         edge = get_gradient_edge(output)
         self.records.append(Record(edge, contributions, x, x._version))
@@ -233,6 +237,24 @@ class Recording:
             )
 
         return self.apply(rule)
+
+    def body_linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        """A layer that is not trained: one product for all examples of all models.
+
+        No model has a copy of it, and nothing is computed for its gradient. `vmap` would do the
+        same, but add the bias apart, and round the result to a wider type in between.
+        """
+        known = all(p is None or id(p) in self.frozen for p in (weight, bias))
+        if not known or weight.dim() != 2 or isinstance(x, Placeholder) or not torch.is_tensor(x):
+            return NotImplemented
+
+        def rule(numbers: Tensor, x: Tensor) -> Tensor:
+            rows = x.reshape(-1, x.shape[-1])
+            out = functional.linear(rows, weight, bias)
+            self.values += _size(out)
+            return out.view(*x.shape[:-1], len(weight))
+
+        return self.apply(rule, x)
 
     def attend(
         self,
@@ -269,12 +291,15 @@ class Recording:
         return self.apply(rule, *inputs)
 
 
-class _Attention(TorchFunctionMode):
-    """Takes attention for all examples at once, which `vmap` would take one after the other."""
+class _AllAtOnce(TorchFunctionMode):
+    """Takes for all examples at once what `vmap` would take one after the other, or in parts."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__()
-        self.recording = recording
+        self.rules: dict[Any, Rule] = {
+            functional.scaled_dot_product_attention: recording.attend,
+            functional.linear: recording.body_linear,
+        }
 
     def __torch_function__(
         self,
@@ -284,11 +309,20 @@ class _Attention(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func is functional.scaled_dot_product_attention:
-            result = self.recording.attend(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
-        return func(*args, **kwargs)
+        rule = self.rules.get(func)
+        result = NotImplemented if rule is None else rule(*args, **kwargs)
+        return func(*args, **kwargs) if result is NotImplemented else result
+
+
+def _size(x: Tensor) -> int:
+    """Its memory, in values of four bytes."""
+    return x.numel() * x.element_size() // 4
+
+
+def at_least_float32(output: Any) -> Any:
+    """A tensor of short values in float32; anything else as it is."""
+    short = torch.is_tensor(output) and output.dtype in (torch.bfloat16, torch.float16)
+    return output.float() if short else output
 
 
 def _align(x: Tensor, dimensions: int) -> Tensor:

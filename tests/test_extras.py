@@ -102,7 +102,7 @@ TRAIN = "train --task least-squares --users 4 --epsilon 3 --steps 2 --learning-r
 
 
 @pytest.mark.parametrize(
-    "line", [TRAIN, "compare --epsilon 3", "report run", "reproduce gossip", "graph --plot a.png"]
+    "line", [TRAIN, "compare --epsilon 3", "report .", "reproduce gossip", "graph --plot a.png"]
 )
 def test_without_matplotlib_what_draws_says_so_before_it_begins(line, tmp_path):
     """As in the container image; planning needs none."""

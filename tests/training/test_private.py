@@ -86,7 +86,7 @@ def test_every_message_is_the_model_less_a_step_on_the_grid(dtype, momentum, lev
         dtype=dtype,
         on_messages=lambda step, messages: sent.append(messages[:, 0, 0].clone()),
     )
-    run = trained(engine, task, plan, momentum=momentum, weight_decay=0.01)
+    run = trained(engine, task, plan, momentum=momentum, weight_decay=0.01, gossip_rounds=1)
     grid = grid_of(plan, 4, private_noise.WORDS_PER_KEY)
     noise = private_noise.GridNoise(
         grid,

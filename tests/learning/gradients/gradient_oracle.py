@@ -45,7 +45,10 @@ def task(model, loss, shape=(5,), classes=3, sizes=SIZES, seed=0, test=False, X=
         )
         if loss is losses.squared:
             return features, torch.randn(m, classes, generator=generator, dtype=F64)
-        return features, torch.randint(classes, (m,), generator=generator)
+        targets = torch.randint(classes, (m,), generator=generator)
+        if m > 1:  # labels of one class are refused
+            targets[-1] = (targets[0] + 1) % classes
+        return features, targets
 
     with torch.no_grad():  # torch's own start would be another in every process
         for p in model.parameters():

@@ -530,6 +530,7 @@ def with_bf16(given):
 
 
 @pytest.mark.filterwarnings("ignore:Using padding=.same. with even kernel")  # of torch
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 # PReLU is no function that torch's autocast takes on a CPU
 @pytest.mark.parametrize("name", sorted({*KINDS} - {"PReLU"}))
 def test_with_short_operands_no_example_adds_more_than_its_clip(name):

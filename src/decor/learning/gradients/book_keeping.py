@@ -18,7 +18,7 @@ from .contributions import Contribution, Convolution, Outer, scaling_error
 from .layer_rules import RULES
 from .module_randomness import random_states
 from .modules import Modules
-from .recording import Recording, Unsupported
+from .recording import Recording, Unsupported, size_in_memory
 from .tiles import WIDEST, choose_tile, nominal_sizes, same_bits, sum_slack
 
 _CPU_CHUNK, _GPU_CHUNK = 64_000_000, 4_000_000_000
@@ -89,7 +89,7 @@ class BookKeeping(Modules):
         self.recordable = device.type == "cuda" and not draws and not exact
         self.values = max(1, trial.values // len(X))
         # a parameter that is added to what it meets is as large as that, and a copy as good as it
-        met = trial.values + X.numel() - trial.copied_values
+        met = trial.values + size_in_memory(X) - trial.copied_values
         dear = trial.copied_values > max(_DEAR * len(X), met)
         self.copied = trial.copied if dear else {}
         self.terms = max((each.terms for each in contributions.values()), default=1)

@@ -214,7 +214,7 @@ class Recording:
         leaf = torch.zeros((), device=x.device, requires_grad=True)
         output: Tensor = _Layer.apply(forward, backward, leaf, x)  # type: ignore[no-untyped-call]
         # what stays in memory until the backward pass: the size of chunks follows from it
-        self.values += _size(output) + _size(x)
+        self.values += size_in_memory(output) + size_in_memory(x)
         # what changes the output in place later comes after this edge
         edge = get_gradient_edge(output)
         self.records.append(Record(edge, contributions, x, x._version))
@@ -226,7 +226,7 @@ class Recording:
         def rule(numbers: Tensor) -> Tensor:
             values = parameter.stacked
             each = len(numbers) // len(values)
-            self.copied_values += each * values.numel()
+            self.copied_values += each * size_in_memory(values)
             return self.layer(
                 lambda _: values.repeat_interleave(each, 0),
                 None,
@@ -238,23 +238,24 @@ class Recording:
 
         return self.apply(rule)
 
-    def body_linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
+    def body_linear(self, input: Any, weight: Any, bias: Any = None) -> Any:
         """A layer that is not trained: one product for all examples of all models.
 
         No model has a copy of it, and nothing is computed for its gradient. `vmap` would do the
         same, but add the bias apart, and round the result to a wider type in between.
         """
         known = all(p is None or id(p) in self.frozen for p in (weight, bias))
-        if not known or weight.dim() != 2 or isinstance(x, Placeholder) or not torch.is_tensor(x):
+        whole = torch.is_tensor(input) and not isinstance(input, Placeholder)
+        if not known or weight.dim() != 2 or not whole:
             return NotImplemented
 
         def rule(numbers: Tensor, x: Tensor) -> Tensor:
             rows = x.reshape(-1, x.shape[-1])
             out = functional.linear(rows, weight, bias)
-            self.values += _size(out)
+            self.values += size_in_memory(out)
             return out.view(*x.shape[:-1], len(weight))
 
-        return self.apply(rule, x)
+        return self.apply(rule, input)
 
     def attend(
         self,
@@ -314,8 +315,8 @@ class _AllAtOnce(TorchFunctionMode):
         return func(*args, **kwargs) if result is NotImplemented else result
 
 
-def _size(x: Tensor) -> int:
-    """Its memory, in values of four bytes."""
+def size_in_memory(x: Tensor) -> int:
+    """The memory of a tensor, in values of four bytes."""
     return x.numel() * x.element_size() // 4
 
 

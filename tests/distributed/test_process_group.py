@@ -76,7 +76,7 @@ def test_every_number_of_processes_gives_the_numbers_of_one(groups, alone, size)
 
 
 OF_OWN_LOOPS = (
-    *("module", "several rounds, momentum", "designed rounds", "noise by edge"),
+    *("module", "several rounds, momentum", "noise by edge"),
     *("own noise per user", "complete", "star", "central", "no gossip"),
 )
 

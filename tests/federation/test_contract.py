@@ -105,8 +105,10 @@ def small(kind):
 
 
 RECIPES = {
-    "paper": Recipe(),
-    "momentum": Recipe(momentum=0.7, weight_decay=0.01, schedule=decor.schedule.Cosine(0.1)),
+    "paper": Recipe(gossip_rounds=1),
+    "momentum": Recipe(
+        gossip_rounds=1, momentum=0.7, weight_decay=0.01, schedule=decor.schedule.Cosine(0.1)
+    ),
     "gossip": Recipe(gossip_rounds=3, accelerate="designed", final_gossip_rounds=4),
     "chebyshev": Recipe(gossip_rounds=3, accelerate="chebyshev", local_steps=2),
 }
@@ -170,7 +172,9 @@ def test_peers_train_the_simulators_models_at_example_level(
         decor.ring(USERS), exposure, decor.Adversary.curious(), decor.Budget(5.0, 1e-3), ratio=20.0
     )
     sources = [Bytes(i) for i in range(USERS)]
-    nodes, runs = train_together(task, plan, Recipe(), tmp_path, random=sources.__getitem__)
+    nodes, runs = train_together(
+        task, plan, Recipe(gossip_rounds=1), tmp_path, random=sources.__getitem__
+    )
     # a batch is drawn before a user's own key, in every step; and before it a module's own draws
     each = 2 if kind == "mlp" else 3
     assert all(
@@ -201,7 +205,7 @@ def test_peers_train_the_simulators_models_at_example_level(
     # peers' clips are shorter, by what sums of records are rounded by; sums over tokens are longer
     # than what they sum to, and rounded more often
     tolerance = 1e-10 if kind == "mlp" else 3e-4
-    compare(replayed(task, plan, Recipe(), nodes, keys, own), runs, tolerance)
+    compare(replayed(task, plan, Recipe(gossip_rounds=1), nodes, keys, own), runs, tolerance)
 
 
 def replayed(task, plan, how, nodes, keys, own):

@@ -278,7 +278,9 @@ def three(tmp_path):
     """A federation of three, and what it told; nothing is started yet but the starter."""
     task, plan = decor.tasks.breast_cancer(users=3, seed=0), make_plan()
     identities = [Identity.new() for _ in range(3)]
-    terms = decor.Peers().terms(task, Setting(plan, 1.0, 0), Recipe(), identities, 1e-5)
+    terms = decor.Peers().terms(
+        task, Setting(plan, 1.0, 0), Recipe(gossip_rounds=1), identities, 1e-5
+    )
     told = []
     with ProcessStarter() as starter:
         tasks = partial(split_by_user, task)

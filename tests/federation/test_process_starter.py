@@ -292,7 +292,9 @@ def make_terms(task, identities):
         decor.Adversary.eavesdropper(),
         decor.Budget(10.0, 1e-5),
     )
-    return decor.Peers().terms(task, Setting(plan, 1.0, 0), Recipe(), identities, 1e-5)
+    return decor.Peers().terms(
+        task, Setting(plan, 1.0, 0), Recipe(gossip_rounds=1), identities, 1e-5
+    )
 
 
 def make_files(folder):

@@ -67,7 +67,9 @@ def test_no_honest_model_exceeds_the_largest_parameter_and_a_larger_one_is_refus
     plan = decor.NoisePlan(
         decor.ring(3), decor.Exposure(1.0, 12, **more), decor.Adversary.eavesdropper(), 1.0, 3.0
     )
-    nodes, runs = train_together(task, plan, Recipe(momentum=0.5), tmp_path, rate=0.5)
+    nodes, runs = train_together(
+        task, plan, Recipe(gossip_rounds=1, momentum=0.5), tmp_path, rate=0.5
+    )
     terms, node = nodes[0].terms, nodes[0]
     largest = [terms.largest_parameter(step, node._start_size) for step in range(12)]
     assert largest == sorted(largest) and largest[-1] < 1e6
@@ -88,7 +90,7 @@ def test_the_largest_parameter_is_what_the_extremes_add_up_to():
         decor.ring(3), decor.Exposure(2.0, 3), decor.Adversary.eavesdropper(), 1.0, 3.0
     )
     identities = [Identity.new() for _ in range(3)]
-    terms = make_terms(task, plan, Recipe(momentum=0.25), identities, rate=0.5)
+    terms = make_terms(task, plan, Recipe(gossip_rounds=1, momentum=0.25), identities, rate=0.5)
     noise = terms.grid.unit * (
         OWN_LARGEST + sum(map(abs, terms.multiples(0).values())) * EDGE_LARGEST
     )

@@ -40,7 +40,7 @@ def transcript(tmp_path_factory):
         decor.path(USERS), exposure, decor.Adversary.eavesdropper(), sigma_cdp=1.0, sigma_cor=2.0
     )
     identities, ports = [Identity.new() for _ in range(USERS)], free_ports(USERS)
-    terms = make_terms(task, plan, Recipe(), identities, rate=RATE)
+    terms = make_terms(task, plan, Recipe(gossip_rounds=1), identities, rate=RATE)
 
     async def together():
         nodes = []
@@ -148,7 +148,9 @@ def test_the_noise_of_an_absent_neighbours_edge_is_added_all_the_same(tmp_path):
         decor.path(3), decor.Exposure(1.0, steps), decor.Adversary.eavesdropper(), 1.0, 2.0
     )
     identities = [Identity.new() for _ in range(3)]
-    terms = make_terms(task, plan, Recipe(), identities, rate=RATE, patience=1.0, timeout=3.0)
+    terms = make_terms(
+        task, plan, Recipe(gossip_rounds=1), identities, rate=RATE, patience=1.0, timeout=3.0
+    )
 
     async def together():
         nodes = []
@@ -233,7 +235,7 @@ def test_no_secret_is_on_disk_or_in_a_log(tmp_path, monkeypatch):
 
         return drawn
 
-    nodes, runs = train_together(task, plan, Recipe(), tmp_path, random=noted_random)
+    nodes, runs = train_together(task, plan, Recipe(gossip_rounds=1), tmp_path, random=noted_random)
     for k, run in enumerate(runs):
         run.save(tmp_path / f"run-{k}")
     secrets.update(own)
@@ -289,5 +291,5 @@ def test_no_key_of_a_step_outlives_its_message_in_a_node(tmp_path, monkeypatch):
     plan = decor.NoisePlan(
         decor.ring(3), decor.Exposure(1.0, 4), decor.Adversary.eavesdropper(), 1.0, 3.0
     )
-    train_together(task, plan, Recipe(), tmp_path)
+    train_together(task, plan, Recipe(gossip_rounds=1), tmp_path)
     assert len(keys) == 3 * 4 and {"_take_step", "_gossip"} <= set(seen)

@@ -427,7 +427,7 @@ def local(task, unit="example", clip=1.0, dtype="float32", taken=None, size=None
     def random(count):
         return words.tobytes() if count == 4 * len(words) else bytes(count)
 
-    return LocalGradient(task, exposure, Recipe(**recipe), dtype, random)
+    return LocalGradient(task, exposure, Recipe(**{"gossip_rounds": 1} | recipe), dtype, random)
 
 
 def tower(layers=17, largest=1e18):
@@ -538,7 +538,11 @@ def test_what_a_module_draws_at_a_node_is_drawn_from_the_operating_system(unit):
         return os.urandom(count)
 
     node = LocalGradient(
-        Task(model, losses.cross_entropy, [(X, y)]), exposure, Recipe(), "float64", random
+        Task(model, losses.cross_entropy, [(X, y)]),
+        exposure,
+        Recipe(gossip_rounds=1),
+        "float64",
+        random,
     )
     before = torch.get_rng_state()
     found = [node.gradient(node.start(), 0.1)[0] for _ in range(2)]
@@ -630,7 +634,9 @@ def test_with_a_common_rate_one_record_moves_a_node_of_any_size_by_the_same_publ
     # all of them in one batch, a hundred times its expected size, is as private
     for taken in (count - 1, count):
         words = np.where(np.arange(count) < taken, 0, 2**32 - 1).astype("<u4").tobytes()
-        node = LocalGradient(task, exposure, Recipe(), "float32", lambda _, words=words: words)
+        node = LocalGradient(
+            task, exposure, Recipe(gossip_rounds=1), "float32", lambda _, words=words: words
+        )
         sums.append(torch.from_numpy(node.gradient(node.start(), 0.1)[0]))
     assert Fraction(999_999, 1_000_000) ** 2 < worst_step(sums, 0.3, 3) <= 1
 
@@ -655,11 +661,15 @@ def test_with_record_weights_one_record_moves_every_users_message_equally_far(
             task.shards[0][1][-1] = 0
         for word in (2**32 - 1, 0):  # without the last record, and with it
             taken = np.r_[np.zeros(count - 1), word].astype("<u4").tobytes()
-            node = LocalGradient(task, exposure, Recipe(), "float64", lambda _, taken=taken: taken)
+            node = LocalGradient(
+                task, exposure, Recipe(gossip_rounds=1), "float64", lambda _, taken=taken: taken
+            )
             sums.append(torch.from_numpy(node.gradient(node.start(), 0.1)[0]))
         if relation == "replace":
             task.shards[0][1][-1] = 1
-            node = LocalGradient(task, exposure, Recipe(), "float64", lambda _, taken=taken: taken)
+            node = LocalGradient(
+                task, exposure, Recipe(gossip_rounds=1), "float64", lambda _, taken=taken: taken
+            )
             sums[0] = torch.from_numpy(node.gradient(node.start(), 0.1)[0])
         moved.append(float(torch.linalg.vector_norm(sums[1] - sums[0])))
     # summed in float64: long batches round more

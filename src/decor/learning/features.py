@@ -149,15 +149,15 @@ def _pixels(images: Any) -> Any:
 
 def _normalise(maps: Tensor) -> Tensor:
     # averages of moduli are at least zero but for roundings; a root brings weak ones forward
-    maps = _each_normalised(maps.clamp_(min=0).sqrt_())
+    maps = _normalise_maps(maps.clamp_(min=0).sqrt_())
     for order in _ORDERS:
         maps[order] -= maps[order].mean(0)
-    flat = _each_normalised(maps).flatten()
+    flat = _normalise_maps(maps).flatten()
     length = torch.linalg.vector_norm(flat)
     return flat / length if length > 0 else flat
 
 
-def _each_normalised(maps: Tensor) -> Tensor:
+def _normalise_maps(maps: Tensor) -> Tensor:
     """Each map with mean zero and deviation one, or less if it is nearly the same everywhere."""
     return functional.group_norm(maps[None], MAPS)[0]
 

@@ -67,7 +67,7 @@ def test_with_a_sample_accuracy_stands_beside_the_base_rate(trial, here, ask):
     score = facts["score"]
     assert score["is_forecast"] and 0.6 < score["base_rate"] < 0.7 < score["mean"] <= 1
     assert facts["spent"] is False and not facts["warnings"]
-    assert facts["epsilon"] <= 10 and facts["seconds"]["total"] > 20 * 4 * 0.05
+    assert facts["epsilon"] <= 10 and facts["seconds"]["total"] > 20 * 0.05
     shown = here("rehearse", trial, "--public", "trial/test.npz").stdout
     assert "ceiling" not in shown and f"right for {score['base_rate']:.1%}" in shown
 

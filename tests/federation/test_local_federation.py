@@ -73,7 +73,7 @@ def test_a_user_that_is_killed_and_started_again_ends_with_the_others(trial):
         assert user["messages"] + user["missed"] == 40 and user["messages"] >= 30
     assert said["epsilon"] <= 10 and said["delta"] == 1e-5 and "curious" in said["adversary"]
     # a machine that is too slow for the timeout loses messages: noise that stays costs accuracy
-    if said["noise_left"] <= 1:
+    if all(user["noise_left"] <= 1 for user in said["users"]):
         assert 0.7 < said["metrics"]["accuracy"] <= 1
 
 

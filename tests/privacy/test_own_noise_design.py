@@ -13,6 +13,7 @@ from decor import Adversary, Budget, Exposure, NoisePlan, baselines, calibrate
 from decor.errors import CannotBound, InputError
 from decor.graph.gossip import Gossip
 from decor.privacy import own_noise_design, theory
+from decor.privacy.gossip_choice import steady_ratio
 from decor.privacy.leverage.limit import LeverageLimit
 from decor.privacy.own_noise_design import design_own_noise
 
@@ -129,6 +130,32 @@ def test_no_plan_within_the_limits_costs_less_than_the_bound(colluders):
             found.append(theory.predicted_error(scaled, TWO_ROUNDS))
     assert len(found) > 10 and min(found) >= design.bound * (1 - 1e-9)
     assert min(found) < 1.2 * design.bound, "some of them are close"
+
+
+@pytest.mark.parametrize("adversary", [EAVESDROPPER, CURIOUS], ids=str)
+@pytest.mark.parametrize(
+    "graph",
+    [WEAK, decor.star(8), decor.path(5), decor.star(3)],
+    ids=["weak", "star", "path", "three"],
+)
+def test_noise_for_chosen_rounds_stays_cheap_for_one_absence(graph, adversary):
+    """Also where some can be isolated by their only neighbour (which divided by zero)."""
+    plan = calibrate(graph, EXPOSURE, adversary, BUDGET, own="per-user")
+    ratio = (np.max(plan.sigma_cor) / plan.least_sigma_cdp) ** 2
+    assert 0.01 < ratio <= steady_ratio(graph.users, EXPOSURE.steps) * (1 + 1e-6)
+    assert 2.99 <= plan.guarantee().epsilon <= 3.0
+
+
+def test_a_limit_of_the_ratio_is_kept_and_its_bound_is_true():
+    free, limit = designed(WEAK, CURIOUS)
+    for largest in (3.0, 30.0):
+        start = NoisePlan(WEAK, EXPOSURE, CURIOUS, *limit.noise_pair(0.0), BUDGET)
+        design = design_own_noise(start, limit.allowed, TWO_ROUNDS, largest)
+        plan = design.plan
+        assert (np.max(plan.sigma_cor) / plan.least_sigma_cdp) ** 2 <= largest * (1 + 1e-9)
+        error = theory.predicted_error(plan, TWO_ROUNDS)
+        assert design.bound <= error <= 1.0101 * design.bound
+        assert design.bound > free.bound, "less is allowed"
 
 
 def test_where_all_users_are_alike_one_pair_is_kept():

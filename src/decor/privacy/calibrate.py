@@ -116,7 +116,7 @@ def calibrate(
         choice = choose_gossip(topology, exposure, adversary, budget, method, own)
         gossip, most = choice.gossip, choice.largest_ratio
     if own == "per-user" and not adversary.average_only:
-        return _per_user(limit, gossip, budget, method)
+        return _per_user(limit, gossip, most, budget, method)
     if ratio is not None:
         x = checks.not_negative("ratio", ratio, error=BudgetError)
     elif sigma_cdp is not None:
@@ -139,18 +139,20 @@ def calibrate(
     return _enlarge_to_budget(plan, limit.budget, method)
 
 
-def _per_user(limit: LeverageLimit, gossip: Gossip, budget: Budget, method: Method) -> NoisePlan:
+def _per_user(
+    limit: LeverageLimit, gossip: Gossip, most: float, budget: Budget, method: Method
+) -> NoisePlan:
     """The plan with own noise per user; one noise pair where that is as good."""
     from .own_noise_design import design_own_noise
 
     with warnings.catch_warnings():
         # a user who can be isolated is no reason to warn: it alone adds the noise that it needs
         warnings.simplefilter("ignore", FragileGraphWarning)
-        pair = limit.noise_pair(_default_ratio(limit, gossip))
+        pair = limit.noise_pair(_default_ratio(limit, gossip, most))
     uniform = NoisePlan(limit.topology, limit.exposure, limit.adversary, *pair, budget)
     # any user may be the most exposed: all limits have to be sharp
     limit.sharpen(range(limit.topology.users))
-    plan = design_own_noise(uniform, limit.allowed, gossip).plan
+    plan = design_own_noise(uniform, limit.allowed, gossip, most).plan
     return _enlarge_to_budget(plan, limit.budget, method)
 
 

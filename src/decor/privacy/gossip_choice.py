@@ -216,12 +216,14 @@ def _noise_curve(limit: LeverageLimit, largest: float, own: OwnNoise) -> tuple[F
         # with noise of their own they do not decide that of the others
         limit = replace(limit, allowed=np.where(isolated, np.inf, limit.allowed))
     ratios = np.geomspace(min(_LEAST_RATIO, largest), largest, _RATIOS)
-    if adversary.colluders:
-        # as `calibrate`: against the coalition that is worst at one ratio
-        limit = limit.without(limit.worst_at(10.0).coalition)
-    curve = limit.curve()
-    if curve is not None:
-        return ratios, curve(ratios)
+    # the coalition that isolates some users is not the worst for the others, who decide
+    if not (adversary.colluders and isolated.any()):
+        if adversary.colluders:
+            # as `calibrate`: against the coalition that is worst at one ratio
+            limit = limit.without(limit.worst_at(10.0).coalition)
+        curve = limit.curve()
+        if curve is not None:
+            return ratios, curve(ratios)
     ratios = np.geomspace(min(1.0, largest), largest, _FEW_RATIOS)
     return ratios, np.array([limit.sigma_cdp_squared(float(x)) for x in ratios])
 

@@ -60,20 +60,24 @@ class OwnNoiseDesign:
     Attributes:
         plan: The plan; the one that was given where that is within 1 % of the bound.
         bound: No plan within the same limits, with own variances of at least half of central DP's,
-            has a lower predicted error.
+            and with no edge's variance above `largest_ratio` of that half, has a lower predicted
+            error.
     """
 
     plan: NoisePlan
     bound: float
 
 
-def design_own_noise(plan: NoisePlan, allowed: Floats, gossip: Gossip) -> OwnNoiseDesign:
+def design_own_noise(
+    plan: NoisePlan, allowed: Floats, gossip: Gossip, largest_ratio: float = math.inf
+) -> OwnNoiseDesign:
     """The plan with one sigma_cdp per user and one sigma_cor per edge.
 
     Args:
         plan: A plan within the limits with one noise pair, to begin with.
         allowed: The largest leverage that each user may have.
         gossip: The gossip of each step, for the predicted error.
+        largest_ratio: sigma_cor^2 / sigma_cdp^2 is at most this, for every edge and user.
 
     Raises:
         InputError: If the graph or the coalitions are too many to try.
@@ -88,7 +92,7 @@ def design_own_noise(plan: NoisePlan, allowed: Floats, gossip: Gossip) -> OwnNoi
     prices = np.concatenate([own, np.maximum(edges, _LEAST_PRICE * own.max())])
     start = np.concatenate([plan.sigma_cdp_per_user, _edge_sigmas(plan)]) ** 2 / unit
     with one_thread():
-        search = _Search(coalitions, prices * unit, allowed * unit, start)
+        search = _Search(coalitions, prices * unit, allowed * unit, start, largest_ratio)
         best, bound = search.run()
     # the same object: the search never found anything cheaper, and numbers stay unrounded
     if best is start:
@@ -190,11 +194,21 @@ class _Search:
     """Cuts between the best plan so far and the solution of the linear program."""
 
     def __init__(
-        self, coalitions: _Coalitions, prices: Floats, limits: Floats, start: Floats
+        self,
+        coalitions: _Coalitions,
+        prices: Floats,
+        limits: Floats,
+        start: Floats,
+        largest_ratio: float,
     ) -> None:
         self.coalitions, self.prices, self.limits = coalitions, prices, limits
         users = limits.size
-        self.least = np.concatenate([np.full(users, LEAST_OWN), np.zeros(prices.size - users)])
+        edges = prices.size - users
+        self.least = np.concatenate([np.full(users, LEAST_OWN), np.zeros(edges)])
+        # relative to the least own noise: scaled together, no ratio ever becomes larger
+        self.most = np.concatenate(
+            [np.full(users, np.inf), np.full(edges, largest_ratio * LEAST_OWN)]
+        )
         self.best, self.bound = start, 0.0
         self.pool: dict[int, None] = {}
         self.cuts, self.unused = np.zeros((0, prices.size)), np.zeros(0, dtype=np.int64)
@@ -253,7 +267,7 @@ class _Search:
         """The cheapest variances that satisfy all cuts; raises the bound."""
         from scipy.optimize import linprog
 
-        bounds = np.column_stack([self.least, np.full(self.least.size, np.inf)])
+        bounds = np.column_stack([self.least, self.most])
         result = linprog(self.prices, A_ub=-self.cuts, b_ub=-np.ones(len(self.cuts)), bounds=bounds)
         if result.x is None:
             raise CannotBound(
@@ -271,11 +285,12 @@ class _Search:
     def _dual_bound(self, weights: Floats) -> float:
         """What these weights of the cuts prove, whatever the solver's tolerance.
 
-        If the weighted cuts are nowhere above the prices, every x that satisfies the cuts costs at
-        least the weights' sum, and its least noise what the prices have left.
+        Every x that satisfies the cuts costs at least the weights' sum, and what the prices have
+        left: at the least noise, or at the most where the weighted cuts are above the price.
         """
-        covered = weights @ self.cuts
-        # at most one: the weights shrink until the cuts are nowhere above the prices
-        fit = float(np.min(self.prices / np.maximum(covered, self.prices)))
+        covered, unlimited = weights @ self.cuts, np.isinf(self.most)
+        # at most one: where noise has no limit, the weighted cuts may not be above the price
+        fit = float(np.min((self.prices / np.maximum(covered, self.prices))[unlimited]))
         left = self.prices - fit * covered
-        return float(fit * weights.sum() + self.least @ left)
+        costs = left * np.where(left < 0, self.most, self.least)
+        return float(fit * weights.sum() + costs.sum())

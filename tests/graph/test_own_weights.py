@@ -153,6 +153,6 @@ def test_training_averages_by_these_weights():
     task = decor.Task(decor.models.linear(2), decor.losses.squared, [(x, torch.ones(1)) for x in X])
     exposure = decor.Exposure(clip=1.0, steps=1)
     plan = NoisePlan(graph.with_mixing(W), exposure, decor.Adversary.curious(), 0.0, 0.0)
-    run = decor.train(task, plan, learning_rate=1.0)
+    run = decor.train(task, plan, learning_rate=1.0, gossip_rounds=1)
     moved = (run.models["weight"] - task.model.weight.detach())[:, 0, 0].numpy()
     assert moved / moved.sum() == pytest.approx(W[:, 2], abs=1e-6)

@@ -175,7 +175,11 @@ def test_the_branches_of_the_review():
     )
     assert 2.997 <= plan.guarantee().epsilon <= 3.0
     wrong = calibrate(
-        graph, Exposure(1.0, 500, "example", 32, list(sizes.values())), Adversary.curious(), budget
+        graph,
+        Exposure(1.0, 500, "example", 32, list(sizes.values())),
+        Adversary.curious(),
+        budget,
+        gossip_rounds=1,
     )
     truth = NoisePlan(
         topology, plan.exposure, Adversary.curious(), wrong.sigma_cdp, wrong.sigma_cor
@@ -301,7 +305,8 @@ def test_with_a_common_rate_epsilon_differs_by_the_place_in_the_graph_alone(
 def test_with_a_common_rate_users_of_a_random_regular_graph_differ():
     """As many neighbours for all are not enough: the graph looks different from each user."""
     exposed = Exposure(1.0, 300, "example", rate=0.01, batch_size=10)
-    plan = calibrate(decor.random_regular(16, 4, seed=0), exposed, Adversary.curious(), BUDGET)
+    graph = decor.random_regular(16, 4, seed=0)
+    plan = calibrate(graph, exposed, Adversary.curious(), BUDGET, gossip_rounds=1)
     least, most = plan.guarantee().per_user.min(), plan.guarantee().per_user.max()
     assert most == pytest.approx(3.0, rel=1e-3) and least < 0.97 * most
 

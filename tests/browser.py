@@ -5,11 +5,13 @@ that can be read.
 import base64
 import re
 import shutil
+import time
 from contextlib import contextmanager
 
 import pytest
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+from selenium.common.exceptions import SessionNotCreatedException  # noqa: E402
 from selenium.webdriver.chrome.service import Service  # noqa: E402
 from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
@@ -29,16 +31,29 @@ FLAGS = """--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-r
 @contextmanager
 def started(profile):
     """One browser, for as long as this lasts."""
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS, f"--user-data-dir={profile}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    driver = _start(profile)
     try:
         yield driver
     finally:
         driver.quit()
+
+
+def _start(profile, tries=3):
+    """On a machine at its limits the browser sometimes exits before its first window."""
+    for k in range(tries):
+        options = webdriver.ChromeOptions()
+        options.binary_location = CHROMIUM
+        # what a browser that exited has left in its profile would stop the next one
+        for flag in (*FLAGS, f"--user-data-dir={profile}/{k}"):
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        try:
+            return webdriver.Chrome(options=options, service=Service(DRIVER))
+        except SessionNotCreatedException:
+            if k == tries - 1:
+                raise
+            time.sleep(2)
+    raise AssertionError("no try was made")
 
 
 def shape(driver, width=1280, dark=False):

@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo demo-peers test check chaos mutations stats docs bench reproduce clean
+.PHONY: demo demo-peers test check chaos mutations stats docs bench reproduce dist clean
 
+DEMO := compare --task breast-cancer --users 16 --epsilon 1,3,10,30 --topology ring,torus \
+    --final-gossip-rounds 16 --seeds 24 --output demo --overwrite
 demo: $(STAMP)
-	$(BIN)/decor compare --task breast-cancer --users 16 --epsilon 1,3,10,30 --topology ring,torus \
-	    --final-gossip-rounds 16 --seeds 24 --output demo --overwrite
+	$(BIN)/decor $(DEMO)
 
 # eight institutions on this machine; one is killed in the middle, and comes back
 demo-peers: $(STAMP)
@@ -69,8 +70,18 @@ reproduce: $(STAMP)
 	for study in $(STUDIES); do $(BIN)/decor reproduce $$study --output reproduction/$$study --overwrite || exit 1; done
 	$(BIN)/python reproductions/publish.py $(addprefix reproduction/,$(STUDIES))
 
+# dist/ with wheel and sdist; each is installed into an empty environment, where the demo runs
+dist: $(STAMP)-test
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+	for file in dist/*.whl dist/*.tar.gz; do \
+	    rm -rf build/empty && $(PYTHON) -m venv build/empty && \
+	    build/empty/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$$file[all]" && \
+	    (cd build/empty && bin/decor --version && bin/decor $(DEMO)) || exit 1; \
+	done
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis demo demo-peers site build
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis demo demo-peers site build dist
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("DECOR needs Python 3.11 or newer; say make PYTHON=python3.11 (or newer)" if sys.version_info < (3, 11) else 0)'

@@ -148,14 +148,15 @@ def test_noise_for_chosen_rounds_stays_cheap_for_one_absence(graph, adversary):
 
 def test_a_limit_of_the_ratio_is_kept_and_its_bound_is_true():
     free, limit = designed(WEAK, CURIOUS)
-    for largest in (3.0, 30.0):
+    # the largest is so far away that it limits nothing, as where the rounds are given
+    for largest in (3.0, 30.0, 1e9):
         start = NoisePlan(WEAK, EXPOSURE, CURIOUS, *limit.noise_pair(0.0), BUDGET)
         design = design_own_noise(start, limit.allowed, TWO_ROUNDS, largest)
         plan = design.plan
         assert (np.max(plan.sigma_cor) / plan.least_sigma_cdp) ** 2 <= largest * (1 + 1e-9)
         error = theory.predicted_error(plan, TWO_ROUNDS)
         assert design.bound <= error <= 1.0101 * design.bound
-        assert design.bound > free.bound, "less is allowed"
+        assert design.bound > free.bound or largest == 1e9, "less is allowed"
 
 
 def test_where_all_users_are_alike_one_pair_is_kept():

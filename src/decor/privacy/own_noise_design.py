@@ -286,11 +286,17 @@ class _Search:
         """What these weights of the cuts prove, whatever the solver's tolerance.
 
         Every x that satisfies the cuts costs at least the weights' sum, and what the prices have
-        left: at the least noise, or at the most where the weighted cuts are above the price.
+        left: at the least noise, or at the most where the weighted cuts are above the price. Where
+        noise has no limit they may not be above it: the weights shrink until they are not.
         """
-        covered, unlimited = weights @ self.cuts, np.isinf(self.most)
-        # at most one: where noise has no limit, the weighted cuts may not be above the price
-        fit = float(np.min((self.prices / np.maximum(covered, self.prices))[unlimited]))
-        left = self.prices - fit * covered
-        costs = left * np.where(left < 0, self.most, self.least)
-        return float(fit * weights.sum() + costs.sum())
+        covered, bounds = weights @ self.cuts, []
+        fits = self.prices / np.maximum(covered, self.prices)
+        # a limit may be so far away that noise at it costs more than smaller weights for all
+        for limited in (np.isfinite(self.most), np.zeros(self.most.size, dtype=bool)):
+            fit = float(fits[~limited].min())
+            left = self.prices - fit * covered
+            # below zero by rounding alone, but where noise has a limit
+            left = np.where(limited, left, np.maximum(left, 0.0))
+            costs = left * np.where(left < 0, self.most, self.least)
+            bounds.append(float(fit * weights.sum() + costs.sum()))
+        return max(bounds)

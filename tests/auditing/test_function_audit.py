@@ -87,6 +87,20 @@ def test_a_leak_spread_over_all_coordinates_is_found_without_weights_of_single_o
     assert not audit(messages, epsilon=1.0).passed
 
 
+def test_most_of_mu_is_proven_where_it_is_spread_over_the_steps_of_a_loop():
+    """Thirty steps of three coordinates each; too few calls show which of them tell anything."""
+    spread = np.zeros((30, 3))
+    spread[:, 0] = 1 / math.sqrt(30)
+    mu = gaussian.mu(3.0, DELTA)
+
+    def messages(data, seed):
+        return data + np.random.default_rng(seed).normal(size=(30, 3)) / mu
+
+    result = audit(messages, calls=50_000, datasets=(spread, 0 * spread))
+    assert result.passed and result.attack.kind == "matched"
+    assert 0.85 < result.reached <= 1
+
+
 def test_ones_own_score_is_an_attack():
     """The secret is in the product of two coordinates: no weights find it."""
 

@@ -31,12 +31,12 @@ Score = Callable[[Array], float]
 """A message to a number that is larger where the first of the two data sets is more likely."""
 
 _LEAST_CALLS, _DEFAULT_CALLS = 1_000, 50_000
-_PILOT, _TRAINING = 0.04, 0.12
-"""Shares of the calls that only choose what to look at, and that only train attacks: of few calls
-a quarter each.
-"""
+_PILOT, _TRAINING, _CHOICE = 0.04, 0.12, 0.06
+"""Shares of the calls that only choose what to look at, that train attacks, and that choose one."""
+_OF_FEW = 4, 4, 8
+"""The same of few calls: a quarter, a quarter and an eighth of them."""
 _ENOUGH = 2_000
-"""Calls that are enough for either."""
+"""Calls that are enough for each of these."""
 _FOR_MU = 0.8
 """Share of the error for the proof of mu; the rest is for that of epsilon."""
 _KEPT = 64
@@ -205,12 +205,14 @@ def audit_function(
     if len(pair) != 2:
         raise InputError(f"datasets must be two neighbouring data sets, not {len(pair)}")
     source = _Source(messages, pair, seed)
-    pilot = max(min(calls // 4, _ENOUGH), round(_PILOT * calls))
-    chosen = _Features.of(source, pilot)
-    trials = _collect(source, chosen, pilot, calls, score)
-    trained = max(min(calls // 4, _ENOUGH), round(_TRAINING * calls))
-    training = np.arange(calls - pilot) < trained
-    attack = _attack(trials, training, score is not None, delta, 1 - confidence)
+    pilot, training, choice = (
+        max(min(calls // few, _ENOUGH), round(share * calls))
+        for few, share in zip(_OF_FEW, (_PILOT, _TRAINING, _CHOICE), strict=True)
+    )
+    features = _Features.of(source, pilot)
+    trials = _collect(source, features, pilot, training, calls, score)
+    parts = np.searchsorted([training, training + choice], np.arange(calls - pilot), side="right")
+    attack = _attack(trials, parts, score is not None, delta, 1 - confidence)
     seconds = round(time.monotonic() - began, 2)
     return FunctionAudit(
         epsilon, delta, claimed_mu, attack, gaussian_noise, calls, confidence, seconds
@@ -275,14 +277,64 @@ class _Source:
 
 
 def _flat(answer: Any) -> Floats:
+    parts: list[Floats] = []
+    _add_arrays(answer, parts)
+    values = np.concatenate(parts) if parts else np.zeros(0)
+    if not np.isfinite(values.sum()):
+        # an adversary sees a NaN too; squares of these are still finite
+        values = np.nan_to_num(values, nan=1e90)
+    return np.clip(values, -_LARGEST, _LARGEST)
+
+
+def _add_arrays(answer: Any, parts: list[Floats]) -> None:
     if isinstance(answer, list | tuple):
-        parts = [_flat(each) for each in answer]
-        return np.concatenate(parts) if parts else np.zeros(0)
+        for part in answer:
+            _add_arrays(part, parts)
+        return
     if hasattr(answer, "detach"):  # a torch tensor
         answer = answer.detach().cpu()
-    values = np.asarray(answer, dtype=np.float64).ravel()
-    # an adversary sees a NaN too; squares of these are still finite
-    return np.clip(np.nan_to_num(values, nan=1e90), -_LARGEST, _LARGEST)
+    parts.append(np.asarray(answer, dtype=np.float64).ravel())
+
+
+class _Moments:
+    """Sums over the messages of each data set, which may be too many to keep."""
+
+    def __init__(self, start: Floats) -> None:
+        # from one of the messages, so that no large common value hides what differs
+        self._start = start
+        self._sums, self._squares = np.zeros((2, start.size)), np.zeros((2, start.size))
+        self._counts = np.zeros(2)
+
+    def add(self, message: Floats, first: bool) -> None:
+        self._sums[int(first)] += message - self._start
+        self._squares[int(first)] += (message - self._start) ** 2
+        self._counts[int(first)] += 1
+
+    @property
+    def means(self) -> Floats:
+        """[data set, coordinate], of what is left of a message without the start."""
+        return np.asarray(self._sums / self._counts[:, None])
+
+    def rest(self, message: Floats, first: bool) -> Floats:
+        """What is left of a message without the mean."""
+        return np.asarray(message - self._start - self.means[int(first)])
+
+    def shift(self) -> tuple[Floats, Floats]:
+        """(what differs between the data sets, and the spread of each coordinate)."""
+        means = self.means
+        shift: Floats = means[1] - means[0]
+        spread = np.maximum(self._squares / self._counts[:, None] - means**2, 0.0).mean(0)
+        # a coordinate without noise tells everything, and has no spread to divide by
+        scale = np.sqrt(spread + np.finfo(np.float64).tiny + (1e-9 * shift) ** 2)
+        return shift, scale
+
+    def weights(self) -> Floats:
+        """Of all coordinates, as if their noise were independent."""
+        shift, scale = self.shift()
+        chance = (1 / self._counts).sum() * scale**2
+        # a shift as small as chance makes it is none: most weights would only add noise
+        shrunk = np.maximum(1 - chance / np.maximum(shift**2, np.finfo(np.float64).tiny), 0.0)
+        return np.asarray(shrunk * shift / scale**2)
 
 
 @dataclass(frozen=True)
@@ -292,47 +344,38 @@ class _Features:
     Attributes:
         coordinates: Those that tell most, best first.
         scale: The spread of each of them.
-        weights: Of all coordinates, as if their noise were independent.
+        moments: Of all messages so far.
     """
 
     coordinates: Array
     scale: Floats
-    weights: Floats
+    moments: _Moments
 
     @staticmethod
     def of(source: _Source, pilot: int) -> _Features:
-        start = source.message(0)[0]
         half = pilot // 2
-        # sums of messages, which may be too many to keep; from the first one, so that none cancels
-        sums, squares, counts = np.zeros((2, start.size)), np.zeros((2, start.size)), np.zeros(2)
+        moments = _Moments(source.message(0)[0])
         for k in range(half):
             _report_pilot(k, pilot)
-            message, first = source.message(k)
-            sums[int(first)] += message - start
-            squares[int(first)] += (message - start) ** 2
-            counts[int(first)] += 1
-        means = sums / counts[:, None]
-        shift = means[1] - means[0]
-        spread = np.maximum(squares / counts[:, None] - means**2, 0.0).mean(0)
-        # a coordinate without noise tells everything, and has no spread to divide by
-        scale = np.sqrt(spread + np.finfo(np.float64).tiny + (1e-9 * shift) ** 2)
+            moments.add(*source.message(k))
+        shift, scale = moments.shift()
         told = np.abs(shift) / scale
         told[shift == 0] = 0.0
         best = _clearest(told, half)
         # coordinates that tell nothing themselves may know the noise of those that do
-        product = np.zeros(start.size)
+        product = np.zeros(shift.size)
         for k in range(half, pilot):
             _report_pilot(k, pilot)
             message, first = source.message(k)
-            rest = (message - start - means[int(first)]) / scale
+            rest = moments.rest(message, first) / scale
             product += rest[best[0]] * rest
         partners = _clearest(np.abs(product) / (pilot - half), pilot - half)
         best = np.concatenate([best, np.setdiff1d(partners, best)])
-        return _Features(best, scale[best], shift / scale**2)
+        return _Features(best, scale[best], moments)
 
-    def see(self, message: Floats) -> tuple[Floats, float]:
-        """(the chosen coordinates, the matched score)."""
-        return message[self.coordinates] / self.scale, float(message @ self.weights)
+    def see(self, message: Floats) -> Floats:
+        """The chosen coordinates."""
+        return np.asarray(message[self.coordinates] / self.scale)
 
 
 @dataclass(frozen=True)
@@ -358,17 +401,23 @@ def _report_pilot(k: int, pilot: int) -> None:
 
 
 def _collect(
-    source: _Source, chosen: _Features, first: int, last: int, score: Score | None
+    source: _Source, features: _Features, first: int, training: int, last: int, score: Score | None
 ) -> _Trials:
-    """Calls the function, numbered from `first` up to `last`."""
+    """Calls the function, numbered from `first` up to `last`; `training` of them train."""
     count = last - first
-    kept, matched = np.empty((count, len(chosen.coordinates))), np.empty(count)
+    kept, matched = np.empty((count, len(features.coordinates))), np.zeros(count)
     own, present = np.zeros(count), np.zeros(count, dtype=bool)
+    weights = np.zeros(0)
     for k in range(count):
         if k % _BATCH == 0:
             progress.report("audited calls", first + k, last)
         message, present[k] = source.message(first + k)
-        kept[k], matched[k] = chosen.see(message)
+        kept[k] = features.see(message)
+        if k < training:
+            features.moments.add(message, bool(present[k]))
+        else:
+            weights = features.moments.weights() if k == training else weights
+            matched[k] = float(message @ weights)
         if score is not None:
             own[k] = float(score(message))
     return _Trials(kept, matched, own, present)
@@ -388,23 +437,25 @@ def _scores(trials: _Trials, training: Array, has_own: bool) -> dict[str, Floats
 
 
 def _attack(
-    trials: _Trials, training: Array, has_own: bool, delta: float, error: float
+    trials: _Trials, parts: Array, has_own: bool, delta: float, error: float
 ) -> FunctionAttack:
-    """What the attack that does best in training proves on the other calls."""
+    """What the attack that does best in part 1 of the calls proves in part 2; part 0 trains."""
     for_mu, for_epsilon = _FOR_MU * error, (1 - _FOR_MU) * error
+    training, choice, proof = (parts == k for k in range(3))
     # chosen on other calls than it is judged on, so that the choice costs no confidence
     chosen: dict[str, tuple[float, float, float]] = {}
     scores = _scores(trials, training, has_own)
     for kind, score in scores.items():
-        counted = _count_all(score[training], trials.present[training])
+        counted = _count_all(score[choice], trials.present[choice])
         mus = [(measure_mu(counts, for_mu)[0], cut) for cut, counts in counted]
         mu, mu_cut = max(mus) if max(mus)[0] > _CLEARLY * mus[0][0] else mus[0]
-        _, cut = max((prove_epsilon(counts, delta, for_epsilon), cut) for cut, counts in counted)
+        # the middle one, which comes first, where no threshold proves anything
+        cut, _ = max(counted, key=lambda each: prove_epsilon(each[1], delta, for_epsilon))
         chosen[kind] = mu, mu_cut, cut
     most = max(mu for mu, *_ in chosen.values())
     kind = next(name for name, (mu, *_) in chosen.items() if _CLEARLY * mu >= most)
     _, mu_cut, epsilon_cut = chosen[kind]
-    held, present = scores[kind][~training], trials.present[~training]
+    held, present = scores[kind][proof], trials.present[proof]
     counts = count_errors(held, present, mu_cut)
     mu, estimated = measure_mu(counts, for_mu)
     proven = prove_epsilon(count_errors(held, present, epsilon_cut), delta, for_epsilon)

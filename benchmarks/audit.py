@@ -62,7 +62,7 @@ def row(name: str) -> dict[str, object]:
     }
 
 
-STEPS, RECORDS = 30, 800
+STEPS, RECORDS = 30, 300
 NOISE = decor.baselines.local(decor.path(2), decor.Exposure(1.0, STEPS), BUDGET).sigma_cdp
 
 

@@ -691,6 +691,34 @@ class Padded(nn.Module):
         return self.out((torch.tanh(self.layer(self.words(x))) * real).sum(1) / real.sum(1))
 
 
+class ShortInside(nn.Module):
+    """Computes one layer of features from 0 and 1, whose products are exact, in eight bits."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.out = nn.Linear(8, 40, bias=False), nn.Linear(40, 3)
+
+    def forward(self, x):
+        with torch.autocast("cpu", BF16):
+            h = self.layer((x > 0.5).to(x.dtype))
+        return self.out(h.to(x.dtype).tanh())
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_module_with_a_precision_of_its_own_adds_no_more_than_the_clip(exact):
+    """The clip allows for roundings to eight bits only where `bf16` asks for them."""
+    trained = task(seeded(ShortInside), losses.cross_entropy, (8,), sizes=(1,) * 40)
+    with pytest.warns(UserWarning, match="bfloat16 within a model of torch.float32"):
+        gradients = choose_gradients(trained, "example", 3, F32, exact=exact)
+    generator, clip = torch.Generator().manual_seed(0), torch.full((1, 1), 1e-3)
+    start = gradients.initial()[0]
+    models = [start + 0.3 * torch.randn(40, 1, 1, len(start), generator=generator)]
+    to, batch = [torch.zeros_like(models[0])], Batch(torch.arange(40).view(40, 1), 1.0)
+    gradients.add_clipped_examples(to, models, batch, slice(0, 40), clip, torch.ones(1, 1))
+    lengths = to[0].double().flatten(1).norm(dim=1)
+    assert 0.9 * float(clip) < float(lengths.max()) <= float(clip)
+
+
 def wrong_by_three(monkeypatch):
     """A rule whose gradients are three times too long."""
     made = Outer.__init__

@@ -104,5 +104,7 @@ def test_attributes_without_examples_stay_as_they_are_left():
 def test_what_a_module_draws_is_no_memory():
     X, state = torch.randn(3, 5, dtype=F64), {}
     dropping = nn.Sequential(nn.Dropout(0.5), nn.Linear(5, 3)).double().train()
+    random = torch.get_rng_state()
     assert not remembers(dropping, state, X)
+    assert torch.equal(random, torch.get_rng_state())
     assert remembers(Keeping(0).double().train(), state, X)

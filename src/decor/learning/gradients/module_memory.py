@@ -17,6 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+_OWN = frozenset(vars(nn.Module()))
+"""Attributes that every module has: parameters, buffers, hooks."""
+_PLAIN = frozenset((str, int, float, bool, type(None)))
+
 
 @contextmanager
 def memory_dropped(model: nn.Module) -> Iterator[None]:
@@ -24,49 +28,45 @@ def memory_dropped(model: nn.Module) -> Iterator[None]:
 
     Other attributes stay as the block leaves them, such as counts of calls.
     """
-    # lists and the like may be changed in place
-    before = {
-        module: {name: copy.copy(kept) if _is_group(kept) else kept for name, kept in items}
-        for module in model.modules()
-        if (items := vars(module).items())
-    }
+    before = [(vars(module), _attributes(module)) for module in model.modules()]
     try:
         yield
     finally:
-        for module, attributes in before.items():
-            for name, kept in list(vars(module).items()):
-                if not _has_examples(kept):
-                    continue
-                if name in attributes:
-                    vars(module)[name] = attributes[name]
+        for now, then in before:
+            for name in [name for name in now if name not in _OWN and _has_examples(now[name])]:
+                if name in then:
+                    now[name] = then[name]
                 else:
-                    del vars(module)[name]
+                    del now[name]
 
 
-def remembers(
-    model: nn.Module, state: Mapping[str, Tensor], examples: Tensor, random_seed: int = 0
-) -> bool:
+def remembers(model: nn.Module, state: Mapping[str, Tensor], examples: Tensor) -> bool:
     """Whether the output for the last example depends on which example came before.
 
     Args:
         model: In the mode in which it trains; left as it is.
         state: Its parameters and buffers.
         examples: Three at least, to have two that may come before.
-        random_seed: What the module draws is the same for both.
     """
-    outputs = []
-    for first in examples[:2]:
-        used = _twin(model)
-        # a buffer may be changed in place
-        buffers = {name: state[name].clone() for name, _ in model.named_buffers()}
-        own = {**state, **buffers}
-        functional_call(used, own, (first.unsqueeze(0),))
-        cuda = [examples.device] if examples.is_cuda else []
-        with torch.random.fork_rng(devices=cuda):
-            torch.manual_seed(random_seed)
-            outputs.append(functional_call(used, own, (examples[-1:],)))
-    one, other = outputs
+    cuda = [examples.device] if examples.is_cuda else []
+    with torch.random.fork_rng(devices=cuda):
+        one, other = (_output_after(model, state, first, examples[-1]) for first in examples[:2])
+    # far above rounding
     return one.shape != other.shape or not torch.allclose(one, other, 1e-4, 1e-7, equal_nan=True)
+
+
+def _output_after(
+    model: nn.Module, state: Mapping[str, Tensor], first: Tensor, last: Tensor
+) -> Tensor:
+    """The output for the last example of a model that has seen the first."""
+    used = _twin(model)
+    # a buffer may be changed in place
+    own = {**state, **{name: state[name].clone() for name, _ in model.named_buffers()}}
+    for example in (first, last):
+        # what the module draws is the same, whatever it drew before
+        torch.manual_seed(0)
+        output: Tensor = functional_call(used, own, (example.unsqueeze(0),))
+    return output
 
 
 def _twin(model: nn.Module) -> nn.Module:
@@ -78,14 +78,24 @@ def _twin(model: nn.Module) -> nn.Module:
         return model
 
 
-def _is_group(value: Any) -> bool:
-    return isinstance(value, (list, dict, set))
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """What a class derived from `nn.Module` has added; groups are copied, as they may be changed in
+    place.
+    """
+    added = {name: kept for name, kept in vars(module).items() if name not in _OWN}
+    for name, kept in added.items():
+        if isinstance(kept, (list, dict, set)):
+            added[name] = copy.copy(kept)
+    return added
 
 
 def _has_examples(value: Any) -> bool:
-    """Whether it is, or directly holds, a tensor that was mapped over."""
+    """Whether it is, or holds, a tensor that was mapped over."""
     if isinstance(value, Tensor):
         return bool(torch._C._functorch.is_functorch_wrapped_tensor(value))
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    return isinstance(value, (list, tuple, set)) and any(_has_examples(each) for each in value)
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (list, tuple, set)):
+        return False
+    # a vocabulary is long, and holds no tensors
+    return not _PLAIN.issuperset(map(type, value)) and any(map(_has_examples, value))

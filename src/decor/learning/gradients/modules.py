@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from decor.choices import Unit
 from decor.errors import InputError
 from decor.learning.batches import Batch
 from decor.learning.frozen import convert
@@ -81,12 +82,36 @@ class Modules:
         self._by_example, self._by_copy = self._over_examples(False), self._over_examples(True)
         _load()
 
-    def check(self) -> None:
-        """Refuses a module that torch cannot differentiate for many models at once."""
+    def check(self, unit: Unit) -> None:
+        """Refuses a module that torch cannot differentiate for many models at once.
+
+        Args:
+            unit: What will be clipped.
+        """
         start, (X, y) = self.initial()[0].view(1, 1, -1), self._examples_to_try(1)
         on_gpu = self.device.type == "cuda"
         with torch.random.fork_rng(devices=[self.device] if on_gpu else []), self.short_products():
             self._differentiate(self._mean_gradient, start, X.unsqueeze(0), y.unsqueeze(0))
+        flat = start.flatten().requires_grad_()
+        with evaluating(self.model):
+            try:
+                with torch.enable_grad():
+                    (wanted,) = torch.autograd.grad(self._example_cost(flat, X[0], y[0]), [flat])
+            except Exception:  # a user's module may refuse artificial examples
+                return
+            one = torch.ones(1, 1, dtype=self.dtype, device=self.device)
+            found = (
+                self._differentiate(self._by_example, start, X[None], y[None])
+                if unit == "example"
+                else self._differentiate(self._weighted_gradient, start, X[None], y[None], one)
+            )
+        gap = float((found.flatten() - wanted).norm())
+        # far above rounding; what is not finite cannot be compared
+        if gap > 1e-2 * float(wanted.norm()):
+            raise InputError(
+                "torch.func gives another gradient than autograd for the model; leave out hooks on "
+                "tensors"
+            )
 
     def short_products(self) -> AbstractContextManager[object]:
         """Within this block products have operands of eight bits, where that was chosen.

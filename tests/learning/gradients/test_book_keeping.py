@@ -166,6 +166,7 @@ KINDS = {
     "RNN": (lambda: sequence(Through(lambda own, x: own.layer(x.transpose(0, 1))[0].transpose(0, 1), layer=nn.RNN(5, 4))), (6, 5)),
     "a layer used twice": (lambda: sequence(Through(lambda own, x: own.layer(own.layer(x).tanh()), layer=nn.Linear(4, 4))), (3, 4)),
     "an embedding that is also the output": (lambda: Through(lambda own, x: functional.linear(own.layer(x).mean(1), own.layer.weight)[..., :3], layer=nn.Embedding(VOCABULARY, 4)), tokens(5)),
+    "an embedding of two texts": (lambda: nn.Sequential(Through(lambda own, x: own.layer(x[:, :3]).mean(1) * own.layer(x[:, 3:]).mean(1), layer=nn.Embedding(VOCABULARY, 4, padding_idx=1)), nn.Linear(4, 3)), tokens(7)),
     "a parameter that is added": (lambda: sequence(Through(lambda own, x: x + own.p, p=torch.ones(6, 4))), (6, 4)),
     "a parameter of which a part is added": (lambda: sequence(Through(lambda own, x: x + own.p[: x.shape[1]], p=torch.ones(9, 4))), (6, 4)),
     "a parameter that multiplies": (lambda: sequence(nn.Linear(5, 4), Through(lambda own, x: own.p * x, p=torch.ones(4))), (6, 5)),
@@ -593,6 +594,29 @@ def test_a_parameter_with_two_uses_has_the_length_of_their_sum():
         assert (none.bound().length <= 1e-4 * Outer(g, a).bound().length).all()
     double = join([Outer(g, a), Given(Outer(g, a).gradients(slice(None)))])
     assert torch.allclose(double.bound().length, 2 * Outer(g, a).bound().length, rtol=1e-4)
+
+
+@given(st.integers(0, 10**6), SCALES)
+@settings(max_examples=20, deadline=None)
+def test_a_table_that_is_looked_up_twice_has_the_length_of_the_sum(seed, scale):
+    """As of two texts: without a gradient of the whole table for each example."""
+    generator = torch.Generator().manual_seed(seed)
+    uses = [
+        Lookup(
+            hostile(generator, 5, tokens, 7, scale=scale),
+            torch.randint(4, (5, tokens), generator=generator),
+            4,
+        )
+        for tokens in (12, 3)
+    ]
+    both = join(uses)
+    assert type(both) is Lookup
+    exact = exact_length(sum(Lookup(u.g.double(), u.ids, 4).gradients(slice(None)) for u in uses))
+    assert (both.bound().length >= exact).all()
+    if not 1e-8 <= scale <= 1e12:  # then the bound is the size
+        return
+    none = join([uses[0], Lookup(-uses[0].g, uses[0].ids, 4)])
+    assert (none.bound().length <= 1e-2 * uses[0].bound().size).all()
 
 
 def test_what_is_not_finite_adds_nothing():

@@ -22,13 +22,16 @@ from __future__ import annotations
 import copy
 import json
 import statistics
+import subprocess
 import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 
 import torch
 from torch import Tensor, nn
@@ -358,6 +361,18 @@ def medians(ways: dict[str, Callable[[], object]], repeats: int) -> dict[str, di
     }
 
 
+def versions() -> dict[str, str]:
+    """Of what was measured, and the day."""
+    found = {"decor_version": decor.__version__, "torch": torch.__version__}
+    if GPU:
+        asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        found["driver"] = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+    else:
+        with suppress(PackageNotFoundError):
+            found["opacus_version"] = version("opacus")
+    return {**found, "date": datetime.now(UTC).date().isoformat()}
+
+
 def with_precision(precision: str) -> AbstractContextManager[object]:
     """For a plain gradient; `decor` does what is right itself."""
     return torch.autocast(DEVICE.type, torch.bfloat16, enabled=precision == "bf16")
@@ -390,7 +405,7 @@ def compare(row: Row, precision: str, with_kernels: bool) -> None:
         except ModuleNotFoundError:
             pass
     head = {"benchmark": "models", "what": row.what, "precision": precision}
-    head |= {"torch": torch.__version__}
+    head |= versions()
     if frozen:
         head |= {"trained": sum(p.numel() for p in trained), "frozen": frozen}
     if GPU:

@@ -435,6 +435,20 @@ def test_a_model_without_parameters_to_train_is_refused(model):
         trained(made(model, losses.cross_entropy))
 
 
+def test_complex_parameters_are_refused_rather_than_halved():
+    class Filter(nn.Module):
+        def __init__(self, dtype):
+            super().__init__()
+            self.values, self.out = nn.Parameter(torch.ones(3, dtype=dtype)), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.out(torch.fft.irfft(torch.fft.rfft(x) * self.values, n=4))
+
+    made(Filter(torch.float32), losses.cross_entropy)
+    with pytest.raises(InputError, match="parameter 'values' is complex.*view_as_complex"):
+        made(Filter(torch.complex64), losses.cross_entropy)
+
+
 GIVEN = {
     "float64 features": (X.astype("float64"), Y),
     "whole numbers": ((4 * X).astype("int64"), Y),

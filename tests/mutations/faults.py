@@ -103,6 +103,7 @@ PRIVATE, SECRET = "training/test_private.py::test_", "noise/test_private_noise.p
 RESUMPTION = "training/test_resume_state.py::test_"
 
 KEPT = "learning/gradients/test_book_keeping.py::test_"
+MEMORY = "learning/gradients/test_module_memory.py::test_"
 ADAPTERS = "learning/test_lora.py::test_"
 CLIP, TILES = "learning/gradients/test_clip.py::test_", "learning/gradients/test_tiles.py::test_"
 
@@ -936,6 +937,55 @@ FAULTS = (
         ),
         (ADAPTERS + "a_run_makes_its_model_on_the_body_that_it_was_trained_on",),
         dash=NO_FOLDER,
+    ),
+    Fault(
+        "a module's own precision counts as the model's",
+        "an example whose gradient is rounded to eight bits is longer than its clip",
+        (
+            Edit(
+                "learning/gradients/book_keeping.py",
+                "if torch.finfo(kind).eps > torch.finfo(self.dtype).eps:",
+                "if False:",
+            ),
+        ),
+        (KEPT + "a_module_with_a_precision_of_its_own_adds_no_more_than_the_clip",),
+        dash="audited models have one precision",
+    ),
+    Fault(
+        "a CPU multiplies as the program has set",
+        "with matrix units an example is longer than its clip",
+        (
+            Edit(
+                "training/cuda/steps.py",
+                "kinds = [*of_gpu, backends.mkldnn.matmul, backends.mkldnn.conv]",
+                "kinds = of_gpu",
+            ),
+        ),
+        (
+            "training/test_descent.py::test_steps_compute_in_full_precision_whatever_a_program_"
+            "has_set",
+        ),
+        dash="audits set nothing",
+    ),
+    Fault(
+        "a module keeps what it has seen",
+        "an example moves the gradients of later ones, each by up to a clip",
+        (
+            Edit(
+                "learning/gradients/module_memory.py",
+                "if name not in _OWN and _has_examples(now[name])]",
+                "if False]",
+            ),
+        ),
+        (MEMORY + "what_is_kept_for_later_is_dropped_after_each_step",),
+        dash="audited models keep nothing",
+    ),
+    Fault(
+        "a model that remembers examples is trained",
+        "what its user sees is another model than the one that is trained",
+        (Edit("learning/gradients/modules.py", "if has_memory:", "if False:"),),
+        (MEMORY + "a_model_that_shows_an_example_to_later_ones_is_refused",),
+        dash="audited models keep nothing",
     ),
     Fault(
         "two uses of a parameter are two parameters",

@@ -700,3 +700,36 @@ def test_a_secret_seed_is_kept_nowhere_and_never_the_same():
     assert one.manifest["seed"] == "secret" and not torch.equal(
         one.models["weight"], two.models["weight"]
     )
+
+
+def test_steps_compute_in_full_precision_whatever_a_program_has_set():
+    """A CPU with matrix units would multiply float32 operands in eight bits: the clip allows for
+    roundings of float32.
+    """
+    seen, mkldnn = [], torch.backends.mkldnn
+
+    class Looking(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 1)
+
+        def forward(self, x):
+            if self.training:
+                seen.append((mkldnn.matmul.fp32_precision, mkldnn.conv.fp32_precision))
+            return self.layer(x)
+
+    rng = np.random.default_rng(0)
+    users = [(rng.normal(size=(6, 3)), rng.integers(0, 2, 6)) for _ in range(3)]
+    task = Task(Looking().train(), losses.logistic, users)
+    exposure = decor.Exposure(1.0, 2, unit="example", batch_size=3, records=task.records)
+    plan = decor.NoisePlan(decor.complete(3), exposure, decor.Adversary.eavesdropper(), 0.1, 0.1)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        assert mkldnn.matmul.fp32_precision == "bf16"
+        decor.train(task, plan, learning_rate=0.1, evaluate_every=10)
+        assert mkldnn.matmul.fp32_precision == "bf16"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    # calls before training may see what the program has set
+    assert seen[-2:] == [("ieee", "ieee")] * 2

@@ -482,6 +482,13 @@ def check_model(model: nn.Module) -> None:
                 f"the layer {name or 'itself'!r} is {type(module).__name__}, which keeps "
                 "statistics of the examples that no noise covers; use nn.GroupNorm or nn.LayerNorm"
             )
+    for name, p in model.named_parameters():
+        # models, messages and noise are real numbers
+        if p.is_complex():
+            raise InputError(
+                f"the parameter {name!r} is complex; keep its two parts as one real parameter, and "
+                "make it complex in forward with torch.view_as_complex"
+            )
     if not any(p.requires_grad for p in model.parameters()):
         raise InputError(
             "the model has no parameter that requires a gradient, so there is nothing to train"

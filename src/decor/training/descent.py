@@ -140,14 +140,15 @@ class Descent:
     @contextmanager
     def steps(self) -> Iterator[Callable[[int], None]]:
         """Gives the function that takes step k: on the CPU at once, or by a GPU's kernels."""
-        with torch.no_grad(), self.threads.limit_torch():
+        # the clip allows for the roundings of this precision
+        precision = matmul_precision(self.engine.tf32)
+        with torch.no_grad(), self.threads.limit_torch(), precision:
             if not self.on_gpu:
                 yield self._take
                 return
             count = self.recipe.local_steps
             runner = StepRunner(self._step, self.batches, count, self.rates, self.recordable)
-            precision = matmul_precision(self.engine.tf32)
-            with closing(runner), precision, torch.cuda.device(self.device):
+            with closing(runner), torch.cuda.device(self.device):
                 yield lambda step: self._take_on_gpu(runner, step)
 
     def _take(self, step: int) -> None:

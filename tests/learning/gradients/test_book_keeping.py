@@ -166,6 +166,7 @@ KINDS = {
     "RNN": (lambda: sequence(Through(lambda own, x: own.layer(x.transpose(0, 1))[0].transpose(0, 1), layer=nn.RNN(5, 4))), (6, 5)),
     "a layer used twice": (lambda: sequence(Through(lambda own, x: own.layer(own.layer(x).tanh()), layer=nn.Linear(4, 4))), (3, 4)),
     "an embedding that is also the output": (lambda: Through(lambda own, x: functional.linear(own.layer(x).mean(1), own.layer.weight)[..., :3], layer=nn.Embedding(VOCABULARY, 4)), tokens(5)),
+    "an embedding of two texts": (lambda: nn.Sequential(Through(lambda own, x: own.layer(x[:, :3]).mean(1) * own.layer(x[:, 3:]).mean(1), layer=nn.Embedding(VOCABULARY, 4, padding_idx=1)), nn.Linear(4, 3)), tokens(7)),
     "a parameter that is added": (lambda: sequence(Through(lambda own, x: x + own.p, p=torch.ones(6, 4))), (6, 4)),
     "a parameter of which a part is added": (lambda: sequence(Through(lambda own, x: x + own.p[: x.shape[1]], p=torch.ones(9, 4))), (6, 4)),
     "a parameter that multiplies": (lambda: sequence(nn.Linear(5, 4), Through(lambda own, x: own.p * x, p=torch.ones(4))), (6, 5)),
@@ -595,6 +596,29 @@ def test_a_parameter_with_two_uses_has_the_length_of_their_sum():
     assert torch.allclose(double.bound().length, 2 * Outer(g, a).bound().length, rtol=1e-4)
 
 
+@given(st.integers(0, 10**6), SCALES)
+@settings(max_examples=20, deadline=None)
+def test_a_table_that_is_looked_up_twice_has_the_length_of_the_sum(seed, scale):
+    """As of two texts: without a gradient of the whole table for each example."""
+    generator = torch.Generator().manual_seed(seed)
+    uses = [
+        Lookup(
+            hostile(generator, 5, tokens, 7, scale=scale),
+            torch.randint(4, (5, tokens), generator=generator),
+            4,
+        )
+        for tokens in (12, 3)
+    ]
+    both = join(uses)
+    assert type(both) is Lookup
+    exact = exact_length(sum(Lookup(u.g.double(), u.ids, 4).gradients(slice(None)) for u in uses))
+    assert (both.bound().length >= exact).all()
+    if not 1e-8 <= scale <= 1e12:  # then the bound is the size
+        return
+    none = join([uses[0], Lookup(-uses[0].g, uses[0].ids, 4)])
+    assert (none.bound().length <= 1e-2 * uses[0].bound().size).all()
+
+
 def test_what_is_not_finite_adds_nothing():
     g, a = torch.ones(4, 3, 5), torch.ones(4, 3, 2)
     g[1, 0, 0], a[2, 1, 1] = torch.inf, torch.nan
@@ -689,6 +713,34 @@ class Padded(nn.Module):
         real = (x != 0).unsqueeze(-1).to(self.out.weight.dtype)
         # zero by zero where all is padding
         return self.out((torch.tanh(self.layer(self.words(x))) * real).sum(1) / real.sum(1))
+
+
+class ShortInside(nn.Module):
+    """Computes one layer of features from 0 and 1, whose products are exact, in eight bits."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.out = nn.Linear(8, 40, bias=False), nn.Linear(40, 3)
+
+    def forward(self, x):
+        with torch.autocast("cpu", BF16):
+            h = self.layer((x > 0.5).to(x.dtype))
+        return self.out(h.to(x.dtype).tanh())
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_module_with_a_precision_of_its_own_adds_no_more_than_the_clip(exact):
+    """The clip allows for roundings to eight bits only where `bf16` asks for them."""
+    trained = task(seeded(ShortInside), losses.cross_entropy, (8,), sizes=(1,) * 40)
+    with pytest.warns(UserWarning, match="bfloat16 within a model of torch.float32"):
+        gradients = choose_gradients(trained, "example", 3, F32, exact=exact)
+    generator, clip = torch.Generator().manual_seed(0), torch.full((1, 1), 1e-3)
+    start = gradients.initial()[0]
+    models = [start + 0.3 * torch.randn(40, 1, 1, len(start), generator=generator)]
+    to, batch = [torch.zeros_like(models[0])], Batch(torch.arange(40).view(40, 1), 1.0)
+    gradients.add_clipped_examples(to, models, batch, slice(0, 40), clip, torch.ones(1, 1))
+    lengths = to[0].double().flatten(1).norm(dim=1)
+    assert 0.9 * float(clip) < float(lengths.max()) <= float(clip)
 
 
 def wrong_by_three(monkeypatch):

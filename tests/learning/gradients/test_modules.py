@@ -24,6 +24,7 @@ import decor
 from decor.errors import InputError
 from decor.learning import losses
 from decor.learning.gradients import modules
+from decor.learning.gradients.choose import choose_gradients
 from decor.learning.gradients.dense_stack import Stack
 from decor.learning.gradients.modules import Modules
 from decor.learning.task import Task
@@ -125,3 +126,27 @@ def test_private_runs_refuse_models_and_losses_that_mix_examples_without_a_look_
 
 def test_a_model_that_refuses_artificial_examples_is_taken_all_the_same():
     Modules(of_counts(Centred(False)), F64, exact=True)
+
+
+class Halved(nn.Module):
+    """Halves what flows back through it, where a tensor says that it needs a gradient."""
+
+    def forward(self, x):
+        if x.requires_grad:
+            x.register_hook(lambda g: g / 2)
+        return x.tanh()
+
+
+def test_a_hook_that_torch_func_does_not_see_is_refused():
+    """Nested maps hide it at user level; gradients of single examples have it."""
+    given = task(
+        seeded(lambda: nn.Sequential(nn.Linear(5, 4), Halved(), nn.Linear(4, 3))),
+        losses.cross_entropy,
+    )
+    with pytest.raises(InputError, match="another gradient than autograd"):
+        choose_gradients(given, "user", 3, F64)
+    with pytest.warns(UserWarning, match="cannot be recorded"):
+        gradients = choose_gradients(given, "example", 3, F64)
+    blocks, batch = scattered(gradients, 3, scale=0.1), batches_of(given, "poisson")
+    wanted = expected(given, gradients.state(blocks), batch, *clips(), levels=("example",))
+    assert_close(added_by(gradients, blocks, batch, "example"), wanted["example"])

@@ -78,6 +78,8 @@ class BookKeeping(Modules):
                 trial = self._recording(start)
                 with self.short_products():
                     contributions = self._run(trial, X, y, True)
+            if unit == "example":
+                self._check_precision(contributions)
             # a whole batch as one example: a module that takes single ones may refuse it
             if unit == "user":
                 self._run(self._recording(start), X.unsqueeze(0), y.unsqueeze(0), False)
@@ -201,6 +203,7 @@ class BookKeeping(Modules):
             contributions = self._record(flat, part, count)
             if not contributions:
                 return
+            self._check_precision(contributions)
             contributions = _settle(contributions, self.exact)
             length, size = _join(contributions)
             length, size = (v.view(len(flat), -1) for v in (length, size))
@@ -292,6 +295,20 @@ class BookKeeping(Modules):
         if single:
             X, y = X.unsqueeze(1), y.unsqueeze(1)
         return recording.run(self.task.loss, X, y)
+
+    def _check_precision(self, contributions: dict[str, Contribution]) -> None:
+        """Refuses operands whose roundings the clip does not allow for.
+
+        A module may have a precision of its own, such as autocast in its forward.
+        """
+        for name, each in contributions.items():
+            for values in each.tensors():
+                kind = values.dtype
+                if not kind.is_floating_point or (self.bf16 and kind is torch.bfloat16):
+                    continue
+                if torch.finfo(kind).eps > torch.finfo(self.dtype).eps:
+                    kinds = f"{str(kind).removeprefix('torch.')} within a model of {self.dtype}"
+                    raise Unsupported(f"the gradient of {name!r} is made of {kinds}")
 
     def _add(
         self,

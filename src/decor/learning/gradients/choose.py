@@ -84,7 +84,7 @@ def _any_module(
     except Exception as error:  # a user's module may do anything; torch.func takes more of them
         general = Modules(task, dtype, device, exact, bf16)
         # what torch.func cannot take either is refused, so no warning of slow steps comes first
-        general.check()
+        general.check(unit)
         warnings.warn(
             "the layers of this model cannot be recorded, so gradients of its examples are "
             f"computed one by one, which is slower ({type(error).__name__}: {error})",

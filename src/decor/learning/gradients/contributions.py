@@ -295,6 +295,13 @@ def join(parts: Sequence[Contribution]) -> Contribution:
             torch.cat([part.a for part in parts], 1),  # type: ignore[attr-defined]
             parts[0].shape,
         )
+    if all(type(part) is Lookup for part in parts):
+        # no table of gradients for each example, which is as large as the parameter
+        return Lookup(
+            torch.cat([part.g for part in parts], 1),  # type: ignore[attr-defined]
+            torch.cat([part.ids for part in parts], 1),  # type: ignore[attr-defined]
+            parts[0].shape[0],
+        )
     return Total(parts)
 
 

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from decor.choices import Unit
 from decor.errors import InputError
 from decor.learning.batches import Batch
 from decor.learning.frozen import convert
 from decor.learning.task import Task, evaluating
 
 from .clip import CPU, Blocks, add_clipped, factors, lengths, limits
+from .module_memory import memory_dropped, remembers
 from .recording import at_least_float32
 from .tiles import add_into, choose_tile, heavy_users, nominal_sizes, same_bits, sum_slack
 
@@ -80,12 +82,36 @@ class Modules:
         self._by_example, self._by_copy = self._over_examples(False), self._over_examples(True)
         _load()
 
-    def check(self) -> None:
-        """Refuses a module that torch cannot differentiate for many models at once."""
+    def check(self, unit: Unit) -> None:
+        """Refuses a module that torch cannot differentiate for many models at once.
+
+        Args:
+            unit: What will be clipped.
+        """
         start, (X, y) = self.initial()[0].view(1, 1, -1), self._examples_to_try(1)
         on_gpu = self.device.type == "cuda"
         with torch.random.fork_rng(devices=[self.device] if on_gpu else []), self.short_products():
-            _differentiate(self._mean_gradient, start, X.unsqueeze(0), y.unsqueeze(0))
+            self._differentiate(self._mean_gradient, start, X.unsqueeze(0), y.unsqueeze(0))
+        flat = start.flatten().requires_grad_()
+        with evaluating(self.model):
+            try:
+                with torch.enable_grad():
+                    (wanted,) = torch.autograd.grad(self._example_cost(flat, X[0], y[0]), [flat])
+            except Exception:  # a user's module may refuse artificial examples
+                return
+            one = torch.ones(1, 1, dtype=self.dtype, device=self.device)
+            found = (
+                self._differentiate(self._by_example, start, X[None], y[None])
+                if unit == "example"
+                else self._differentiate(self._weighted_gradient, start, X[None], y[None], one)
+            )
+        gap = float((found.flatten() - wanted).norm())
+        # far above rounding; what is not finite cannot be compared
+        if gap > 1e-2 * float(wanted.norm()):
+            raise InputError(
+                "torch.func gives another gradient than autograd for the model; leave out hooks on "
+                "tensors"
+            )
 
     def short_products(self) -> AbstractContextManager[object]:
         """Within this block products have operands of eight bits, where that was chosen.
@@ -113,9 +139,9 @@ class Modules:
         X, y = self._examples(rows)
         with self.short_products():
             if isinstance(weights, float):
-                G = _differentiate(self._mean_gradient, x, X, y)
+                G = self._differentiate(self._mean_gradient, x, X, y)
             else:
-                G = _differentiate(self._weighted_gradient, x, X, y, weights.to(self.dtype))
+                G = self._differentiate(self._weighted_gradient, x, X, y, weights.to(self.dtype))
         return [G.view(models[0][users].shape)]
 
     def add_clipped_means(
@@ -163,7 +189,7 @@ class Modules:
             models_of = x.unsqueeze(2).expand(-1, -1, width, -1) if copies else x
             with self.short_products():
                 # [B, count, examples, parameters]
-                G = _differentiate(gradients, models_of, *self._examples(part))
+                G = self._differentiate(gradients, models_of, *self._examples(part))
             factor = factors(lengths(G), limit).mul_(rate.unsqueeze(-1)) * shares
             tiny = factor.abs() < torch.finfo(self.dtype).smallest_normal
             factor = torch.where(tiny, 0.0, factor)
@@ -184,9 +210,24 @@ class Modules:
     def clip_artificial_examples(self, users: int, width: int) -> None:
         """What `add_clipped_examples` computes, of public numbers: to be timed."""
         flat, X, y = self._artificial_batch(users, width)
-        G = _differentiate(self._by_example, flat.unsqueeze(1), X, y)
+        G = self._differentiate(self._by_example, flat.unsqueeze(1), X, y)
         norms = lengths(G)
         _sum_weighted(factors(norms, norms / 2).to(self.dtype), G)
+
+    def _differentiate(self, function: Callable[..., Any], *arguments: Tensor) -> Tensor:
+        """A gradient; where torch cannot compute it for many models at once, says why."""
+        try:
+            with memory_dropped(self.model):
+                return function(*arguments)  # type: ignore[no-any-return]
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as problem:
+            cause = str(problem).strip().partition("\n")[0]
+            raise InputError(
+                f"torch cannot differentiate the model for many users at once ({cause}); leave out "
+                "branches on values, .item(), packed sequences, checkpointing and changes of "
+                "tensors in place, or take another layer"
+            ) from problem
 
     def _artificial_batch(self, users: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
         """Models [users, parameters], examples and targets [users, width, ...]."""
@@ -223,7 +264,7 @@ class Modules:
                         self._artificial(like, len(x), width, generator)
                         for like in (self.X, self.y)
                     )
-                    G = gradients(model, *artificial)
+                    G = self._differentiate(gradients, model, *artificial)
                 except Exception:  # a user's module may refuse artificial examples: one at a time
                     return False
                 if not same_bits(G, -2):
@@ -338,10 +379,20 @@ class Modules:
                 alone = torch.cat([self._output(flat, x.unsqueeze(0)) for x in X])
                 joint = float(self._cost(flat, X, y))
                 each = [float(self._example_cost(flat, X[k], y[k])) for k in range(len(X))]
+            with torch.no_grad():
+                # in the mode in which it trains
+                state = {**self._by_name(flat), **self.fixed}
+                has_memory = len(X) > 2 and remembers(self.model, state, X)
         except Exception:
             if self.exact:  # a user's module may refuse artificial examples
                 return
             raise
+        if has_memory:
+            raise InputError(
+                "the model's output for an example depends on the examples that came before, "
+                "which no noise covers; keep no values of examples in the module (states, running "
+                "means) from one call to the next"
+            )
         # far above rounding
         limit = 1e-3 * (output.abs().max() + alone.abs().max())
         if output.shape == alone.shape and bool(((output - alone).abs() > limit).any()):
@@ -451,21 +502,6 @@ def _over(
         randomness: Whether what is random is drawn anew for each element, or once with "same".
     """
     return vmap(function, in_dims=dims, randomness=randomness)
-
-
-def _differentiate(function: Callable[..., Any], *arguments: Tensor) -> Tensor:
-    """A gradient; where torch cannot compute it for many models at once, says why."""
-    try:
-        return function(*arguments)  # type: ignore[no-any-return]
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as problem:
-        cause = str(problem).strip().partition("\n")[0]
-        raise InputError(
-            f"torch cannot differentiate the model for many users at once ({cause}); leave out "
-            "branches on values, .item(), packed sequences, checkpointing and changes of tensors "
-            "in place, or take another layer"
-        ) from problem
 
 
 def _sum_weighted(factor: Tensor, G: Tensor) -> Tensor:

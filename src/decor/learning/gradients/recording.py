@@ -22,6 +22,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from .contributions import Contribution, Given, join
+from .module_memory import memory_dropped
 
 Rule = Callable[..., Any]
 Contributions = list[tuple[str, Contribution]]
@@ -162,7 +163,7 @@ class Recording:
 
         count = len(examples[0])
         numbers = torch.arange(count, device=examples[0].device)
-        with torch.enable_grad(), _AllAtOnce(self):
+        with torch.enable_grad(), _AllAtOnce(self), memory_dropped(self.model):
             each = vmap(one, randomness=self.randomness)(numbers, *examples)
         # placeholders refer to this recording: without this, what it holds stays for long
         records, self.records, self.named, self.number = self.records, [], {}, None

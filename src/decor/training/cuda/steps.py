@@ -81,13 +81,17 @@ class StepRunner:
 
 @contextmanager
 def matmul_precision(tf32: bool) -> Iterator[None]:
-    """Within this block float32 products are exact to rounding, or use operands of eleven bits."""
+    """Within this block float32 products are exact to rounding, or on a GPU use operands of eleven
+    bits if `tf32`, whatever the program has chosen for its own.
+    """
     backends: Any = torch.backends
-    kinds = [backends.cuda.matmul, backends.cudnn.conv]
+    of_gpu = [backends.cuda.matmul, backends.cudnn.conv]
+    # a CPU with matrix units would take operands of eight bits
+    kinds = [*of_gpu, backends.mkldnn.matmul, backends.mkldnn.conv]
     before = [each.fp32_precision for each in kinds]
     try:
         for each in kinds:
-            each.fp32_precision = "tf32" if tf32 else "ieee"
+            each.fp32_precision = "tf32" if tf32 and each in of_gpu else "ieee"
         yield
     finally:
         for each, precision in zip(kinds, before, strict=True):

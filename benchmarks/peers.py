@@ -45,6 +45,8 @@ from decor.results.run import Run
 from decor.training.engine import Setting
 
 USERS, SHORT, LONG = 16, 20, 120
+ONE_ROUND = Recipe(gossip_rounds=1)
+"""What all rows were measured with; the default depends on the plan."""
 STARTS = 5
 
 
@@ -70,7 +72,7 @@ def peers(steps: int) -> float:
     """CPU seconds of all processes of a run."""
     before, given = children(), task()
     engine = Peers(timeout=60.0)
-    engine.run(given, [Setting(plan(steps), 0.01, 0)], Recipe())
+    engine.run(given, [Setting(plan(steps), 0.01, 0)], ONE_ROUND)
     return children() - before
 
 
@@ -135,13 +137,13 @@ def alone(steps: int) -> float:
     given, made = task(), plan(LONG)
     one = decor.Task(given.model, given.loss, [given.shards[0]])
     terms = Peers().terms(
-        given, Setting(made, 0.01, 0), Recipe(), [Identity.new() for _ in range(USERS)], 1e-5
+        given, Setting(made, 0.01, 0), ONE_ROUND, [Identity.new() for _ in range(USERS)], 1e-5
     )
     terms.grid.add_noise(np.zeros(1), bytes(32), [])
 
     def work(i: int) -> None:
         torch.set_num_threads(1)
-        local = LocalGradient(one, made.exposure, Recipe(), "float32", os.urandom)
+        local = LocalGradient(one, made.exposure, ONE_ROUND, "float32", os.urandom)
         start = local.start()
         for _ in range(steps):
             edges = [(os.urandom(32), m) for m in terms.multiples(i).values()]
@@ -177,7 +179,7 @@ def wire() -> dict[str, object]:
     steps, given = 50, task(users=3)
     identities = [Identity.new() for _ in range(3)]
     terms = Peers(timeout=60.0).terms(
-        given, Setting(plan(steps, 3), 0.01, 0), Recipe(), identities, 1e-5
+        given, Setting(plan(steps, 3), 0.01, 0), ONE_ROUND, identities, 1e-5
     )
     (hidden,) = free_ports(1)
     counted = [0]
@@ -327,7 +329,7 @@ def program() -> dict[str, object]:
     for _ in range(STARTS):
         with tempfile.TemporaryDirectory() as folder:
             began = time.time()
-            Peers(timeout=60.0, folder=folder).run(given, [Setting(made, 0.01, 0)], Recipe())
+            Peers(timeout=60.0, folder=folder).run(given, [Setting(made, 0.01, 0)], ONE_ROUND)
             at_work = [_when(Path(folder) / f"user-{i}.log") for i in range(USERS)]
         tries.append(max(at_work) - began)
     return {"what": "Peers() in a program, 16 users", "first_step_s": round(_median(tries), 2)}
@@ -351,7 +353,7 @@ def memory() -> dict[str, object]:
     # called where users are started
     peers_engine.split_by_user = partial(_watch_memory, found)
     try:
-        Peers(timeout=60.0).run(given, [Setting(plan(10, 3), 0.01, 0)], Recipe())
+        Peers(timeout=60.0).run(given, [Setting(plan(10, 3), 0.01, 0)], ONE_ROUND)
     finally:
         peers_engine.split_by_user = usual
     most = max(map(int, found.read_text().split()))

@@ -31,13 +31,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from peers import LONG, SHORT, USERS, children, plan, task
+from peers import LONG, ONE_ROUND, SHORT, USERS, children, plan, task
 from probe import federation, start_relay
 
 from decor.federation.federation import Federation
 from decor.federation.peers_engine import Peers
 from decor.federation.terms import Terms
-from decor.learning.recipe import Recipe
 from decor.net.addresses import Address, free_ports, listen
 from decor.net.identity import Identity
 from decor.net.reach import Reach
@@ -303,7 +302,7 @@ def federation_cpu(steps: int, relayed: bool) -> tuple[float, float]:
     """CPU seconds of all users, and of the relay."""
     engine = RelayedPeers(timeout=60.0, port=free_ports(1)[0]) if relayed else Peers(timeout=60.0)
     before = children()
-    engine.run(task(), [Setting(plan(steps), 0.01, 0)], Recipe())
+    engine.run(task(), [Setting(plan(steps), 0.01, 0)], ONE_ROUND)
     users, of_relay = children() - before, 0.0
     if relayed:
         # it still runs, so that its CPU is not among the children's

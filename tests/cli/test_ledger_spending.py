@@ -187,3 +187,6 @@ def test_a_run_that_protects_examples_does_not_bound_a_user_and_says_what_to_ask
     assert finite == ["example"] and len(told) == 2
     said = output(capsys, "ledger", "afford", path, *"--epsilon 1 --runs 2".split())
     assert reason in said
+    begin_run(path, plan, "heart-2")
+    (two,) = why_infinite(capsys, path)
+    assert two.startswith("∞: heart, heart-2 protect one example, and")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 import crowd
 import numpy as np
@@ -219,6 +220,22 @@ def test_a_final_model_is_fetched_through_a_relay(tmp_path, fork_server):
         )
         assert code == 0, said
         assert Run.load(output).manifest["engine"]["fetched_from"] in ("bonn", "ulm")
+
+
+@pytest.mark.slow
+def test_what_a_relay_costs_can_still_be_measured():
+    """`make bench` is not run by CI, and a new default has broken it before."""
+    root = Path(__file__).parents[2]
+    work = "import relay; users, own = relay.federation_cpu(2, True); assert users > own > 0"
+    own = os.environ.get("PYTHONPATH", "")
+    paths = os.pathsep.join(map(str, (root / "benchmarks", own or root / "src")))
+    done = subprocess.run(
+        [sys.executable, "-c", work],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 # members that cannot reach each other

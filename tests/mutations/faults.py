@@ -2314,6 +2314,16 @@ FAULTS = (
         dash=ONE_MACHINE,
     ),
     Fault(
+        "relay: a user listens to a relay that says wait without end",
+        "a relay, or anyone on the way to it, stops all work of a user, also with other neighbours",
+        (Edit("net/relay_protocol.py", "if not limit.allow():", "if False:"),),
+        (
+            "net/test_relay_protocol.py::test_a_relay_that_says_wait_without_end_does_not_stop_its_"
+            "user",
+        ),
+        dash=ONE_MACHINE,
+    ),
+    Fault(
         "relay: a relay is called without the proxy",
         "a user whose only way out is a proxy takes no part",
         (Edit("net/reach.py", "connect_by(self.proxy, relay,", "connect_by(None, relay,"),),

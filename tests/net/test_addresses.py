@@ -4,6 +4,7 @@ import asyncio
 import errno
 import ipaddress
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,39 @@ def test_a_host_that_does_not_answer_leaves_time_for_the_others(monkeypatch):
                     return made.getpeername()[0]
 
             assert asyncio.run(work()) == "127.0.0.2"
+
+
+def test_names_that_no_server_resolves_keep_neither_work_nor_addresses_waiting(monkeypatch):
+    """A name server that never answers holds a thread for half a minute per name; nodes compute in
+    threads of the loop.
+    """
+    real, over = socket.getaddrinfo, threading.Event()
+
+    def hang(host, *more, **options):
+        if host != "bonn.example.org":
+            return real(host, *more, **options)
+        over.wait(60)
+        raise socket.gaierror(socket.EAI_AGAIN, "no name server")
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+
+    async def dial():
+        with pytest.raises(TimeoutError):
+            await addresses.connect("bonn.example.org", 7400, 0.2)
+
+    async def work():
+        # more than the loop has threads
+        await asyncio.gather(*(dial() for _ in range(40)))
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            async with asyncio.timeout(20):
+                assert await asyncio.to_thread(lambda: 7) == 7
+                (await addresses.connect(*listener.getsockname(), 20.0)).close()
+        over.set()
+
+    try:
+        asyncio.run(work())
+    finally:
+        over.set()
 
 
 def test_a_port_in_use_may_be_free_later_and_a_foreign_address_never():

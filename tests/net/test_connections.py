@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from decor.errors import RemoteProtocolError
-from decor.net import addresses, connections, transport
+from decor.net import addresses, connections, relay, relay_protocol, transport
 from decor.net.addresses import Address
 from decor.net.connections import LONGEST_QUARANTINE, Connections
 from decor.net.identity import Identity
@@ -391,5 +391,51 @@ def test_a_user_that_cannot_reach_the_first_relay_is_met_at_the_second(monkeypat
         async with two_relays() as ((one, two), places), two_users(places, places[1:]) as links:
             await until_connected(links, two)
             assert one.accepted >= 1 and one.joins == 0
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("dials", [True, False])
+def test_an_absent_neighbour_with_two_addresses_does_not_fill_the_log(monkeypatch, dials):
+    """Its problems take turns: each is logged once, and again when it has been long ago."""
+    monkeypatch.setattr(connections, "RELAY_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "LONGEST_WAIT", 0.1)
+    for module in (relay, relay_protocol):
+        monkeypatch.setattr(module, "WAIT_SECONDS", 0.05)
+    logged = []
+
+    async def until_tried(relays, times):
+        known = [each.accepted for each in relays]
+        async with asyncio.timeout(60):
+            while not all(
+                each.accepted >= before + times for each, before in zip(relays, known, strict=True)
+            ):
+                await asyncio.sleep(0.01)
+
+    async def work():
+        async with two_relays() as (relays, places):
+            text = " ".join(map(str, places)) if dials else ""
+            link = Link(Neighbour(0, "bonn", BONN.public, text, dials, not dials))
+            one = Connections(
+                ULM,
+                {0: link},
+                Reach(FEDERATION, (), () if dials else tuple(places)),
+                5.0,
+                lambda event, **facts: logged.append((event, facts["why"])),
+                lambda neighbour: FixedEvents(),
+                lambda *_: None,
+                lambda *_: None,
+            )
+            one.open()
+            try:
+                # one that waits stays, and is told at once and every WAIT_SECONDS
+                await (until_tried(relays, 6) if dials else asyncio.sleep(1))
+                seen = set(logged)
+                assert len(seen) > 1 and len(logged) == len(seen), logged
+                monkeypatch.setattr(connections, "REPEAT_SECONDS", 0.0)
+                await (until_tried(relays, 3) if dials else asyncio.sleep(0.5))
+                assert len(logged) > len(seen) and set(logged) == seen
+            finally:
+                await one.close()
 
     asyncio.run(work())

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from contextlib import suppress
 
 import pytest
 
@@ -77,6 +78,40 @@ def test_a_relay_that_says_nothing_any_more_is_left(monkeypatch):
         meet_with(b"")
     with pytest.raises(TimeoutError):
         meet_with(GREETING + NONCE, WAIT)
+
+
+def test_a_relay_that_says_wait_without_end_does_not_stop_its_user():
+    async def work():
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        longest, before = 0.0, loop.time()
+
+        def pour():
+            theirs.sendall(GREETING + NONCE)
+            # seconds of work for a user that reads it byte by byte
+            with suppress(OSError):
+                theirs.sendall(WAIT * 300_000)
+
+        async def tick():
+            nonlocal longest, before
+            while True:
+                await asyncio.sleep(0.01)
+                now = loop.time()
+                longest, before = max(longest, now - before), now
+
+        with ours, theirs:
+            pouring, ticking = asyncio.to_thread(pour), asyncio.create_task(tick())
+            pouring = asyncio.create_task(pouring)
+            with pytest.raises(RemoteProtocolError, match="says wait too often"):
+                async with asyncio.timeout(30):
+                    await meet(ours, A.key, FEDERATION, RELAY, B.public)
+            ours.close()
+            ticking.cancel()
+            await pouring
+        return longest
+
+    assert asyncio.run(work()) < 0.5
 
 
 def test_a_refusal_has_at_most_255_bytes_of_a_reason():

@@ -114,6 +114,16 @@ def test_a_node_that_is_alive_may_not_be_ready_and_says_why():
     assert ready == (503, TEXT, "not ready: 0 of 2 neighbours connected\n")
 
 
+def test_health_is_told_to_those_who_ask_for_the_head_alone():
+    """As `wget --spider`, `curl --head` and some load balancers do."""
+    (port,) = free_ports(1)
+
+    def ask():
+        return [fetch(port, page, method="HEAD") for page in ("/healthz", "/readyz")]
+
+    assert served(f"127.0.0.1:{port}", ask, NOT_READY) == [(200, TEXT, ""), (503, TEXT, "")]
+
+
 def test_nothing_can_be_sent_to_a_node():
     (port,) = free_ports(1)
     found = served(f"127.0.0.1:{port}", lambda: fetch(port, "/metrics", data=b"step=9"))

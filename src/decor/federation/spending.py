@@ -178,7 +178,8 @@ def why_unbounded(entries: Iterable[Entry], question: Question, delta: float) ->
     runs = {entry: past_run(entry) for entry in entries}
     # several may have a bound each, and none together
     alone = [entry for entry, run in runs.items() if compose([run], question, delta) == math.inf]
-    names = ", ".join(dict.fromkeys(map(name_of, alone or runs)))
+    names = list(dict.fromkeys(map(name_of, alone or runs)))
+    listed, is_one = ", ".join(names), len(names) == 1
     noise_only = [replace(runs[entry], distance=0.0) for entry in alone or runs]
     epsilon = compose(noise_only, question, delta)
     tables = (
@@ -190,13 +191,14 @@ def why_unbounded(entries: Iterable[Entry], question: Question, delta: float) ->
         rated = any(runs[entry].plan.exposure.rate is not None for entry in alone)
         private = "how many examples a user has is private there, so nothing bounds what they do"
         return (
-            f"{names} protects one example, and all examples of a user together have no bound: "
+            f"{listed} {'protects' if is_one else 'protect'} one example, and all examples of a user together have no bound: "
             f"{private if rated else tables}. Ask about one example; all data of a user are "
             'protected in federations with unit = "user"'
         )
     if math.isinf(epsilon):
-        return f"{names} has no noise against {question.adversary}. Ask about another adversary"
-    return f"{tables} ({names}). Ask with a larger --delta"
+        has = "has" if is_one else "have"
+        return f"{listed} {has} no noise against {question.adversary}. Ask about another adversary"
+    return f"{tables} ({listed}). Ask with a larger --delta"
 
 
 def ledger_limits(ledger: Ledger, terms: Terms) -> list[Limit]:

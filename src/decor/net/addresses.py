@@ -11,8 +11,11 @@ import errno
 import os
 import random
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from decor.errors import InputError, TransientError
 
@@ -76,7 +79,7 @@ async def connect(host: str, port: int, seconds: float) -> socket.socket:
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(seconds) as whole:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = await _resolve(host, port)
         # never empty: getaddrinfo raises instead
         problem: OSError = OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
         for tried, (family, kind, protocol, _, place) in enumerate(found):
@@ -96,6 +99,19 @@ async def connect(host: str, port: int, seconds: float) -> socket.socket:
                 made.close()
                 raise
         raise problem
+
+
+async def _resolve(host: str, port: int) -> list[Any]:
+    """As `loop.getaddrinfo`, in a thread of its own.
+
+    The loop's threads compute: they must not all wait for a name server that does not answer.
+    """
+    own = ThreadPoolExecutor(1, "resolve")
+    ask = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(own, ask)
+    finally:
+        own.shutdown(wait=False)
 
 
 def listen(address: str, option: str = "--listen") -> list[socket.socket]:

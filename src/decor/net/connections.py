@@ -43,6 +43,8 @@ RELAY_SECONDS = 10.0
 """For which a neighbour that also has a direct address is waited for at a relay."""
 STRANGERS_SECONDS = 10.0
 """Between two lines of the log about refused connections."""
+REPEAT_SECONDS = 600.0
+"""Between two lines about one problem of a neighbour: those of several addresses take turns."""
 
 _FAILURES = (OSError, TimeoutError, RemoteProtocolError)
 """How the network or a neighbour can fail; anything else is a bug on this side."""
@@ -350,6 +352,8 @@ class Connections:
             case Opened():
                 link.conn.is_open = True
                 link.conn.opened += 1
+                # when it is lost again, what keeps it away is news
+                link.conn.logged.clear()
         self._on_event(link, event)
         self._changed.set()
 
@@ -360,8 +364,13 @@ class Connections:
                 link.send(Alive())
 
     def _log_problem(self, link: Link, problem: str) -> None:
-        if link.conn.problem != problem:
-            link.conn.problem = problem
+        conn, now = link.conn, time.monotonic()
+        if conn.problem == problem:
+            return
+        conn.problem = problem
+        conn.logged = {text: at for text, at in conn.logged.items() if now - at < REPEAT_SECONDS}
+        if problem not in conn.logged:
+            conn.logged[problem] = now
             self._log("not connected", neighbour=link.neighbour.name, why=problem)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

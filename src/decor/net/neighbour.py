@@ -185,6 +185,8 @@ class ConnectionState:
     traffic: Traffic = field(default_factory=Traffic)
     down_since: float = 0.0
     problem: str = "has not been reached yet"
+    logged: dict[str, float] = field(default_factory=dict)
+    """Problems since it was open last, and when each was logged."""
     # without a limit until `Connections` opens, which sets one
     calls: RateLimit = field(default_factory=lambda: RateLimit(math.inf, 0))
     """How many connections it may make."""

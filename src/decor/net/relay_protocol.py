@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from decor.errors import RemoteProtocolError
 
 from .addresses import Address
+from .rate_limit import RateLimit
 
 GREETING = b"decor relay 2\n"
 """The relay's first bytes, before its nonce; another version has another number."""
@@ -32,6 +33,8 @@ WAIT, JOINED, REFUSED = b".", b"+", b"!"
 WAIT_SECONDS = 20.0
 """Between two of a relay's bytes to a user that waits: connections that say nothing are cut by
 routers on the way, and a user notices that its relay is gone."""
+WAITS = 10
+"""Such bytes that may come at once, after a delay on the way."""
 ANSWER_SECONDS = 10.0
 """In which a relay greets, and answers a call."""
 _LABEL = b"decor relay call 2\0"
@@ -147,7 +150,7 @@ async def meet(
         on_wait: Called each time the relay says that the neighbour is not there yet.
 
     Raises:
-        RemoteProtocolError: It is no relay, or it refuses.
+        RemoteProtocolError: It is no relay, it refuses, or it says wait without end.
         OSError: The connection has ended, or the relay does not answer any more.
     """
     async with asyncio.timeout(ANSWER_SECONDS):
@@ -159,6 +162,7 @@ async def meet(
         await asyncio.get_running_loop().sock_sendall(made, call.to_bytes())
     # three of the relay's bytes may be late or lost on the way
     patience = ANSWER_SECONDS + 3 * WAIT_SECONDS
+    limit = RateLimit(WAITS, 2 / WAIT_SECONDS)
     while True:
         # anew for each answer: a neighbour may come days later
         async with asyncio.timeout(patience):
@@ -167,6 +171,9 @@ async def meet(
             if answer == JOINED:
                 return
             if answer == WAIT:
+                # bytes that are there are read without a pause: a flood would stop this whole user
+                if not limit.allow():
+                    raise RemoteProtocolError("says wait too often")
                 on_wait()
             elif answer == REFUSED:
                 length = await _receive(made, 1)

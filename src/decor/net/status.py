@@ -164,7 +164,7 @@ def _response(
     method, _, rest = request.partition(b" ")
     page = rest.split(b" ", 1)[0].partition(b"?")[0]
     code, kind = "200 OK", "text/plain"
-    if method != b"GET":
+    if method not in (b"GET", b"HEAD"):
         code, body = "405 Method Not Allowed", "use GET\n"
     elif page == b"/healthz":
         # that this runs is the answer
@@ -186,7 +186,7 @@ def _response(
         f"Content-Length: {len(content)}\r\n"
         "Connection: close\r\n\r\n"
     )
-    return head.encode() + content
+    return head.encode() + (b"" if method == b"HEAD" else content)
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo demo-peers test check chaos mutations stats docs bench reproduce clean
+.PHONY: demo demo-peers test test-doors check chaos mutations stats docs bench reproduce clean
 
 demo: $(STAMP)
 	$(BIN)/decor compare --task breast-cancer --users 16 --epsilon 1,3,10,30 --topology ring,torus \
@@ -19,6 +19,11 @@ demo-peers: $(STAMP)
 
 test: $(STAMP)-test
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+# what works inside other packages, and with their models; in an environment of its own, because they bring much
+DOORS := .venv-doors
+test-doors: $(DOORS)/.installed
+	$(DOORS)/bin/python -m pytest tests/doors tests/learning/test_lora.py
 
 check: $(STAMP)-test
 	$(BIN)/ruff check .
@@ -70,7 +75,7 @@ reproduce: $(STAMP)
 	$(BIN)/python reproductions/publish.py $(addprefix reproduction/,$(STUDIES))
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis demo demo-peers site build
+	rm -rf $(VENV) $(DOORS) .pytest_cache .mypy_cache .ruff_cache .hypothesis demo demo-peers site build
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("DECOR needs Python 3.11 or newer; say make PYTHON=python3.11 (or newer)" if sys.version_info < (3, 11) else 0)'
@@ -82,6 +87,12 @@ $(STAMP): pyproject.toml constraints.txt
 $(STAMP)-test: $(STAMP)
 	@echo "installing what the tests need"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $@
+
+$(DOORS)/.installed: pyproject.toml constraints.txt
+	test -x $(DOORS)/bin/python || $(PYTHON) -m venv $(DOORS)
+	@echo "installing DECOR, its tests and other packages into $(DOORS): some minutes the first time"
+	$(DOORS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,doors]'
 	touch $@
 
 $(STAMP)-docs: $(STAMP)

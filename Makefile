@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# an environment of its own, because other packages bring much
+DOORS := .venv-doors
 
 .PHONY: demo demo-peers test test-doors check chaos mutations stats docs bench reproduce clean
 
@@ -20,10 +22,10 @@ demo-peers: $(STAMP)
 test: $(STAMP)-test
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-# what works inside other packages, and with their models; in an environment of its own, because they bring much
-DOORS := .venv-doors
+# what works inside other packages, and with their models
 test-doors: $(DOORS)/.installed
-	$(DOORS)/bin/python -m pytest tests/doors tests/learning/test_lora.py
+	$(DOORS)/bin/python -m pytest tests/doors tests/learning/test_lora.py \
+	    "tests/test_docs.py::test_the_python_of_a_page_runs_from_top_to_bottom[doors.md]"
 
 check: $(STAMP)-test
 	$(BIN)/ruff check .
@@ -36,8 +38,8 @@ chaos: $(STAMP)-test
 	$(BIN)/python tests/federation/chaos/chaos.py --detect 20 >> benchmarks/chaos.jsonl
 
 # puts faults into copies of the source, and writes docs/mutations.md: who noticed them; ten minutes on two cores
-mutations: $(STAMP)-test
-	$(BIN)/python tests/mutations/run.py
+mutations: $(DOORS)/.installed
+	$(DOORS)/bin/python tests/mutations/run.py
 
 # figures about the code base: size, comments, undocumented arguments, names; --list names them
 stats: $(STAMP)-test

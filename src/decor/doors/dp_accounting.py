@@ -322,10 +322,10 @@ class DecorAccountant(PrivacyAccountant):
         if len(events.plans) == 1 and not events.gaussians and not events.sampled:
             # as the plan says it: with the worst user, not the worst rate and the worst leverage
             ((plan, count),) = events.plans.items()
-            return self._repeated(plan, count).guarantee(delta).epsilon
+            return self._in_a_row(plan, count).guarantee(delta).epsilon
         return self._losses().epsilon(delta)
 
-    def _repeated(self, plan: NoisePlan, count: int) -> NoisePlan:
+    def _in_a_row(self, plan: NoisePlan, count: int) -> NoisePlan:
         exposure = plan.exposure
         relation = exposure.relation if exposure.unit == "user" else self._relation
         if exposure.sampling == "fixed":

@@ -75,7 +75,7 @@ class _Accountant(IAccountant):
             noise_multiplier: Deviation of the noise of a sum, in units of the clip.
             sample_rate: Probability of an example to be in the batch.
         """
-        z, rate, _ = _checked((noise_multiplier, sample_rate, 1))
+        z, rate, _ = _entry((noise_multiplier, sample_rate, 1))
         if self.history and tuple(self.history[-1][:2]) == (z, rate):
             self.history[-1] = (z, rate, self.history[-1][2] + 1)
         else:
@@ -100,7 +100,7 @@ class _Accountant(IAccountant):
         """
         delta = validate_delta(delta)
         squares, sampled = [], Counter[SubsampledStep]()
-        for z, rate, steps in map(_checked, self.history):
+        for z, rate, steps in map(_entry, self.history):
             if z < _LEAST:
                 squares.append(math.inf)
             elif rate == 1:
@@ -121,7 +121,7 @@ class _Accountant(IAccountant):
         """
         super().load_state_dict(state_dict)
         # a copy: steps from now on are not steps of the checkpoint
-        self.history = [_checked(entry) for entry in self.history]
+        self.history = [_entry(entry) for entry in self.history]
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
         """What Opacus calls in each step of its optimiser.
@@ -252,7 +252,7 @@ class FixedSizeBatches:
             yield order[: self.batch_size].tolist()
 
 
-def _checked(entry: Any) -> tuple[float, float, int]:
+def _entry(entry: Any) -> tuple[float, float, int]:
     """An entry of a history, with noise rounded down to what can be computed."""
     noise, sample_rate, steps = entry
     z, rate = checks.as_float(noise), checks.as_float(sample_rate)

@@ -158,13 +158,17 @@ def test_noise_that_changes_is_composed():
     assert less < of("decor", many) < more
 
 
-def test_clipping_without_gradients_of_examples_is_counted_alike():
-    training = Training("decor", grad_sample_mode="ghost", criterion=nn.CrossEntropyLoss()).run()
-    assert training.engine.accountant.history == [(1.1, RATE, 45)]
+@pytest.mark.parametrize("name", ["decor", "decor-fixed"])
+def test_clipping_without_gradients_of_examples_is_counted_alike(name):
+    fixed = {"poisson_sampling": False, "loader": fixed_size()} if name == "decor-fixed" else {}
+    ghost = {"grad_sample_mode": "ghost", "criterion": nn.CrossEntropyLoss()}
+    assert Training(name, **ghost, **fixed).run().engine.accountant.history == [(1.1, RATE, 45)]
 
 
-def test_a_batch_that_comes_in_parts_is_one_step_and_parts_of_one_size_are_no_reason_to_stop():
-    training = Training("decor", epochs=3)
+@pytest.mark.parametrize("name", ["decor", "decor-fixed"])
+def test_a_batch_that_comes_in_parts_is_one_step_and_parts_of_one_size_are_no_reason_to_stop(name):
+    fixed = {"poisson_sampling": False, "loader": fixed_size()} if name == "decor-fixed" else {}
+    training = Training(name, **fixed)
     for _ in range(3):
         with BatchMemoryManager(
             data_loader=training.loader, max_physical_batch_size=1, optimizer=training.optimizer

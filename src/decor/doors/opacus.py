@@ -151,7 +151,7 @@ class PoissonAccountant(_Accountant):
     """The accountant "decor": each example is in each batch with the sampling rate, independently.
 
     That is how `make_private` draws batches by default. Epsilon is the tight one of the sampled
-    Gaussian, as of `decor.Exposure(unit="example")`; that of Opacus' "rdp" is 4 to 11 % larger.
+    Gaussian, as of `decor.Exposure(unit="example")`; that of Opacus' "rdp" is larger.
 
     Neighbours: an example is added or removed, as in Opacus' own accountants. Opacus computes rate
     and divisor from the number of examples, and so treats that number as public: strictly, the
@@ -188,8 +188,8 @@ class FixedSizeAccountant(_Accountant):
 
     Only `FixedSizeBatches` draws so; a `DataLoader` that shuffles does not, because its batches of
     one epoch share no example, and no theorem is known that would cover them. The accountant stops
-    with an error if a step had no batch of `FixedSizeBatches`, a larger one than its rate says, or
-    the share of one process of several.
+    with an error if fewer batches were drawn than there were steps, if a batch is larger than its
+    rate says, and in one process of several.
 
     Neighbours: an example is replaced by any other. Numbers of examples are public.
     """

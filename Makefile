@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# an environment of its own, because other packages bring much
+DOORS := .venv-doors
 
-.PHONY: demo demo-peers test check chaos mutations stats docs bench reproduce dist clean
+.PHONY: demo demo-peers test test-doors check chaos mutations stats docs bench reproduce dist clean
 
 DEMO := compare --task breast-cancer --users 16 --epsilon 1,3,10,30 --topology ring,torus \
     --final-gossip-rounds 16 --seeds 24 --output demo --overwrite
@@ -21,6 +23,11 @@ demo-peers: $(STAMP)
 test: $(STAMP)-test
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
+# what works inside other packages, and with their models
+test-doors: $(DOORS)/.installed
+	$(DOORS)/bin/python -m pytest tests/doors tests/learning/test_lora.py \
+	    "tests/test_docs.py::test_the_python_of_a_page_runs_from_top_to_bottom[doors.md]"
+
 check: $(STAMP)-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -32,8 +39,8 @@ chaos: $(STAMP)-test
 	$(BIN)/python tests/federation/chaos/chaos.py --detect 20 >> benchmarks/chaos.jsonl
 
 # puts faults into copies of the source, and writes docs/mutations.md: who noticed them; ten minutes on two cores
-mutations: $(STAMP)-test
-	$(BIN)/python tests/mutations/run.py
+mutations: $(DOORS)/.installed
+	$(DOORS)/bin/python tests/mutations/run.py
 
 # figures about the code base: size, comments, undocumented arguments, names; --list names them
 stats: $(STAMP)-test
@@ -81,7 +88,7 @@ dist: $(STAMP)-test
 	done
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis demo demo-peers site build dist
+	rm -rf $(VENV) $(DOORS) .pytest_cache .mypy_cache .ruff_cache .hypothesis demo demo-peers site build dist
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("DECOR needs Python 3.11 or newer; say make PYTHON=python3.11 (or newer)" if sys.version_info < (3, 11) else 0)'
@@ -93,6 +100,12 @@ $(STAMP): pyproject.toml constraints.txt
 $(STAMP)-test: $(STAMP)
 	@echo "installing what the tests need"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $@
+
+$(DOORS)/.installed: pyproject.toml constraints.txt
+	test -x $(DOORS)/bin/python || $(PYTHON) -m venv $(DOORS)
+	@echo "installing DECOR, its tests and other packages into $(DOORS): some minutes the first time"
+	$(DOORS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,doors]'
 	touch $@
 
 $(STAMP)-docs: $(STAMP)

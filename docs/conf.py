@@ -42,6 +42,7 @@ NAVIGATION = {
         "own-files": "With files and commands",
         "training": "Training",
         "own-loop": "Your own loop",
+        "doors": "Inside other packages",
         "deploy": "Deploying",
         "operations": "Operating",
         "distributed": "Processes and GPUs",

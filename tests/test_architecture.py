@@ -37,6 +37,8 @@ MAY_IMPORT = {
     "distributed": {*BELOW_TRAINING, "training"},
     "federation": {*BELOW_TRAINING, "training", "net"},
     "auditing": {*BELOW_TRAINING, "training", "distributed", "net", "federation"},
+    # accountants need the privacy alone, launchers start nodes
+    "doors": {*BELOW_TRAINING, "training", "net", "federation"},
     # what the planner's page needs of the network is passed in by the command
     "ui": {*LEAVES, "graph", "privacy", "results"},
     # programs on the public names: no engine, no privacy, no noise behind them

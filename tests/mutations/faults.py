@@ -115,6 +115,8 @@ SPENDING = "federation/test_spending.py::test_"
 RENEWAL, PROBE = "federation/test_renewal.py::test_", "federation/test_probe.py::test_"
 FEATURES = "learning/test_features.py::test_"
 GRADIENTS = "learning/gradients/test_gradients.py::test_"
+OPACUS, DP_ACCOUNTING = "doors/test_opacus.py::test_", "doors/test_dp_accounting.py::test_"
+OTHERS = "an audit looks at messages of engines, not at other packages"
 TURN, LOOP = "training/test_turn.py::test_", "federation/test_loop_updates.py::test_"
 OWN_LOOPS = "own loops are audited by tests/auditing/test_own_loop.py, not by `decor audit`"
 TABLES = "federation/test_member_data.py::test_"
@@ -2886,5 +2888,203 @@ FAULTS = (
             + "settings_of_large_first_layers_are_those_of_small_ones[example-multinomial]",
         ),
         dash="an audit has one setting",
+    ),
+    Fault(
+        "losses of an example: plain steps beside sampled ones are left out",
+        "a run or release without sampling costs nothing beside a sampled one",
+        (Edit("privacy/loss/example_losses.py", "if mu > 0:", "if False:"),),
+        (
+            "privacy/loss/test_example_losses.py::test_plain_steps_beside_sampled_ones_are_sampled_steps_of_rate_one",
+        ),
+        dash="an audit is one run",
+    ),
+    Fault(
+        "losses of an example: many kinds of steps are merged downwards",
+        "an epsilon below the truth once noise has changed often",
+        (
+            Edit(
+                "privacy/loss/example_losses.py",
+                "math.floor(math.log(each.noise_multiplier) * precision)",
+                "math.ceil(math.log(each.noise_multiplier) * precision)",
+            ),
+            Edit("privacy/loss/example_losses.py", "z = min(z, each.noise_multiplier)", "pass"),
+        ),
+        ("privacy/loss/test_example_losses.py::test_many_kinds_of_steps_are_merged_upwards",),
+        dash="an audit is one run",
+    ),
+    Fault(
+        "opacus: the rate of batches of fixed size is rounded down",
+        "an epsilon for smaller batches than those drawn",
+        (
+            Edit(
+                "doors/opacus.py",
+                "return self.examples // self.batch_size",
+                "return -(-self.examples // self.batch_size)",
+            ),
+        ),
+        (OPACUS + "the_rate_of_batches_that_do_not_divide_the_examples_is_rounded_up",),
+        dash=OTHERS,
+    ),
+    Fault(
+        "opacus: batches of fixed size are accounted for like Poisson batches",
+        "a fifth of the true epsilon",
+        (
+            Edit(
+                "doors/opacus.py",
+                '"decor-fixed", "fixed", "replace"',
+                '"decor-fixed", "poisson", "add-remove"',
+            ),
+        ),
+        (OPACUS + "a_training_with_batches_of_fixed_size_has_our_epsilon",),
+        dash=OTHERS,
+    ),
+    Fault(
+        "opacus: batches that are added up count as one",
+        "an example in two of them adds two clips",
+        (Edit("doors/opacus.py", "if optimizer.accumulated_iterations != 1:", "if False:"),),
+        (OPACUS + "batches_that_are_added_up_are_refused",),
+        dash=OTHERS,
+    ),
+    Fault(
+        "opacus: batches of one size pass for Poisson batches",
+        "shuffled epochs get an epsilon that no theorem gives them",
+        (Edit("doors/opacus.py", "if most > 1 and", "if False and"),),
+        (OPACUS + "batches_of_one_size_are_not_taken_for_poisson_batches",),
+        dash=OTHERS,
+    ),
+    Fault(
+        "opacus: shuffled batches pass for fresh ones",
+        "as above",
+        (
+            Edit(
+                "doors/opacus.py",
+                "if FixedSizeAccountant._steps >= FixedSizeBatches.drawn:",
+                "if False:",
+            ),
+        ),
+        (OPACUS + "fixed_size_is_only_for_batches_that_are_drawn_afresh",),
+        dash=OTHERS,
+    ),
+    Fault(
+        "opacus: batches of fixed size are the same each time",
+        "no amplification by sampling: an example is in every batch",
+        (
+            Edit(
+                "doors/opacus.py",
+                "order = torch.randperm(self.examples, generator=self.generator)",
+                "order = torch.arange(self.examples)",
+            ),
+        ),
+        (OPACUS + "batches_of_fixed_size_are_uniform_and_fresh",),
+        dash=OTHERS,
+    ),
+    Fault(
+        "opacus: a step without noise costs nothing",
+        "an epsilon for a gradient in the clear",
+        (Edit("doors/opacus.py", "squares.append(math.inf)", "squares.append(0.0)"),),
+        (OPACUS + "nothing_is_promised_without_noise_and_nonsense_is_refused",),
+        dash=OTHERS,
+    ),
+    Fault(
+        "dp-accounting: a record that is replaced moves a sum by one clip",
+        "half of the true mu; its own Rényi accountant does so",
+        (Edit("doors/dp_accounting.py", "shift = 2 if self._replaces else 1", "shift = 1"),),
+        (DP_ACCOUNTING + "gaussians_are_those_of_40_digits",),
+        dash=OTHERS,
+    ),
+    Fault(
+        "dp-accounting: a batch of fixed size is a Poisson batch",
+        "2.2 where 2.99 is proved",
+        (
+            Edit(
+                "doors/dp_accounting.py",
+                'found.add_sampled(z, size / records, "fixed", "replace", count)',
+                'found.add_sampled(z, size / records, "poisson", self._relation, count)',
+            ),
+        ),
+        (DP_ACCOUNTING + "fixed_size_is_2_99_where_dp_accounting_says_5_54",),
+        dash=OTHERS,
+    ),
+    Fault(
+        "dp-accounting: a composition of many counts once",
+        "an epsilon of one step for a run",
+        (
+            Edit(
+                "doors/dp_accounting.py",
+                "self._collect(event.event, count * event.count, found)",
+                "self._collect(event.event, count, found)",
+            ),
+        ),
+        (
+            DP_ACCOUNTING + "vectors_of_the_tightest_accountant_of_dp_accounting",
+            DP_ACCOUNTING + "fixed_size_is_2_99_where_dp_accounting_says_5_54",
+            DP_ACCOUNTING + "queries_on_one_sample_are_one_query",
+            DP_ACCOUNTING + "runs_of_several_plans_are_composed_as_a_ledger_composes_them",
+        ),
+        dash=OTHERS,
+    ),
+    Fault(
+        "dp-accounting: several queries on one sample count as one",
+        "less than each of them costs",
+        (
+            Edit(
+                "doors/dp_accounting.py",
+                "math.fsum(n / min(z, _MOST) ** 2 for z, n in parts)",
+                "max(1 / min(z, _MOST) ** 2 for z, n in parts)",
+            ),
+        ),
+        (DP_ACCOUNTING + "queries_on_one_sample_are_one_query",),
+        dash=OTHERS,
+    ),
+    Fault(
+        "dp-accounting: a run that is repeated counts once",
+        "a user's data pay once for all runs of a plan",
+        (Edit("doors/dp_accounting.py", "steps=count * exposure.steps", "steps=exposure.steps"),),
+        (DP_ACCOUNTING + "a_run_has_the_epsilon_of_its_plan",),
+        dash=OTHERS,
+    ),
+    Fault(
+        "dp-accounting: a run that is repeated beside others counts once",
+        "as above",
+        (
+            Edit(
+                "doors/dp_accounting.py", "repeated=(count - 1) * plan.exposure.steps", "repeated=0"
+            ),
+        ),
+        (DP_ACCOUNTING + "runs_of_several_plans_are_composed_as_a_ledger_composes_them",),
+        dash=OTHERS,
+    ),
+    Fault(
+        "dp-accounting: runs against two adversaries get the first's epsilon",
+        "colluders of the second are forgotten",
+        (Edit("doors/dp_accounting.py", "if one != other:", "if False:"),),
+        (DP_ACCOUNTING + "what_cannot_be_accounted_for_is_named_and_leaves_nothing_behind",),
+        dash=OTHERS,
+    ),
+    Fault(
+        "dp-accounting: an adaptive query in a replaced Poisson sample is accounted for",
+        "an epsilon without a proof",
+        (
+            Edit(
+                "doors/dp_accounting.py",
+                "if self._replaces and not isinstance(event.event, dp_event.GaussianDpEvent):",
+                "if False:",
+            ),
+        ),
+        (DP_ACCOUNTING + "what_cannot_be_accounted_for_is_named_and_leaves_nothing_behind",),
+        dash=OTHERS,
+    ),
+    Fault(
+        "dp-accounting: an event that fails in its middle is composed up to there",
+        "what was refused is counted in part, and the accountant goes on",
+        (
+            Edit(
+                "doors/dp_accounting.py",
+                "found = _Events()\n        try:",
+                "found = self._events\n        try:",
+            ),
+        ),
+        (DP_ACCOUNTING + "what_cannot_be_accounted_for_is_named_and_leaves_nothing_behind",),
+        dash=OTHERS,
     ),
 )

@@ -15,11 +15,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from decor import checks
 from decor.choices import Relation, Unit
-from decor.errors import BudgetError, CannotBound, InputError
+from decor.errors import BudgetError, InputError
 
 from .adversary import Adversary
 from .budget import ACCOUNTED, validate_delta
@@ -27,16 +26,14 @@ from .leverage.coalition import Phase, worst_leverages
 from .loss import batch_sizes, gaussian
 from .loss.accountant import Segment
 from .loss.batch_sizes import SizedSteps
+from .loss.example_losses import ExampleLosses
 from .loss.subsampled import SubsampledStep
-from .loss.subsampled import epsilon as subsampled_epsilon
 from .plan import NoisePlan
 
 _ROUNDING = 1 + 2.0**-48
 """Covers the few roundings between leverages and mu, as in the accountant."""
 _GAUSSIAN_SHARES = (ACCOUNTED, 0.99, 0.9, 0.5)
 """Shares of delta for the Gaussian noise, the rest for its tables; the first is that of plans."""
-_MOST = 48
-"""Different phases at example level: with more of them, noise multipliers are rounded down."""
 
 
 @dataclass(frozen=True)
@@ -198,9 +195,10 @@ def _slack(epsilon: float, distance: float) -> float:
     return (1 + math.exp(min(epsilon, 700.0))) * distance if distance else 0.0
 
 
-def _losses(runs: Sequence[PastRun], question: Question) -> _UserLosses | _ExampleLosses:
-    kind = _UserLosses if question.unit == "user" else _ExampleLosses
-    return kind.of(runs, question)
+def _losses(runs: Sequence[PastRun], question: Question) -> _UserLosses | ExampleLosses:
+    if question.unit == "user":
+        return _UserLosses.of(runs, question)
+    return example_losses(runs, question)
 
 
 @dataclass(frozen=True)
@@ -248,99 +246,33 @@ class _UserLosses:
         return gaussian.delta(epsilon, math.sqrt(self.mu_squared) * _ROUNDING)
 
 
-@dataclass(frozen=True)
-class _ExampleLosses:
-    """All runs for a question about an example: one Gaussian, and sampled steps."""
+def example_losses(runs: Iterable[PastRun], question: Question) -> ExampleLosses:
+    """What all runs cost one example, for a question about an example.
 
-    mu_squared: float
-    phases: tuple[SubsampledStep, ...]
-    relation: Relation
-
-    @classmethod
-    def of(cls, runs: Sequence[PastRun], question: Question) -> _ExampleLosses:
-        squares, sampled = [], Counter[SubsampledStep]()
-        for run in runs:
-            exposure = run.plan.exposure
-            leverage, clip = _leverage(run, question), _step(exposure.clip, run)
-            if exposure.unit == "user":
-                # one example may turn the clipped gradient of all data around
-                squares.append((2 * clip) ** 2 * run.all_steps * leverage)
-                continue
-            b, sampling = exposure.batch_size or 1, exposure.sampling or "poisson"
-            # a batch of fixed size is accounted for an example replaced, whatever is asked
-            relation: Relation = "replace" if sampling == "fixed" else question.relation
-            rate = b / min(_records(run)) if exposure.rate is None else exposure.rate
-            if rate == 1 or not math.isfinite(clip):
-                shift = (1 if relation == "add-remove" else 2) * clip / b
-                squares.append(shift * shift * run.all_steps * leverage)
-                continue
-            # the accountant's formula, digit by digit: a plan within its budget stays within it
-            z = b * run.plan.least_sigma_cdp / (exposure.clip * math.sqrt(leverage) * _ROUNDING)
-            sampled[SubsampledStep(z, rate, sampling, relation, 1)] += run.all_steps
-        return cls(_total(squares), _phases(sampled), question.relation)
-
-    def epsilon(self, delta: float, fine: bool = True) -> float:
-        if not math.isfinite(self.mu_squared):
-            return math.inf
-        mu = math.sqrt(self.mu_squared) * _ROUNDING
-        if not self.phases:
-            return float(gaussian.epsilon(mu, delta))
-        phases = self.phases
-        if mu > 0:
-            # without sampling the pair is a Gaussian shift: of 1/z, or of 2/z for a replacement
-            z = (1 if self.relation == "add-remove" else 2) / mu
-            phases = (*phases, SubsampledStep(z, 1.0, "poisson", self.relation, 1))
-        return _epsilon_of_phases(phases, delta, fine)
-
-    def delta(self, epsilon: float) -> float:
-        if not math.isfinite(self.mu_squared):
-            return 1.0
-        if not self.phases:
-            return gaussian.delta(epsilon, math.sqrt(self.mu_squared) * _ROUNDING)
-        # every delta whose epsilon is within the given one is a bound: look for the least
-        low, high = math.log(1e-240), 0.0
-        while high - low > 0.01:
-            middle = (low + high) / 2
-            try:
-                holds = self.epsilon(math.exp(middle), fine=False) <= epsilon
-            except CannotBound:
-                holds = False
-            low, high = (low, middle) if holds else (middle, high)
-        return math.exp(high)
-
-
-@lru_cache(maxsize=256)
-def _epsilon_of_phases(phases: tuple[SubsampledStep, ...], delta: float, fine: bool) -> float:
-    return subsampled_epsilon(phases, delta, fine=fine)[0]
-
-
-def _phases(sampled: Counter[SubsampledStep]) -> tuple[SubsampledStep, ...]:
-    """One phase for all runs with the same noise and sampling."""
-    if len(sampled) > _MOST:
-        sampled = _fewer_phases(sampled)
-    return tuple(
-        SubsampledStep(each.noise_multiplier, each.rate, each.sampling, each.relation, steps)
-        for each, steps in sampled.items()
-    )
-
-
-def _fewer_phases(sampled: Counter[SubsampledStep]) -> Counter[SubsampledStep]:
-    """Fewer phases: less noise and higher rates, by as little as it takes.
-
-    Both only raise epsilon.
+    Args:
+        runs: The runs.
+        question: Its unit is "example".
     """
-    precision = 1000.0
-    while True:
-        fewer = Counter[SubsampledStep]()
-        for each, steps in sampled.items():
-            z = math.exp(math.floor(math.log(each.noise_multiplier) * precision) / precision)
-            z = min(z, each.noise_multiplier)
-            rate = math.exp(math.ceil(math.log(each.rate) * precision) / precision)
-            rate = min(max(rate, each.rate), 1.0)
-            fewer[SubsampledStep(z, rate, each.sampling, each.relation, 1)] += steps
-        if len(fewer) <= _MOST:
-            return fewer
-        precision *= 0.95
+    squares, sampled = [], Counter[SubsampledStep]()
+    for run in runs:
+        exposure = run.plan.exposure
+        leverage, clip = _leverage(run, question), _step(exposure.clip, run)
+        if exposure.unit == "user":
+            # one example may turn the clipped gradient of all data around
+            squares.append((2 * clip) ** 2 * run.all_steps * leverage)
+            continue
+        b, sampling = exposure.batch_size or 1, exposure.sampling or "poisson"
+        # a batch of fixed size is accounted for an example replaced, whatever is asked
+        relation: Relation = "replace" if sampling == "fixed" else question.relation
+        rate = b / min(_records(run)) if exposure.rate is None else exposure.rate
+        if rate == 1 or not math.isfinite(clip):
+            shift = (1 if relation == "add-remove" else 2) * clip / b
+            squares.append(shift * shift * run.all_steps * leverage)
+            continue
+        # the accountant's formula, digit by digit: a plan within its budget stays within it
+        z = b * run.plan.least_sigma_cdp / (exposure.clip * math.sqrt(leverage) * _ROUNDING)
+        sampled[SubsampledStep(z, rate, sampling, relation, 1)] += run.all_steps
+    return ExampleLosses.of(_total(squares), sampled, question.relation)
 
 
 def _total(squares: Sequence[float]) -> float:

@@ -29,6 +29,12 @@ import decor  # noqa: E402
 
 NAVIGATION = {
     "Start": {"tutorial": "Tutorial", "choosing": "Choosing", "planner": "Planner"},
+    "Stories": {
+        "story-hospitals": "Five hospitals, one table",
+        "story-images": "Digits at eight post offices",
+        "story-text": "Urgent or not, in eight doctors' words",
+        "story-bank": "Forty branches, every quarter",
+    },
     "What is promised": {
         "guarantees": "Guarantees",
         "attacks": "Attacks",

@@ -27,7 +27,9 @@ MARK = "=== block"
 """Stands in a session's output before what a block prints."""
 CUT = "…"
 """Stands on a page for lines of the output that it leaves out."""
-SESSIONS = [page for page in PAGES if blocks(page, "bash")]
+STORIES = [page for page in PAGES if page.name.startswith("story-")]
+"""Pages of which test_stories.py runs all that they show."""
+SESSIONS = [page for page in PAGES if blocks(page, "bash") and page not in STORIES]
 """Pages whose bash is one session in one folder, and whose Python goes on there."""
 
 
@@ -39,7 +41,9 @@ runs it."""
 @pytest.mark.filterwarnings("ignore:Secure RNG turned off", "ignore:Full backward hook is firing")
 @pytest.mark.filterwarnings("ignore:Optimal order is the largest alpha")
 @pytest.mark.parametrize(
-    "page", [p for p in PAGES if blocks(p, "python") and p not in SESSIONS], ids=lambda p: p.name
+    "page",
+    [p for p in PAGES if blocks(p, "python") and p not in (*SESSIONS, *STORIES)],
+    ids=lambda p: p.name,
 )
 def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
     for package in NEEDED.get(page.name, ()):

@@ -1,4 +1,4 @@
-"""`decor up` and `decor status` of a run whose noise did not cancel; other runs are in
+"""`decor up` of renewed federations, and of a run whose noise did not cancel; other runs are in
 federation/test_local_federation.py.
 """
 
@@ -71,3 +71,53 @@ def test_noise_that_did_not_cancel_is_told_with_its_size(trial):
     said = json.loads(again.stdout)
     assert [user["noise_left"] for user in said["users"]] == [left[n] for n in rows if n in left]
     assert json.loads(trial("ledger", "trial/run/bonn.ledger", "--json").stdout) == before
+
+
+SMALL = "federation new --task breast-cancer --users 3 --epsilon 2 --steps 5 --output trial"
+RENEW = (
+    "federation renew trial/federation.toml --output trial/next.toml --start trial/run/bonn "
+    "--epsilon 1"
+)
+
+
+def test_a_renewed_federation_goes_on_with_the_ledgers_of_the_first(here):
+    here(*SMALL.split())
+    here("up", "trial/federation.toml", "--allow", "2.2")
+    here(*RENEW.split())
+    model = Path("trial/run/bonn/manifest.json").read_bytes()
+    # the same folder would lose the first models, and another one what the data has spent
+    refused = here("up", "trial/next.toml", check=2).stderr
+    assert "holds another run" in refused and "--ledgers trial/run" in refused
+    assert Path("trial/run/bonn/manifest.json").read_bytes() == model
+    # 2 and 1 come to more than 2.2 against the adversary of the plan
+    second = ["up", "trial/next.toml", "--output", "trial/run-2", "--ledgers", "trial/run"]
+    assert "above 2.2" in here(*second, check=2).stderr
+    assert not list(Path("trial/run-2").glob("*/manifest.json"))
+    ledger = json.loads(here("ledger", "trial/run/bonn.ledger", "--json").stdout)
+    assert [run["messages"] for run in ledger["runs"]] == [5]
+
+
+def test_a_limit_is_given_to_new_ledgers_and_lasts(here):
+    here(*SMALL.split())
+    here("up", "trial/federation.toml", "--allow", "5")
+    here(*RENEW.split())
+    second = ["up", "trial/next.toml", "--output", "trial/run-2", "--ledgers", "trial/run"]
+    refused = here(*second, "--allow", "50", check=2).stderr
+    assert "was made with the limit 5, which nothing changes" in refused
+    here(*second, "--allow", "5")
+    assert not list(Path("trial/run-2").glob("*.ledger"))
+    for user in ("bonn", "ulm", "kiel"):
+        ledger = json.loads(here("ledger", f"trial/run/{user}.ledger", "--json").stdout)
+        assert [run["messages"] for run in ledger["runs"]] == [5, 5]
+        # more than each, less than their sum
+        assert 2 < ledger["totals"][0]["epsilon"] < 3
+    assert "--allow must be" in here(*second, "--allow", "0", check=2).stderr
+
+
+def test_the_user_that_may_not_take_part_is_named_and_not_those_stopped_after_it(here):
+    here(*SMALL.split())
+    ledger, key = "trial/run/ulm.ledger", "trial/keys/ulm.key"
+    Path("trial/run").mkdir()
+    here("ledger", "new", ledger, "--identity", key, "--allow", "1")
+    said = here("up", "trial/federation.toml", check=2).stderr
+    assert said.startswith("decor: ulm stopped early: failed") and "above 1 " in said, said

@@ -2066,6 +2066,13 @@ FAULTS = (
         dash="an audit looks at one run",
     ),
     Fault(
+        "decor up makes ledgers without their limit",
+        "the same data may spend more than their owner allows for all runs together",
+        (Edit("cli/up.py", "local.terms.name, allow)", "local.terms.name)"),),
+        ("cli/test_up.py::test_a_limit_is_given_to_new_ledgers_and_lasts",),
+        dash="an audit looks at messages, not at what ledgers refuse",
+    ),
+    Fault(
         "a run that stopped early promises the epsilon of its steps",
         "a rule that looks at messages makes delta several times as large as is said",
         (

@@ -71,14 +71,24 @@ def add_to(kinds: Any) -> None:
     convert.add_argument("--data", default="", metavar="NAME", help=data)
 
 
+def check_allow(allow: float) -> None:
+    """Refuses a limit that limits nothing, before a ledger is made, which happens once.
+
+    Args:
+        allow: The epsilon of --allow.
+    """
+    # written so that NaN is refused
+    if not 0 < allow < float("inf"):
+        raise InputError(f"--allow must be a finite number above 0, not {allow!r}")
+
+
 def run_new(options: argparse.Namespace) -> None:
     require_libraries()
     from decor.net.identity import Identity
     from decor.net.ledger import Ledger
 
-    # before the ledger is made, which happens once; written so that NaN is refused
-    if options.allow is not None and not 0 < options.allow < float("inf"):
-        raise InputError(f"--allow must be a finite number above 0, not {options.allow!r}")
+    if options.allow is not None:
+        check_allow(options.allow)
     # alone it limits nothing, and the ledger's owner would believe that it does
     if options.allow is None and options.allow_delta is not None:
         raise InputError("--allow-delta belongs to --allow; give both")

@@ -208,8 +208,14 @@ class _Question:
         sample = read_columns(self.options.public)
         for name in sample:
             if name not in (*self.columns, self.options.label):
+                # the data may have it all the same: a model never sees whose a record is
+                why = (
+                    "which names the user of a record and is no input"
+                    if name == self.options.user_column
+                    else "which the data does not have"
+                )
                 raise InputError(
-                    f"the public sample has the column {name!r}, which the data have not; drop it"
+                    f"the public sample has the column {name!r}, {why}; take it out of the sample"
                 )
         for name in (*self.columns, self.options.label):
             if name not in sample:

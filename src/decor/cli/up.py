@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -14,11 +15,14 @@ from decor.errors import InputError
 from decor.text import amount, rounded_up, table
 
 from . import options as opt
+from . import values
 from .json_output import guarantee_json, write_json
+from .ledger_setup import check_allow
 from .node import add_start, require_libraries
 
 if TYPE_CHECKING:
     from decor.federation.federation import Federation
+    from decor.federation.local_federation import LocalFederation
     from decor.federation.member_data import Pair
     from decor.federation.process_starter import ProcessStarter
     from decor.net.identity import Identity
@@ -27,7 +31,11 @@ _EXAMPLE = """examples:
   decor federation new --task breast-cancer --users 8 --epsilon 10 --output trial
   decor up trial/federation.toml
   # kills ulm after its 20th message, and restarts it:
-  decor up trial/federation.toml --output again --crash ulm@20"""
+  decor up trial/federation.toml --output again --crash ulm@20
+  # two quarters, with the same ledgers:
+  decor up trial/federation.toml --allow 15
+  decor federation renew trial/federation.toml --output trial/next.toml --start trial/run/bonn
+  decor up trial/next.toml --output trial/run-2 --ledgers trial/run"""
 
 
 def add_to(commands: Any) -> None:
@@ -38,6 +46,16 @@ def add_to(commands: Any) -> None:
     output = "folder for ledgers, logs and runs (default: run, beside the file)"
     parser.add_argument("--output", metavar="DIR", help=output)
     add_start(parser)
+    ledgers = (
+        "folder of the users' ledgers (default: that of --output); in a renewed federation the "
+        "folder of the run before, so that what the data has spent still counts"
+    )
+    parser.add_argument("--ledgers", metavar="DIR", help=ledgers)
+    allow = (
+        "largest epsilon that all runs in a ledger may spend together, for ledgers made now "
+        "(default: no limit, and each run refuses more than its own federation's epsilon)"
+    )
+    parser.add_argument("--allow", type=values.number, metavar="E", help=allow)
     crash = "kill the user NAME after STEP messages, and restart it; can be repeated"
     parser.add_argument("--crash", action="append", default=[], metavar="NAME@STEP", help=crash)
     opt.add_json(parser)
@@ -80,7 +98,11 @@ def _run(options: argparse.Namespace, starter: ProcessStarter) -> None:
         crashes,
         _print_error,
         on_status,
+        ledgers=None if options.ledgers is None else Path(options.ledgers),
     )
+    _refuse_other_runs(local)
+    if options.allow is not None:
+        _make_ledgers(local, options.allow)
     # models stay where they are: to read them, this process would have to load torch
     runs = local.run(models=False)
     progress.report("")
@@ -119,6 +141,41 @@ def _run(options: argparse.Namespace, starter: ProcessStarter) -> None:
         accuracy = f"{metrics['accuracy']:.1%}"
         print(f"\nThe average of all models is right on {accuracy} of the public test records.")
     print(f"{guarantee}\n\nwrote {output}: a folder, a ledger and a log for each user")
+
+
+def _refuse_other_runs(local: LocalFederation) -> None:
+    """Refuses folders with the run of another federation: its models would be replaced."""
+    for user in local.users:
+        manifest = user.run_folder / "manifest.json"
+        try:
+            federation = json.loads(manifest.read_text(encoding="utf-8")).get("federation")
+        except (OSError, ValueError, AttributeError):
+            continue  # nothing there that is worth keeping
+        if federation != local.terms.digest.hex():
+            # not --output alone: new ledgers would not know what the data has spent
+            raise InputError(
+                f"{str(user.run_folder)!r} holds another run; name another folder with --output, "
+                f"and give --ledgers {local.folder} if the data is the same, so that its ledgers "
+                "go on"
+            )
+
+
+def _make_ledgers(local: LocalFederation, allow: float) -> None:
+    """Makes the ledgers that do not exist yet, with a limit."""
+    from decor.net.ledger import Ledger
+
+    check_allow(allow)
+    for user, identity in zip(local.users, local.identities, strict=True):
+        if not user.ledger.exists():
+            Ledger.create(user.ledger, identity.public, local.terms.name, allow)
+            continue
+        with Ledger(user.ledger, identity.public) as ledger:
+            limit = ledger.facts.allow
+        if limit != allow:
+            has = "no limit" if limit is None else f"the limit {limit:g}"
+            raise InputError(
+                f"{str(user.ledger)!r} was made with {has}, which nothing changes; drop --allow"
+            )
 
 
 def _crashes(texts: list[str], federation: Federation) -> dict[int, int]:

@@ -15,7 +15,7 @@ from decor.net import status
 from decor.net.identity import Identity
 from decor.results.run import Run
 
-from .exit_codes import INCOMPLETE
+from .exit_codes import INCOMPLETE, NEEDS_A_PERSON, PRIVACY
 from .process_starter import ProcessStarter
 from .terms import Terms
 from .user_files import UserFiles
@@ -46,6 +46,7 @@ class LocalFederation:
         notify: Receives sentences for a person.
         on_status: Receives the statuses of all running users, every few seconds.
         record: For an audit: every user writes down what it receives, and its secrets.
+        ledgers: The folder of ledgers that go on from earlier runs; None: `folder`.
     """
 
     starter: ProcessStarter
@@ -57,10 +58,11 @@ class LocalFederation:
     notify: Callable[[str], object] = field(default=lambda sentence: None)
     on_status: Callable[[list[dict[str, Any]]], object] = field(default=lambda statuses: None)
     record: bool = False
+    ledgers: Path | None = None
 
     def __post_init__(self) -> None:
         self.users = [
-            UserFiles(number, member.name, self.folder)
+            UserFiles(number, member.name, self.folder, self.ledgers)
             for number, member in enumerate(self.terms.members)
         ]
         self.finished_before: set[int] = set()
@@ -69,10 +71,11 @@ class LocalFederation:
         self.pids: dict[int, int] = {}
         self.codes: dict[int, int] = {}
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            for folder in (self.folder, self.ledgers or self.folder):
+                folder.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
             raise InputError(
-                f"the folder {str(self.folder)!r} cannot be made: {problem.strerror}"
+                f"the folder {str(folder)!r} cannot be made: {problem.strerror}"
             ) from None
 
     def run(self, models: bool = True) -> list[Run]:
@@ -121,8 +124,9 @@ class LocalFederation:
         """Users whose process ended before their work did."""
         ended = [user for user in self.users if self.codes.get(user.number) not in _DONE]
         failed = [user for user in ended if not self._has_finished(user)]
-        # code 2 first: that user failed by itself, others perhaps because of it
-        return sorted(failed, key=lambda user: self.codes[user.number] != 2)
+        # these failed by themselves; others perhaps because of them, or were stopped after them
+        own = (PRIVACY, NEEDS_A_PERSON)
+        return sorted(failed, key=lambda user: self.codes[user.number] not in own)
 
     def _has_finished(self, user: UserFiles) -> bool:
         """Whether a user has come to the end since these processes were started."""

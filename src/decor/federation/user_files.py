@@ -19,15 +19,17 @@ class UserFiles:
         number: The user, in the order of the federation's members.
         name: Its name, which its files have too.
         folder: The folder of all users.
+        ledgers: The folder of their ledgers, which serve several runs; None: the same.
     """
 
     number: int
     name: str
     folder: Path
+    ledgers: Path | None = None
 
     @property
     def ledger(self) -> Path:
-        return self.folder / f"{self.name}.ledger"
+        return (self.ledgers or self.folder) / f"{self.name}.ledger"
 
     @property
     def log(self) -> Path:

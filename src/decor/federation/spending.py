@@ -191,9 +191,9 @@ def why_unbounded(entries: Iterable[Entry], question: Question, delta: float) ->
         rated = any(runs[entry].plan.exposure.rate is not None for entry in alone)
         private = "how many examples a user has is private there, so nothing bounds what they do"
         return (
-            f"{listed} {'protects' if is_one else 'protect'} one example, and all examples of a user together have no bound: "
-            f"{private if rated else tables}. Ask about one example; all data of a user are "
-            'protected in federations with unit = "user"'
+            f"{listed} {'protects' if is_one else 'protect'} one example, and all examples of a "
+            f"user together have no bound: {private if rated else tables}. Ask about one example; "
+            'all data of a user are protected in federations with unit = "user"'
         )
     if math.isinf(epsilon):
         has = "has" if is_one else "have"

@@ -121,6 +121,13 @@ def test_what_is_more_than_a_chain_is_not_taken_for_one(name):
     assert model.calls == 0 and torch.equal(torch.get_rng_state(), before)
 
 
+def test_a_start_that_overflows_is_a_chain_all_the_same():
+    model = network(RELU)
+    with torch.no_grad():
+        model.inner.weight.fill_(torch.finfo(torch.float32).max)
+    assert not model(torch.ones(1, 5)).isfinite().all() and stack_of(model) is not None
+
+
 def test_pictures_are_flat_only_where_each_example_is():
     by_method, of_rows = network(CHAINS["flat by a method"]), network(CHAINS["a view of so many"])
     assert stack_of(by_method, (5, 1)) is not None and stack_of(of_rows, (1, 5)) is not None

@@ -193,7 +193,7 @@ def test_an_empty_table_is_prepared_too():
 @pytest.mark.parametrize(
     ("names", "what"),
     [
-        (["age", "ill"], "bonn.csv has no column 'sex'; its header has 'age', 'ill'"),
+        (["age", "ill"], "bonn.csv has no column 'sex'; its header has 'age', 'ill'; add it"),
         (["age", "gender", "ill"], "no column 'sex', but has 'gender'.*rename"),
         (["age", "sex", "ill", "id"], "has column 'id', which the description does not name"),
         (["age", "sex", "ill", "age "], "bonn.csv has column 'age' more than once"),

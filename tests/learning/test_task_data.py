@@ -126,7 +126,11 @@ BAD = {
     ),
     "no such column": (
         [FRAME[["age", "bp", "ill"]], FRAME[["age", "ill"]]],
-        "the table of user 1 has no column 'bp'; its header has 'age', 'ill'",
+        "the table of user 1 has no column 'bp'; its header has 'age', 'ill'; add it",
+    ),
+    "one column more": (
+        [FRAME[["age", "ill"]], FRAME[["age", "bp", "ill"]]],
+        "the table of user 1 has column 'bp', and that of user 0 has not; drop it, or say",
     ),
     "table and targets": ([(FRAME[["age"]], Y)], "put the targets into the table"),
     "loader": (

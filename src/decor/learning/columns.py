@@ -492,7 +492,8 @@ class Preparation:
             )
         if absent:
             raise InputError(
-                f"{where} has no column {names_text(absent)}; its header has {names_text(names)}"
+                f"{where} has no column {names_text(absent)}; its header has {names_text(names)}; "
+                "add it"
             )
         if unknown:
             raise InputError(

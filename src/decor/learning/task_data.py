@@ -91,6 +91,14 @@ def preparation_of(
         # the first table decides; another one that lacks a column is refused when it is read
         names = frames.table_of(first, f"the table of {owner}").names
         columns = [name for name in names if name != target.name]
+        for other, table in tables[1:]:
+            more = {*frames.table_of(table, f"the table of {other}").names} - {*names}
+            if more:
+                raise InputError(
+                    f"the table of {other} has column {frames.names_text(sorted(more))}, and "
+                    f"that of {owner} has not; drop it, or say with columns=[...] which the model "
+                    "takes"
+                )
     elif isinstance(columns, str):
         raise InputError(f"columns must be a list of columns, not {columns!r}")
     return Preparation(

@@ -267,8 +267,11 @@ class _Search:
         """The cheapest variances that satisfy all cuts; raises the bound."""
         from scipy.optimize import linprog
 
-        bounds = np.column_stack([self.least, self.most])
-        result = linprog(self.prices, A_ub=-self.cuts, b_ub=-np.ones(len(self.cuts)), bounds=bounds)
+        # in units of what each costs: the solver's tolerance is absolute, and edges may cost a
+        # millionth of what users do, so that their weighted cuts would be far above their price
+        bounds = np.column_stack([self.least, self.most]) * self.prices[:, None]
+        cuts, ones = self.cuts / self.prices, np.ones(len(self.cuts))
+        result = linprog(np.ones_like(self.prices), A_ub=-cuts, b_ub=-ones, bounds=bounds)
         if result.x is None:
             raise CannotBound(
                 f"the linear program of own noise per user has no solution ({result.message}); use "
@@ -280,7 +283,7 @@ class _Search:
         self.unused = np.where(weights > 0, 0, self.unused + 1)
         kept = self.unused < _UNUSED
         self.cuts, self.unused = self.cuts[kept], self.unused[kept]
-        return np.asarray(result.x)
+        return np.asarray(result.x) / self.prices
 
     def _dual_bound(self, weights: Floats) -> float:
         """What these weights of the cuts prove, whatever the solver's tolerance.

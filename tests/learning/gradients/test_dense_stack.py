@@ -84,7 +84,6 @@ NOT_STACKS = {
     "records without features": (mlp(1, 4, 3), CE, ()),
     "half flat": (nn.Sequential(nn.Flatten(2), nn.Linear(5, 3)), CE, (2, 5, 1)),
     "flat at the end": (nn.Sequential(nn.Linear(5, 3), nn.Flatten()), CE, (5,)),
-    "nested": (nn.Sequential(nn.Sequential(nn.Linear(5, 3))), CE, (5,)),
     "nothing": (nn.Sequential(), CE, (5,)),
     "only flat": (nn.Sequential(nn.Flatten()), CE, (5,)),
     "unknown loss": (mlp(5, 4, 3), lambda output, y: CE(output, y), (5,)),

@@ -27,7 +27,19 @@ class Tied(nn.Module):
         return self.out(self.embed(x)) * self.scale
 
 
+class Backwards(nn.Module):
+    """Two layers, the last one registered first."""
+
+    def __init__(self):
+        super().__init__()
+        self.out, self.hidden = nn.Linear(5, 3), nn.Linear(4, 5)
+
+    def forward(self, x):
+        return self.out(torch.relu(self.hidden(x)))
+
+
 CASES = {
+    "own class": (Backwards(), decor.losses.cross_entropy),
     "logistic": (decor.models.logistic(4), decor.losses.logistic),
     "linear": (decor.models.linear(4), decor.losses.squared),
     "mlp": (decor.models.mlp(4, 5, 3), decor.losses.cross_entropy),

@@ -16,6 +16,7 @@ from decor.learning.task import Loss, Task
 
 from .clip import CPU, Blocks, add_clipped
 from .example_table import ExampleTable
+from .layer_chain import find_chain
 
 ACTIVATIONS = (nn.ReLU, nn.Tanh)
 
@@ -38,29 +39,29 @@ class Stack:
     loss: str
 
     @classmethod
-    def of(cls, model: nn.Module, loss: Loss, shape: Sequence[int]) -> Stack | None:
+    def of(cls, model: nn.Module, loss: Loss, shape: Sequence[int] | None) -> Stack | None:
         """The model as a stack; None unless it is plain, untied, trainable layers without hooks.
 
         Args:
-            model: Any module.
+            model: Any module: an nn.Sequential, or a class with its own forward (`find_chain`).
             loss: Any loss.
-            shape: Of one example.
+            shape: Of one example; None for a row.
         """
-        # exact types: a subclass may compute something else
-        parts = list(model.named_children()) if type(model) is nn.Sequential else [("", model)]
-        head = parts[0][1] if parts else None
-        if type(head) is nn.Flatten and (head.start_dim, head.end_dim) == (1, -1):
-            parts = parts[1:]
-        # without a Flatten, layers would apply along the last dimension
-        elif len(shape) != 1:
+        # a hook need not run in a trial; a part that is not trained has no fast path
+        chain = find_chain(model, shape) if is_plain(model) else None
+        if chain is None or not all(p.requires_grad for p in model.parameters()):
             return None
-        dense = [(name, layer) for name, layer in parts[::2] if type(layer) is nn.Linear]
-        between = tuple(type(part) for _, part in parts[1::2])
+        parts = chain[1:] if type(chain[0]) is nn.Flatten else chain
+        # without a Flatten, layers would apply along the last dimension
+        if parts is chain and shape is not None and len(shape) != 1:
+            return None
+        names = {id(layer): name for name, layer in model.named_modules()}
+        dense = [(names[id(part)], part) for part in parts[::2] if type(part) is nn.Linear]
+        between = tuple(type(part) for part in parts[1::2])
         if len(parts) != 2 * len(dense) - 1 or any(kind not in ACTIVATIONS for kind in between):
             return None
-        weights = [p for _, layer in dense for p in layer.parameters()]
-        tied = len({id(p) for p in weights}) < len(weights)
-        if not is_plain(model) or tied or not all(p.requires_grad for p in weights):
+        used = sorted(id(p) for _, layer in dense for p in layer.parameters())
+        if used != sorted(id(p) for p in model.parameters()):
             return None
         # the loss's derivative must be known in closed form
         kind = _loss_kind(loss, dense[-1][1])

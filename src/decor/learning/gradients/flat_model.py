@@ -14,9 +14,6 @@ from decor.learning.task import Loss, check_model
 
 from .dense_stack import Stack
 
-_ROW = (1,)
-"""The shape of an example that is a row of numbers: what tables have."""
-
 
 class FlatModel:
     """Makes vectors of modules and modules of vectors, and refuses modules of another form.
@@ -36,7 +33,7 @@ class FlatModel:
             raise InputError(f"model must be a torch.nn.Module, not {model!r}")
         check_model(model)
         self._template = copy.deepcopy(model).to("cpu", dtype)
-        self._stack = None if loss is None else Stack.of(self._template, loss, _ROW)
+        self._stack = None if loss is None else Stack.of(self._template, loss, None)
         own = self._template.named_parameters()
         self._trained = {name: p for name, p in own if p.requires_grad}
         # tied parameters have several names, of which the first is trained

@@ -514,7 +514,7 @@ def test_without_a_file_a_hangup_ends_the_node_as_before(trial):
             signal.signal(signal.SIGHUP, inherited)
             until(lambda: one.status("bonn"))
             node.send_signal(signal.SIGHUP)
-            assert node.wait(60) == -signal.SIGHUP
+            assert node.wait(240) == -signal.SIGHUP
             assert b"event=paused" in node.stderr.read()
         finally:
             node.kill()

@@ -2953,6 +2953,13 @@ FAULTS = (
         dash=OTHERS,
     ),
     Fault(
+        "opacus: adaptive clipping is accounted for like clipping",
+        "a fifth of the true epsilon",
+        (Edit("doors/opacus.py", "if isinstance(optimizer, AdaClipDPOptimizer):", "if False:"),),
+        (OPACUS + "adaptive_clipping_is_refused",),
+        dash=OTHERS,
+    ),
+    Fault(
         "opacus: batches of one size pass for Poisson batches",
         "shuffled epochs get an epsilon that no theorem gives them",
         (Edit("doors/opacus.py", "if most > 1 and", "if False and"),),

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -618,3 +619,20 @@ def test_a_running_node_answers_its_operator(trial):
         and "no node is running" in decor("status", one.path("bonn", "ledger")).stderr
     )
     one.check(codes=dict.fromkeys(one.names, 130))
+
+
+def test_a_user_that_is_done_and_cannot_dial_still_fetches_the_final_model(trial):
+    """Its folder is lost afterwards. Its neighbours, who serve the model, have to dial it."""
+    one = trial(users=3, topology="complete", steps=4, timeout=1.0, proxied=False)
+    one.start("ulm", "kiel", more=["--serve"])
+    one.start("bonn")
+    one.finished("bonn")
+    shutil.rmtree(one.path("bonn", "run"))
+    time.sleep(1)
+    # it has left in good order: no operator has to look for it
+    assert not any("cannot be reached" in one.log(n).split("finished")[1] for n in ("ulm", "kiel"))
+    fetched = decor("fetch", *fetch_arguments(one, "bonn"))
+    assert fetched.returncode == 0, fetched.stderr
+    for name in ("ulm", "kiel"):
+        one.signal(name, signal.SIGTERM)
+        assert one.ended(name) in (0, 4)

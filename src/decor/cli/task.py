@@ -188,9 +188,10 @@ class _Question:
             # as sets: columns are found by name, so each user's file may have its own order
             if {*header} != {*first}:
                 odd = sorted({*header} ^ {*first})[0]
+                has, has_not = (path, paths[0]) if odd in header else (paths[0], path)
                 raise InputError(
-                    f"{paths[0]!r} and {path!r} differ in the column {odd!r}; all files need the "
-                    "same columns"
+                    f"{has!r} has the column {odd!r}, and {has_not!r} has not; all files need the "
+                    "same columns: drop it from the one, or add it to the other"
                 )
             for flag, name in apart.items():
                 if name is not None and name not in header:

@@ -66,9 +66,9 @@ def run(options: argparse.Namespace) -> None:
         if best is not None:
             print(f"\n{best}")
     if options.plot is not None:
-        from decor.results import plots
+        from decor.results import plan_figures
 
-        plots.graph_figure(topology, exposures, ratio, options.plot)
+        plan_figures.graph_figure(topology, exposures, ratio, options.plot)
         if not options.json:
             print(f"\nwrote {options.plot}")
 

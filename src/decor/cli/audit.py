@@ -107,9 +107,7 @@ def add_to(commands: Any) -> None:
     foreign.add_argument("--datasets", metavar="MODULE:FUNCTION", help=pair)
     calls = "times to call the function; more prove more (default: 50,000)"
     foreign.add_argument("--calls", type=values.whole, metavar="N", help=calls)
-    any_noise = (
-        "count only what is proven whatever the noise is: not all claims are about Gaussians"
-    )
+    any_noise = "use only the bound that holds for any noise; for mechanisms that are not Gaussian"
     foreign.add_argument("--any-noise", action="store_true", help=any_noise)
     # for rank 0 of a process group: where it leaves the result for the command that started it
     parser.add_argument("--hand-over", help=argparse.SUPPRESS)

@@ -39,7 +39,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--ratio", type=values.number, default=10.0, metavar="X", help=ratio)
     best = (
         "name the N edges to add that reduce the predicted error of a plan for 1,000 steps against "
-        "a curious user most (decor plan --best-edges takes others)"
+        "a curious user most (decor plan --best-edges does so for any plan)"
     )
     parser.add_argument("--best-edges", type=values.whole, metavar="N", help=best)
     save = "save the graph to this file: .gml, .graphml, or else an edge list"

@@ -15,7 +15,7 @@ from decor import progress
 from decor.cpu_cores import cores
 from decor.distributed import launch
 from decor.distributed.world import World
-from decor.errors import AuditFailed, FragileGraphWarning, InputError, require
+from decor.errors import AuditFailed, FragileGraphWarning, InputError, require, write_errors
 from decor.results.audit_summary import HEADER, AuditSummary
 from decor.results.safe_files import replace_text
 from decor.text import table
@@ -336,7 +336,8 @@ def _save(audit: AuditSummary, folder: Path) -> list[Any]:
     """Writes the result beside the run, and into its report."""
     from decor.results import build_report, report
 
-    replace_text(folder / "audit.json", json.dumps(audit.to_json(), indent=1) + "\n")
+    with write_errors(folder / "audit.json"):
+        replace_text(folder / "audit.json", json.dumps(audit.to_json(), indent=1) + "\n")
     saved = decor.Run.load(folder)
     name = folder.name
     page = build_report.report_of_runs([(name or "run", saved)])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from decor.errors import InputError
+from decor.errors import InputError, write_errors
 from decor.federation.file import FAMILIES, Network, Privacy, Training
 
 from . import options as opt
@@ -162,15 +162,10 @@ def _write(
         return {}
     path = path_beside(file)
     new = path.with_name(path.name + ".new")
-    try:
+    with write_errors(path, after="; make room, and run this again with --overwrite"):
         new.write_bytes(content)
         # in one move: half a file has another hash, and nodes would refuse to start
         os.replace(new, path)
-    except OSError as problem:
-        raise InputError(
-            f"{str(path)!r} cannot be written: {problem.strerror}; make room, and run this again "
-            "with --overwrite"
-        ) from None
     return {"start": str(path)}
 
 

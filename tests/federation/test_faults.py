@@ -17,7 +17,7 @@ from functools import partial
 import pytest
 from fault_injection import POINTS
 from proxy import second_messages
-from trial_federation import EPSILON, PATIENCE, ForkServer, Trial, until
+from trial_federation import EPSILON, PATIENCE, Trial, until
 
 from decor.federation.spending import own_figure
 from decor.net import messages
@@ -36,27 +36,6 @@ def fetch_arguments(one, name):
 def is_whole(one, name):
     """Whether this user has all its neighbours."""
     return all(n["here"] for n in one.status(name).get("neighbours", [{"here": False}]))
-
-
-@pytest.fixture(scope="module")
-def fork_server():
-    with ForkServer() as made:
-        yield made
-
-
-@pytest.fixture
-def trial(tmp_path_factory, fork_server):
-    """Makes trials, and ends whatever is left of them."""
-    made = []
-
-    def make(**settings):
-        one = Trial(tmp_path_factory.mktemp("trial"), fork_server, **settings).__enter__()
-        made.append(one)
-        return one
-
-    yield make
-    for each in made:
-        each.__exit__()
 
 
 def sent(trial, name, step):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def trained(tmp_path_factory):
     try:
         new = "federation new --task breast-cancer --users 3 --epsilon 10 --steps 4 --output ."
         assert main(new.split()) == 0
-        assert main(["up", "federation.toml"]) == 0
+        assert main(["up", "federation.toml", "--allow", "100"]) == 0
     finally:
         os.chdir(before)
     return folder
@@ -57,7 +58,8 @@ def test_the_next_file_starts_from_the_last_model(here, trained):
 def test_it_is_trained_from_that_model_and_from_no_other(here, trained, tmp_path):
     here(*renew(trained, "small.toml", "--learning-rate", "1e-9", "--json"))
     file, model = trained / "small.toml", trained / "small.start.safetensors"
-    here("up", file, "--output", tmp_path / "run")
+    ledgers = "--ledgers", trained / "run"
+    here("up", file, "--output", tmp_path / "run", *ledgers)
     # after steps that hardly move: far from zero, and where the last run had come to
     start = StartModel.read(model).parameters
     for name in ("bonn", "ulm", "kiel"):
@@ -66,13 +68,14 @@ def test_it_is_trained_from_that_model_and_from_no_other(here, trained, tmp_path
         assert abs(end["weight"].numpy() - start["weight"]).max() < 1e-4
     kept = model.read_bytes()
     model.unlink()
-    said = here("up", file, "--output", tmp_path / "none", check=2).stderr
+    up = "up", file, *ledgers, "--output"
+    said = here(*up, tmp_path / "none", check=2).stderr
     assert "small.start.safetensors' is not there; get it from the member who sent" in said
-    wrong = here("up", file, "--output", tmp_path / "none", "--start", trained / "run/ulm", check=2)
+    wrong = here(*up, tmp_path / "none", "--start", trained / "run/ulm", check=2)
     assert "holds a model of SHA-256" in wrong.stderr
     assert "would refuse to start" in here("federation", "check", file).stdout
     # the folder that it was taken from is as good as the file
-    here("up", file, "--output", tmp_path / "again", "--start", trained / "run/bonn")
+    here(*up, tmp_path / "again", "--start", trained / "run/bonn")
     model.write_bytes(kept)
 
 
@@ -144,9 +147,10 @@ def test_a_federation_that_has_run_is_not_replaced_nor_is_its_model(here, traine
     # one that has never run may be
     here(*renew(trained, output, "--overwrite", "--json", start="run/ulm"))
     assert model.read_bytes() != before
-    here("up", trained / output, "--output", trained / "taken-run")
+    ledgers = trained / "run"
+    here("up", trained / output, "--output", trained / "taken-run", "--ledgers", ledgers)
     before = model.read_bytes()
-    (trained / "taken-run/bonn.ledger").rename(trained / "bonn.ledger")
+    shutil.copy(ledgers / "bonn.ledger", trained / "bonn.ledger")
     said = here(*renew(trained, output, "--overwrite"), check=2).stderr
     assert "this federation has run" in said and model.read_bytes() == before
 

@@ -97,6 +97,24 @@ def test_a_renewed_federation_goes_on_with_the_ledgers_of_the_first(here):
     assert [run["messages"] for run in ledger["runs"]] == [5]
 
 
+def test_a_renewed_federation_begins_no_new_ledgers_of_the_same_data(here):
+    here(*SMALL.split())
+    here("up", "trial/federation.toml", "--allow", "5")
+    here(*RENEW.split())
+    second = ["up", "trial/next.toml", "--output", "trial/run-2"]
+    refused = here(*second, "--ledgers", "trial/rum", check=2).stderr
+    assert "no member has a ledger in 'trial/rum'" in refused
+    refused = here(*second, check=2).stderr
+    assert "goes on from an earlier run" in refused and "--ledgers" in refused
+    assert not Path("trial/rum").exists() and not Path("trial/run-2").exists()
+    # one is missing among others: its member may be new, or its ledger lost
+    Path("trial/run/kiel.ledger").unlink()
+    told = here(*second, "--ledgers", "trial/run", "--allow", "5").stderr
+    assert "kiel has no ledger in 'trial/run', and a new one is made" in told
+    ledger = json.loads(here("ledger", "trial/run/bonn.ledger", "--json").stdout)
+    assert [run["messages"] for run in ledger["runs"]] == [5, 5]
+
+
 def test_a_limit_is_given_to_new_ledgers_and_lasts(here):
     here(*SMALL.split())
     here("up", "trial/federation.toml", "--allow", "5")

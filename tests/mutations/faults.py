@@ -2066,6 +2066,13 @@ FAULTS = (
         dash="an audit looks at one run",
     ),
     Fault(
+        "decor up begins new ledgers where --ledgers names no ledger",
+        "a slip in a folder's name, and what the same data has spent is forgotten",
+        (Edit("cli/up.py", "if len(new) == len(users):", "if False:"),),
+        ("cli/test_up.py::test_a_renewed_federation_begins_no_new_ledgers_of_the_same_data",),
+        dash="an audit looks at messages, not at what ledgers refuse",
+    ),
+    Fault(
         "decor up makes ledgers without their limit",
         "the same data may spend more than their owner allows for all runs together",
         (Edit("cli/up.py", "local.terms.name, allow)", "local.terms.name)"),),

@@ -86,6 +86,7 @@ def _run(options: argparse.Namespace, starter: ProcessStarter) -> None:
         slowest = min((each["step"] for each in nodes), default=0)
         progress.report(f"{len(nodes)} of {len(members)} users running", slowest, steps)
 
+    _check_ledgers(federation, output, options.ledgers)
     # before any process starts: a missing key or file is one error here, and not one per user
     start = find_start(federation.model.start_sha256, file, options.start)
     identities, shards, test = _keys_and_data(federation, file.parent)
@@ -141,6 +142,34 @@ def _run(options: argparse.Namespace, starter: ProcessStarter) -> None:
         accuracy = f"{metrics['accuracy']:.1%}"
         print(f"\nThe average of all models is right on {accuracy} of the public test records.")
     print(f"{guarantee}\n\nwrote {output}: a folder, a ledger and a log for each user")
+
+
+def _check_ledgers(federation: Federation, output: Path, ledgers: str | None) -> None:
+    """Refuses to begin new ledgers where a run has been before: they would not count it."""
+    from decor.federation.user_files import UserFiles
+
+    folder = None if ledgers is None else Path(ledgers)
+    users = [UserFiles(k, m.name, output, folder) for k, m in enumerate(federation.members)]
+    new = [user for user in users if not user.ledger.exists()]
+    place = repr(str(folder or output))
+    if len(new) == len(users):
+        if folder is not None:
+            raise InputError(
+                f"no member has a ledger in {place}; give --ledgers the folder in which those of "
+                "the run before are"
+            )
+        if federation.model.start_sha256 is not None:
+            raise InputError(
+                f"{federation.name} goes on from an earlier run, and no member has a ledger in "
+                f"{place}; give --ledgers the folder in which those of that run are, so that they "
+                "count what the data has spent"
+            )
+    elif folder is not None:
+        for user in new:
+            _print_error(
+                f"decor: note: {user.name} has no ledger in {place}, and a new one is made: right "
+                "for a new member, wrong for data that has taken part before"
+            )
 
 
 def _refuse_other_runs(local: LocalFederation) -> None:

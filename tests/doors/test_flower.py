@@ -15,7 +15,6 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict  # noqa: E402
 
 from decor.doors import flower as door  # noqa: E402
 from decor.doors.site_node import MEANINGS  # noqa: E402
-from decor.errors import InputError  # noqa: E402
 from decor.federation.exit_codes import NEEDS_A_PERSON  # noqa: E402
 from decor.net.addresses import free_ports  # noqa: E402
 
@@ -116,7 +115,7 @@ def test_a_run_of_three_sites_gives_the_numbers_of_plain_nodes(tmp_path):
 
 def test_a_run_that_is_stopped_stops_the_nodes_and_the_next_run_goes_on(tmp_path):
     sites = ThreeSites(tmp_path / "sites", steps=6_000)
-    with flower(sites, lease=30) as runtime:
+    with flower(sites, lease=40) as runtime:
         run = runtime.run_app()
         until(lambda: all("at work" in runtime.log(name) for name in NAMES))
         runtime.flwr("stop", run)
@@ -153,6 +152,7 @@ def test_a_run_cannot_choose_what_the_site_has_not_set_up(tmp_path, caplog):
     assert not list(sites.folder.rglob("*.lease"))
 
 
-def test_a_supernode_without_a_file_for_decor_says_what_is_missing():
-    with pytest.raises(InputError, match="--node-config"):
-        door.client(*message_and_context({}, "tumour"))
+def test_a_supernode_without_a_file_for_decor_says_what_is_missing(caplog):
+    reply = door.client(*message_and_context({}, "tumour"))
+    assert reply.content["decor"]["code"] == NEEDS_A_PERSON
+    assert "--node-config" in caplog.text

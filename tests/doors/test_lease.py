@@ -77,6 +77,10 @@ def test_in_one_job_a_node_that_has_ended_is_not_started_again(sites, keepers):
     (sentence,) = log
     assert "decor ledger new" in sentence and len(keepers) == 1
     assert not sites.path("bonn", "own.ledger").exists()
+    # what was written after the last call is not lost
+    with sites.path("bonn", "decor.tumour.log").open("a") as lines:
+        lines.write("later\n")
+    assert lease.renew(1, 60.0, log.append) == REFUSED and log.pop() == "later"
     # the next job asks anew
     assert until(lambda: lease.renew(2, 60.0, log.append)) == REFUSED
     assert len(log) == len(keepers) == 2

@@ -120,10 +120,6 @@ def test_a_node_dies_with_the_process_that_launched_it(tmp_path, monkeypatch):
     assert until(lambda: sites.ledger("bonn")) == [(sites.federation.digest.hex(), 0, 0, None)]
 
 
-def starts(log):
-    return sum("event=" in line or line.startswith("decor: error") for line in log)
-
-
 def test_without_a_ledger_a_node_is_refused_once_and_none_is_made(sites):
     sites.path("bonn", "own.ledger").unlink()
     log = []

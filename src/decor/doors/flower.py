@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
+from typing import Any
 
 from decor import checks
 from decor.errors import DecorError, InputError, require
@@ -30,6 +31,7 @@ require("flwr", "doors", "launching nodes in Flower")
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
+from flwr.common.constant import ErrorCode  # noqa: E402
 from flwr.serverapp import Grid, ServerApp  # noqa: E402
 
 LEASE = 120.0
@@ -37,6 +39,12 @@ LEASE = 120.0
 _LOG = logging.getLogger("flwr")
 _RECORD = "decor"
 _POLL = 1.0
+_FOR_GOOD = (
+    ErrorCode.LOAD_CLIENT_APP_EXCEPTION,
+    ErrorCode.CLIENT_APP_RAISED_EXCEPTION,
+    ErrorCode.MOD_FAILED_PRECONDITION,
+    ErrorCode.INVALID_FAB,
+)
 
 client = ClientApp()
 server = ServerApp()
@@ -51,11 +59,10 @@ def train(message: Message, context: Context) -> Message:
         context: Of the SuperNode, and of the run.
     """
     site = context.node_config.get("decor")
-    if not isinstance(site, str):
-        raise InputError(
-            "this SuperNode has no file for DECOR: start it with --node-config 'decor=\"FILE\"'"
-        )
-    return answer(message, context, Path(site))
+    if isinstance(site, str):
+        return answer(message, context, Path(site))
+    _LOG.error("no file for DECOR: start this SuperNode with --node-config 'decor=\"FILE\"'")
+    return _reply(message, public_facts(NEEDS_A_PERSON))
 
 
 def answer(message: Message, context: Context, site: Path) -> Message:
@@ -74,11 +81,15 @@ def answer(message: Message, context: Context, site: Path) -> Message:
     try:
         lease = Lease(site, str(context.run_config.get("federation")))
         public = lease.renew(context.run_id, seconds, _LOG.info)
-    except InputError as problem:
-        # the sentence stays at the site
+    except (InputError, OSError) as problem:
+        # the sentence stays at the site; Flower would send that of an exception
         _LOG.error("%s", problem)
         public = public_facts(NEEDS_A_PERSON)
-    return Message(RecordDict({_RECORD: ConfigRecord(public or {})}), reply_to=message)
+    return _reply(message, public or {})
+
+
+def _reply(message: Message, public: dict[str, Any]) -> Message:
+    return Message(RecordDict({_RECORD: ConfigRecord(public)}), reply_to=message)
 
 
 @server.main()
@@ -97,16 +108,21 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     sites, seconds = checks.count("sites", config.get("sites")), float(config.get("lease", LEASE))
     ended: dict[int, bool] = {}
+    asked: dict[str, int] = {}
     while len(ended) < sites:
         # as they come: nodes wait for each other; a SuperNode that is started again is a new one
-        nodes = [node for node in sorted(grid.get_node_ids()) if node not in ended]
+        busy = {*ended, *asked.values()}
+        nodes = [node for node in sorted(grid.get_node_ids()) if node not in busy]
         record = RecordDict({_RECORD: ConfigRecord({"seconds": seconds})})
-        messages = [Message(record, node, "train", ttl=seconds) for node in nodes]
-        for reply in grid.send_and_receive(messages, timeout=seconds / 2):
-            node = reply.metadata.src_node_id
+        messages = [Message(record, node, "train") for node in nodes]
+        asked.update(zip(grid.push_messages(messages), nodes, strict=True))
+        for reply in grid.pull_messages(list(asked)) if asked else ():
+            node = asked.pop(reply.metadata.reply_to_message_id)
             if reply.has_error():
-                # perhaps it is asked again: only who answers has ended
                 _LOG.warning("site %s: no answer: %s", node, reply.error.reason)
+                # others may pass, such as a connection that is lost: the site is asked again
+                if reply.error.code in _FOR_GOOD:
+                    ended[node] = False
             elif public := dict(reply.content[_RECORD]):
                 _LOG.info("site %s: %s", node, public)
                 ended[node] = public["code"] in (DONE, INCOMPLETE)

@@ -60,24 +60,14 @@ class Lease:
         """
         with self._file.open("a+", encoding="utf-8") as file:
             os.utime(file.fileno())
-            is_new = _lock(file.fileno())
-            if is_new:
-                if (ended := self._ended(run)) is not None:
-                    return ended
-                words = [str(self._site), self._federation, str(run), str(seconds)]
-                with self._log.open("w", encoding="utf-8") as lines:
-                    # it inherits the lock; whoever stops the runtime's processes stops it too
-                    subprocess.Popen(
-                        [sys.executable, "-c", _MAIN, *words],
-                        stdin=subprocess.DEVNULL,
-                        stdout=lines,
-                        stderr=lines,
-                        pass_fds=[file.fileno()],
-                    )
-                file.truncate(0)
+            is_free = _lock(file.fileno())
             # how much of the log has been passed on
             file.seek(0)
             place = int(file.read() or 0)
+            is_new = is_free and self._end_in(run) is None
+            if is_new:
+                place = 0
+                self._start(run, seconds, file.fileno())
         until = time.monotonic() + seconds / 4
         while is_kept := self._is_kept():
             place = self._pass_on(place, log)
@@ -88,7 +78,7 @@ class Lease:
         self._file.write_text(str(place), encoding="utf-8")
         if is_kept:
             return None
-        ended = self._ended(run)
+        ended = self._end_in(run)
         # a keeper of which nothing is left at once will not do better when it is asked for again
         return public_facts(NEEDS_A_PERSON) if ended is None and is_new else ended
 
@@ -105,7 +95,19 @@ class Lease:
         new.write_text(json.dumps({"run": run, "public": outcome.public}), encoding="utf-8")
         new.replace(self._end)
 
-    def _ended(self, run: int) -> dict[str, Any] | None:
+    def _start(self, run: int, seconds: float, lock: int) -> None:
+        words = [str(self._site), self._federation, str(run), str(seconds)]
+        with self._log.open("w", encoding="utf-8") as lines:
+            # it inherits the lock; whoever stops the runtime's processes stops it too
+            subprocess.Popen(
+                [sys.executable, "-c", _MAIN, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=lines,
+                stderr=lines,
+                pass_fds=[lock],
+            )
+
+    def _end_in(self, run: int) -> dict[str, Any] | None:
         """How the node has ended in a job; None: it has not."""
         try:
             end = json.loads(self._end.read_text(encoding="utf-8"))

@@ -100,7 +100,7 @@ def run_site_node(
     try:
         folder, words = node_command(site, federation)
     except InputError as problem:
-        log(f"decor: error: {problem}")
+        log(f"decor: {problem}")
         return Outcome(NEEDS_A_PERSON, public_facts(NEEDS_A_PERSON))
     for left in reversed(range(STARTS)):
         code, answer = _run(words, folder, log, is_aborted)

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed: pip install '.[doors]'")
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict  # noqa: E402
+from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from decor.doors import flower as door  # noqa: E402
 from decor.doors.site_node import MEANINGS  # noqa: E402
@@ -130,6 +131,13 @@ def test_a_run_that_is_stopped_stops_the_nodes_and_the_next_run_goes_on(tmp_path
 
 
 # --- the ClientApp alone, with the messages of the real package
+
+
+@pytest.fixture(autouse=True)
+def task(monkeypatch):
+    """A message is made by a task of a runtime."""
+    for name, value in {"_task_id": 1, "_run_id": 1, "_node_id": 1}.items():
+        monkeypatch.setattr(TaskIdentity, name, value)
 
 
 def message_and_context(node_config, federation):

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
+from decor.errors import TransientError
 from decor.federation.federation import Federation, Member, Model, Network, Privacy, Training
 from decor.federation.terms import Terms
 from decor.net.addresses import free_ports
@@ -140,11 +141,17 @@ class ThreeSites:
     def ledger(self, name):
         """(federation, messages, repeated, how it has ended) of each run in a site's ledger."""
         public = Identity.load(self.path(name, f"{name}.key")).public
-        with Ledger(self.path(name, "own.ledger"), public) as ledger:
-            return [
-                (each.federation.hex(), each.steps, each.repeated, each.why)
-                for each in ledger.entries()
-            ]
+
+        def entries():
+            try:
+                with Ledger(self.path(name, "own.ledger"), public) as ledger:
+                    return list(ledger.entries())
+            except TransientError:  # its node has not quite ended
+                return None
+
+        return [
+            (each.federation.hex(), each.steps, each.repeated, each.why) for each in until(entries)
+        ]
 
 
 def until(condition, seconds=PATIENCE):

@@ -70,6 +70,10 @@ def test_own_noise_per_user_says_who_pays(here, ask, tmp_path):
     out = here(*line.split(), "--save", plan, "--table", rows).stdout
     assert "Who pays: branch9 " in out and "times the usual own noise" in out
     assert "Warning" not in out and "sigma_cdp  epsilon" in out
+    # training by default takes the rounds that the noise was made for
+    (row,) = (text.split() for text in out.splitlines() if text.endswith("  auto"))
+    (own,) = (text.split() for text in out.splitlines() if "this plan " in text[:12])
+    assert row[1] == own[-1] and float(own[-1]) < 3 and int(row[0]) > 1
     answer = ask(line)
     by_user = {each["user"]: each["sigma_cdp"] for each in answer["per_user"]}
     assert max(by_user, key=by_user.get) == "branch9" and answer["epsilon"] <= 3.0

@@ -100,7 +100,10 @@ def test_own_code_is_named_with_its_hash(folder, here, monkeypatch):
         (f"{ALL} --column bp=0:1", "--column bp is no column of the data beside the label"),
         (f"{ALL} --column age", "must be NAME=LOW:HIGH or NAME=A,B"),
         ("task new --label sick --data bonn.csv --data ulm.csv", "a different NAME=FILE for each"),
-        ("task new --label sick --data a=bonn.csv --data b=all.csv", "differ in the column"),
+        (
+            "task new --label sick --data a=bonn.csv --data b=all.csv",
+            "drop it from the one, or add",
+        ),
         (f"{ALL} --public all.csv", "has the column 'hospital', which names the user of a record"),
         (f"{ALL} {TYPED} --model linear", "which model.kind 'linear' does not predict"),
         ("task new --label sick --data none.csv", "cannot be read"),

@@ -35,11 +35,27 @@ def test_a_public_sample_gives_ranges_and_categories():
     assert sample_label("days", [str(k) for k in range(30)]) == NumberColumn("days", 0, 29)
 
 
+def test_marks_of_a_missing_value_make_no_category_and_no_class():
+    marks = ["", "NA", "n/a", "#N/A", "NaN", "null"]
+    assert sample_column("hb", ["13.5", *marks, "9"]) == NumberColumn("hb", 9, 13.5)
+    assert sample_column("ward", ["b", *marks, "a"]) == CategoryColumn("ward", ["a", "b"])
+    assert sample_label("sick", ["yes", *marks, "no"]) == Label("sick", ["no", "yes"])
+    # these can be values of their own
+    assert sample_label("pain", ["none", "mild"]) == Label("pain", ["mild", "none"])
+    grades = CategoryColumn("grade", ["1", "2", "x"])
+    assert sample_column("grade", ["2", "x", "1"]) == grades
+
+
 @pytest.mark.parametrize(
     ("propose", "cells", "problem"),
     [
         (sample_column, ["", " "], "has no value in the public sample; say what it holds"),
         (sample_column, [f"person {k}" for k in range(60)], "has 60 different texts"),
+        (
+            sample_column,
+            [*map(str, range(18, 60)), "6O"],
+            "many different numbers in the public sample, and also '6O'; .* --column x=LOW:HIGH",
+        ),
         (sample_label, ["yes", "yes"], "has one value in the public sample, 'yes'"),
     ],
 )

@@ -144,6 +144,17 @@ def test_a_plan_with_noise_of_the_callers_takes_rounds_for_that_noise():
     assert 1 <= gossip_for(central).rounds <= MOST_ROUNDS
 
 
+def test_a_plan_with_own_noise_per_user_takes_the_rounds_that_it_was_made_for():
+    """One user with two neighbours does not make all of them train as with local DP."""
+    edges = [*decor.ring(9).edges.tolist(), *((k, (k + 2) % 9) for k in range(9)), (2, 9), (6, 9)]
+    setting = decor.from_edges(10, edges), Exposure(1.0, 200), Adversary.colluding(2), BUDGET
+    plan = decor.calibrate(*setting, own="per-user")
+    gossip = gossip_for(plan)
+    assert gossip == choose_gossip(*setting, own="per-user").gossip
+    assert theory.predicted_error(plan, gossip) <= WITHIN * theory.average_error(plan)
+    assert theory.predicted_error(plan, Gossip(1)) > 2 * theory.average_error(plan)
+
+
 def test_graphs_without_edges_and_too_large_ones_are_answered_too():
     one = decor.from_edges(3, [])
     assert choose_gossip(one, Exposure(1.0, 5), Adversary.curious(), BUDGET).gossip == Gossip(1)

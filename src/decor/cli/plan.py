@@ -13,7 +13,7 @@ import numpy as np
 import decor
 from decor.errors import InputError
 from decor.graph.gossip import Gossip
-from decor.graph.names import in_order
+from decor.graph.user_values import in_order
 from decor.learning.recipe import Recipe
 from decor.privacy import baselines, theory
 from decor.privacy.affordable import affordable_plan
@@ -233,7 +233,10 @@ def _choice(
 
 
 def _rounds_table(answer: PlanAnswer, options: argparse.Namespace, gossip: Gossip) -> str:
-    """Gossip rounds against predicted error and bytes, each with its own best noise pair."""
+    """Gossip rounds against predicted error and bytes, each with its own best noise pair.
+
+    Own noise per user is not designed again for every number of rounds: all take the plan's.
+    """
     plan = answer.plan
     if plan.topology.users > plan_output.MANY_USERS or plan.budget is None:
         return ""
@@ -241,19 +244,23 @@ def _rounds_table(answer: PlanAnswer, options: argparse.Namespace, gossip: Gossi
     choice = _choice(options, plan.topology, plan.exposure)
     # a yardstick and no promise: whether delta is too large was judged with the plan
     central = baselines.central(plan.topology, plan.exposure, plan.budget, any_delta=True)
-    scale = choice.perfect / theory.average_error(central)
+    unit, is_own = theory.average_error(central), isinstance(plan.sigma_cdp, tuple)
     steps, cells = plan.exposure.steps, []
     for row in choice.rows:
         rounds = row.gossip.rounds
         if rounds not in (*_SHOWN_ROUNDS, gossip.rounds, choice.gossip.rounds):
             continue
         note = "auto" if row.gossip == choice.gossip else ("" if row.is_steady else "amplifies")
-        error, messages = rounded_up(scale * row.error), f"{rounds * steps:,}"
-        cells.append([str(rounds), error, messages, f"{4 * rounds * steps:,}", note])
+        error = theory.predicted_error(plan, row.gossip) if is_own else choice.perfect * row.error
+        messages = f"{rounds * steps:,}"
+        cells.append(
+            [str(rounds), rounded_up(error / unit), messages, f"{4 * rounds * steps:,}", note]
+        )
     header = ["rounds", "predicted error", "messages", "bytes per parameter", ""]
     text = (
-        "\n\nGossip rounds per step, each with its own best noise pair, and what a user sends to "
-        f"each neighbour in the run (float32):\n{table(header, cells)}"
+        f"\n\nGossip rounds per step, {'all' if is_own else 'each'} with "
+        f"{'the noise of this plan' if is_own else 'its own best noise pair'}, and what a user "
+        f"sends to each neighbour in the run (float32):\n{table(header, cells)}"
     )
     if any("amplifies" in row for row in cells):
         text += "\n  amplifies: such rounds enlarge what a missing neighbour leaves"

@@ -17,6 +17,8 @@ _MOST_CATEGORIES = 50
 """A column of more different texts is rather a name or a note than a category."""
 _MOST_CLASSES = 20
 """A label of more different numbers is predicted as a number."""
+_NO_VALUE = frozenset(("", "na", "n/a", "#n/a", "nan", "null"))
+"""How spreadsheets, R and pandas write that a value is missing."""
 SYNTAX = "LOW:HIGH for numbers, or A,B,... for categories"
 
 
@@ -47,10 +49,11 @@ def sample_column(name: str, cells: Sequence[str]) -> Column:
 
     Args:
         name: The column.
-        cells: Its values in the sample; empty ones say nothing.
+        cells: Its values in the sample; empty ones, NA and the like say nothing.
 
     Raises:
-        InputError: If the sample holds no value, or too many different texts.
+        InputError: If the sample holds no value, too many different texts, or many numbers among
+            texts.
     """
     values = _present(name, cells)
     numbers = _numbers(values)
@@ -59,6 +62,14 @@ def sample_column(name: str, cells: Sequence[str]) -> Column:
         # a range needs room: one value alone lies in its middle
         return NumberColumn(name, low, high) if low < high else NumberColumn(name, low - 1, low + 1)
     different = sorted({*values} - {"other"})
+    texts = [value for value in different if _numbers([value]) is None]
+    # one mistyped number would make every age a category of its own
+    if len(different) - len(texts) > _MOST_CLASSES:
+        raise InputError(
+            f"column {name!r} has many different numbers in the public sample, and also "
+            f"{texts[0]!r}; say which it holds with --column {name}=LOW:HIGH for numbers or "
+            f"{name}=A,B,... for categories"
+        )
     if len(different) > _MOST_CATEGORIES:
         raise InputError(
             f"column {name!r} has {len(different):,} different texts in the public sample; drop "
@@ -85,7 +96,7 @@ def sample_label(name: str, cells: Sequence[str]) -> AnyLabel:
 
 
 def _present(name: str, cells: Sequence[str]) -> list[str]:
-    values = [cell.strip() for cell in cells if cell.strip()]
+    values = [cell.strip() for cell in cells if cell.strip().lower() not in _NO_VALUE]
     if not values:
         raise InputError(
             f"column {name!r} has no value in the public sample; say what it holds with --column "

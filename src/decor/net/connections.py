@@ -85,7 +85,7 @@ class Connections:
         self._numbers = {link.neighbour.public: number for number, link in links.items()}
         self._listeners: list[socket.socket] = []
         self._acceptors: list[Acceptor] = []
-        self._changed = asyncio.Event()
+        self._changed, self._serving = asyncio.Event(), asyncio.Event()
         self._failure: BaseException | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections: set[Connection] = set()
@@ -157,15 +157,17 @@ class Connections:
         if connection is not None:
             connection.close(reason)
             self._on_lost(link)
-        # its connection has to end some time: that is nothing to report
-        if link.done:
-            pass
-        elif was_open:
+        if not was_open:
+            self._log_problem(link, reason)
+        # the connection of a neighbour that is done has to end some time: nothing to report
+        elif not link.done:
             conn.problem = reason
             self._log("lost", neighbour=link.neighbour.name, why=reason)
-        else:
-            self._log_problem(link, reason)
         self._changed.set()
+
+    def serve(self) -> None:
+        """Dials neighbours that are done too: one may fetch the final model, and cannot dial."""
+        self._serving.set()
 
     async def disconnect_all(self, reason: str) -> None:
         """Ends all connections in good order: what is queued has a moment to be sent."""
@@ -208,8 +210,11 @@ class Connections:
     ) -> None:
         """Connects, and connects again when a connection has ended."""
         wait, dials = FIRST_WAIT, link.neighbour.dials
-        # whom this side does not dial may still come to fetch the final model
-        while not (dials and link.done):
+        while True:
+            # a neighbour that is done comes back to fetch the final model, if at all: one that this
+            # side does not dial may do so at any time
+            if dials and link.done:
+                await self._serving.wait()
             opened = link.conn.opened
             if (left := link.conn.quarantined_until - time.monotonic()) > 0:
                 await asyncio.sleep(left)
@@ -256,7 +261,7 @@ class Connections:
     async def _meet(self, link: Link, relay: Address, seconds: float | None) -> socket.socket:
         def tell() -> None:
             # it may be connected directly meanwhile
-            if link.conn.connection is None and not link.done:
+            if link.conn.connection is None:
                 self._log_problem(link, f"is not at {relay} yet")
 
         key = self._identity.key
@@ -365,7 +370,8 @@ class Connections:
 
     def _log_problem(self, link: Link, problem: str) -> None:
         conn, now = link.conn, time.monotonic()
-        if conn.problem == problem:
+        # a neighbour that is done has left in good order
+        if conn.problem == problem or link.done:
             return
         conn.problem = problem
         conn.logged = {text: at for text, at in conn.logged.items() if now - at < REPEAT_SECONDS}

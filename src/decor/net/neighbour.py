@@ -199,8 +199,8 @@ class ConnectionState:
 class Link:
     """One neighbour. Only the parts of a `Peer` write these fields; `Connections` writes `conn`.
 
-    `Connections` reads three of them: a neighbour that is `done` is not dialled again, and a
-    neighbour whose `inbox` is not empty is not read from, unless more `is_awaited`.
+    `Connections` reads three of them: a neighbour that is `done` is dialled again only to serve it
+    the final model, and one whose `inbox` is not empty is not read from, unless more `is_awaited`.
     """
 
     neighbour: Neighbour

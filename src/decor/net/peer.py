@@ -279,6 +279,8 @@ class Peer:
             await self._connections.wait_for_change(left)
         # only now: tags of the last step come after its message, and no other message follows
         self._state.save_news()
+        if serve:
+            self._connections.serve()
         while serve:
             await self._connections.wait_for_change(None)
         if waiting:

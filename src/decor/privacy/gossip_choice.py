@@ -147,7 +147,9 @@ def gossip_for(plan: NoisePlan) -> Gossip:
     topology, steps = plan.topology, plan.exposure.steps
     if plan.budget is None or plan.adversary.average_only:
         return _for_noise(plan, theory.average_error(plan))
-    chosen = choose_gossip(topology, plan.exposure, plan.adversary, plan.budget)
+    # only in one noise pair for all do users who can be isolated decide the rounds of the others
+    own: OwnNoise = "per-user" if isinstance(plan.sigma_cdp, tuple) else "uniform"
+    chosen = choose_gossip(topology, plan.exposure, plan.adversary, plan.budget, own=own)
     if theory.predicted_error(plan, chosen.gossip) <= _ABOUT * chosen.row.error * chosen.perfect:
         return chosen.gossip
     # a ratio or a noise level of the caller's

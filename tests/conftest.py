@@ -108,6 +108,7 @@ LONGEST = (
         "test_containers.py",
     ),
     *("test_audit.py", "test_figure_one.py", "test_local_federation.py"),
+    *("test_site_node.py", "test_lease.py", "test_nvflare.py", "test_flower.py"),
 )
 """Files of half a minute and more: where several are run at a time, none of these may come last."""
 

@@ -116,6 +116,7 @@ RENEWAL, PROBE = "federation/test_renewal.py::test_", "federation/test_probe.py:
 FEATURES = "learning/test_features.py::test_"
 GRADIENTS = "learning/gradients/test_gradients.py::test_"
 OPACUS, DP_ACCOUNTING = "doors/test_opacus.py::test_", "doors/test_dp_accounting.py::test_"
+SITE_NODE = "doors/test_site_node.py::test_"
 OTHERS = "an audit looks at messages of engines, not at other packages"
 TURN, LOOP = "training/test_turn.py::test_", "federation/test_loop_updates.py::test_"
 OWN_LOOPS = "own loops are audited by tests/auditing/test_own_loop.py, not by `decor audit`"
@@ -3106,6 +3107,46 @@ FAULTS = (
             ),
         ),
         (DP_ACCOUNTING + "what_cannot_be_accounted_for_is_named_and_leaves_nothing_behind",),
+        dash=OTHERS,
+    ),
+    Fault(
+        "launchers: a node that stopped for privacy is started again",
+        "what an operator or a neighbour has stopped goes on by itself",
+        (
+            Edit(
+                "doors/site_node.py",
+                "if code != TRANSIENT or not left:",
+                "if code in (DONE, INCOMPLETE) or not left:",
+            ),
+        ),
+        (SITE_NODE + "a_budget_that_is_spent_is_never_tried_again",),
+        dash=OTHERS,
+    ),
+    Fault(
+        "launchers: a server is told more than the list of public facts",
+        "what a node prints for its own operator leaves the site",
+        (Edit("doors/site_node.py", '_PUBLIC = ("user",', '_PUBLIC = ("ledger", "user",'),),
+        (SITE_NODE + "nodes_that_are_launched_give_the_numbers_of_plain_nodes",),
+        dash=OTHERS,
+    ),
+    Fault(
+        "launchers: a job may start what the site has not agreed to",
+        "a server chooses what the data's budget is spent on",
+        (
+            Edit(
+                "doors/site_node.py",
+                "table = tables.get(federation)",
+                "table = tables.get(federation, next(iter(tables.values()), None))",
+            ),
+        ),
+        (SITE_NODE + "a_job_cannot_choose_what_the_site_has_not_set_up",),
+        dash=OTHERS,
+    ),
+    Fault(
+        "launchers: an abort leaves the node at work",
+        "it goes on spending after everyone was told that it has stopped",
+        (Edit("doors/site_node.py", "is None and not is_aborted():", "is None:"),),
+        (SITE_NODE + "a_node_that_is_aborted_stops_as_on_sigterm_and_goes_on_later",),
         dash=OTHERS,
     ),
 )

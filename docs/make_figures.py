@@ -21,7 +21,7 @@ from decor import Adversary, Exposure, NoisePlan, theory
 from decor.privacy.plan_answer import PlanAnswer
 from decor.results import axes
 from decor.results.graph_layout import places
-from decor.results.plots import plan_figure
+from decor.results.plan_figures import plan_figure
 from decor.results.report_data import Report
 from decor.results.tables import spreads
 

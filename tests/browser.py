@@ -38,21 +38,25 @@ def started(profile):
         driver.quit()
 
 
-def _start(profile, tries=3):
+def _start(profile, waits=(2, 5, 10, 20, 40)):
     """On a machine at its limits the browser sometimes exits before its first window."""
-    for k in range(tries):
+    for k, wait in enumerate((*waits, None)):
         options = webdriver.ChromeOptions()
         options.binary_location = CHROMIUM
         # what a browser that exited has left in its profile would stop the next one
         for flag in (*FLAGS, f"--user-data-dir={profile}/{k}"):
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        log = profile / f"{k}.log"
+        verbose = ["--verbose"] if k else []
+        service = Service(DRIVER, log_output=str(log), service_args=verbose)
         try:
-            return webdriver.Chrome(options=options, service=Service(DRIVER))
-        except SessionNotCreatedException:
-            if k == tries - 1:
+            return webdriver.Chrome(options=options, service=service)
+        except SessionNotCreatedException as error:
+            if wait is None:
+                error.add_note(log.read_text(errors="replace")[-5000:])
                 raise
-            time.sleep(2)
+            time.sleep(wait)
     raise AssertionError("no try was made")
 
 

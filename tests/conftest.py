@@ -60,7 +60,7 @@ def reproduced(tmp_path_factory):
                     "--output",
                     str(folder),
                 ]
-                done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+                done = subprocess.run(command, capture_output=True, text=True, timeout=600)
                 assert done.returncode == 0, done.stderr
         return folder
 

@@ -192,7 +192,7 @@ def test_imports_by_name_are_seen():
         'import_module("decor.net.ledger")': {"decor.net.ledger"},
         'importlib.import_module(".ledger", __package__)': {"decor.cli.ledger"},
         '__import__("decor")': {"decor"},
-        'import_module(f"decor.graph.n{rest}")': {"decor.graph.named", "decor.graph.names"},
+        'import_module(f"decor.graph.f{rest}")': {"decor.graph.families", "decor.graph.files"},
         "import_module(name)": set(),
     }
     for text, names in calls.items():
@@ -302,7 +302,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "learning.gradients.layer_rules": "learning/gradients/test_book_keeping.py: each kind of layer",
     "learning.gradients.recording": "learning/gradients/test_book_keeping.py: each kind of layer",
     "learning.gradients.interface": "learning/gradients/test_gradients.py: one contract for all",
-    "learning.gradients.layers": "learning/gradients/test_gradients.py: against autograd",
+    "learning.gradients.dense_layers": "learning/gradients/test_gradients.py: against autograd",
     "learning.gradients.linear": "learning/gradients/test_gradients.py: against autograd",
     "results.axes": "results/test_figures.py and results/test_inline_svg.py: every figure uses them",
     "results.safe_files": "results/test_run.py: broken files, full disks, saves that are killed",

@@ -1,7 +1,8 @@
-"""The suite is the same in every process: workers that collect different tests cannot share them
-out.
+"""The suite is the same in every process, since workers that collect different tests cannot share
+them out; and no test takes a busy machine for a failure.
 """
 
+import ast
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ def collected(hash_seed):
     command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", "tests"]
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return [line for line in done.stdout.splitlines() if "::" in line]
@@ -32,3 +33,25 @@ def test_another_process_collects_the_same_tests_in_the_same_order(request):
     assert len(theirs) > 4000
     shared = set(own)
     assert [name for name in theirs if name in shared] == own
+
+
+LEAST_SECONDS = {"run": 240, "communicate": 240, "timeout": 60}
+"""Of a process that is to end, and of `asyncio.timeout`: beside ten other processes a command that
+starts in three seconds takes a minute.
+"""
+
+
+def short_waits(path):
+    """Calls that give up sooner than a busy machine may need."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        least = LEAST_SECONDS.get(node.func.attr, 0)
+        limits = [word.value for word in node.keywords if word.arg == "timeout"]
+        for limit in limits or (node.args if node.func.attr == "timeout" else []):
+            if isinstance(limit, ast.Constant) and limit.value < least:
+                yield f"{path.relative_to(ROOT)}:{node.lineno} waits {limit.value} s"
+
+
+def test_no_test_gives_up_a_process_that_a_busy_machine_runs_slowly():
+    assert [each for path in (ROOT / "tests").rglob("*.py") for each in short_waits(path)] == []

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 
 def build(source, folder, kind):
     command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", folder]
-    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=240)
     (made,) = Path(folder).iterdir()
     return made
 
@@ -87,7 +87,7 @@ sys.exit(main(["plan", "--users", "8", "--epsilon", "3", "--steps", "10"]))
         env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(tmp_path / "site")) and "epsilon" in done.stdout

@@ -119,7 +119,7 @@ def test_what_torchrun_starts_works_on_as_many_machines_as_the_page_says(line, t
                 stderr=subprocess.PIPE,
             )
         )
-    said = [process.communicate(timeout=120)[1].decode() for process in started]
+    said = [process.communicate(timeout=240)[1].decode() for process in started]
     assert [process.returncode for process in started] == [0] * len(machines), said
     assert len(list(tmp_path.glob("*/*/report.html"))) == 1
 
@@ -220,7 +220,7 @@ def test_the_session_of_a_page_goes_from_its_first_line_to_its_last(page, tmp_pa
         start_new_session=True,
     ) as session:
         try:
-            printed = session.communicate(timeout=180)[0]
+            printed = session.communicate(timeout=240)[0]
         finally:
             with suppress(ProcessLookupError):  # nodes whose session has ended would wait for ever
                 os.killpg(session.pid, signal.SIGKILL)

@@ -64,7 +64,7 @@ def python(blocked, code):
         [sys.executable, "-c", BLOCK.format(blocked=blocked) + code],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
 
 

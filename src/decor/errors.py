@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 
@@ -109,3 +111,24 @@ def require(library: str, extra: str | None, what: str) -> None:
         found = None
     if found is None:
         raise MissingExtra.of(f"{what} need {library}", extra, library)
+
+
+@contextmanager
+def write_errors(
+    path: object, *, before: str = "", after: str = "", exists: str = ""
+) -> Iterator[None]:
+    """Within this block an OSError becomes an InputError that names the file that is written.
+
+    Args:
+        path: The file.
+        before: What the message calls it, such as "the key ".
+        after: The way out, if there is one.
+        exists: The way out for a new file where there is one of this name already.
+    """
+    try:
+        yield
+    except OSError as problem:
+        if exists and isinstance(problem, FileExistsError):
+            raise InputError(f"{str(path)!r} exists; {exists}") from None
+        reason = f"{problem.strerror}{after}"
+        raise InputError(f"{before}{str(path)!r} cannot be written: {reason}") from None

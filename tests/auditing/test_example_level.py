@@ -6,7 +6,7 @@ from small_audits import EXAMPLES, failed_checks, failures, plan, reached
 
 import decor
 from decor.learning import batches
-from decor.learning.gradients import book_keeping, layers, linear
+from decor.learning.gradients import book_keeping, dense_layers, linear
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace"])
@@ -21,7 +21,7 @@ def test_attacks_on_examples_reach_the_claim_and_no_more(relation):
 def test_examples_are_attacked_on_every_gradient_path(monkeypatch):
     """Linear models and networks have gradient code of their own."""
     seen = {}
-    for path in (book_keeping.BookKeeping, linear.Linear, layers.Layers):
+    for path in (book_keeping.BookKeeping, linear.Linear, dense_layers.Layers):
 
         def counted(self, to, *rest, own=path.add_clipped_examples):
             seen.setdefault(type(self).__name__, set()).update(

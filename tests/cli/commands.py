@@ -28,7 +28,7 @@ def start(*arguments):
     return subprocess.Popen([*COMMAND, *map(str, arguments)], **pipes)
 
 
-def wait_for(path, process, seconds=120):
+def wait_for(path, process, seconds=240):
     end = time.monotonic() + seconds
     while not path.exists():
         assert process.poll() is None, process.communicate()

@@ -40,7 +40,7 @@ def test_an_interrupted_comparison_resumes_where_it_stopped(here, tmp_path):
     process = start(*longer, "--output", tmp_path / "c")
     wait_for(tmp_path / "c" / "outcomes" / "no-privacy.json", process)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == 130 and "--resume" in err and "Traceback" not in err
     manifest = json.loads((tmp_path / "c" / "manifest.json").read_text())
     assert manifest["complete"] is False and "no privacy" in manifest["finished"]

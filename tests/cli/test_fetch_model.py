@@ -47,7 +47,7 @@ def serving(trained):
         yield process
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0, process.stderr.read()
+            assert process.wait(240) == 0, process.stderr.read()
 
 
 def fetch(*more):

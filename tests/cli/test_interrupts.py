@@ -59,7 +59,7 @@ def files(tmp_path_factory):
 )
 def test_a_signal_while_a_command_starts_is_no_crash(files, command, moment, number):
     words = [sys.executable, "-c", STARTED, moment, str(int(number)), *files[command]]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stderr) == (130, "decor: interrupted\n")
 
 

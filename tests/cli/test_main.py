@@ -65,6 +65,7 @@ BAD = [
     ("graph --plot picture.docx", ".pdf, "),
     ("audit --plot picture.docx", ".png, "),
     ("plan --epsilon 1 --save nowhere/at/all.json", "cannot be written"),
+    ("plan --epsilon 1 --table nowhere/at/all.csv", "cannot be written"),
     ("graph --save nowhere/at/all.txt", "cannot be written"),
     ("graph --save nowhere/at/all.gml", "cannot be written"),
     ("account --sigma-cdp 1", "give --sigma-cdp and --sigma-cor"),

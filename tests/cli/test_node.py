@@ -163,7 +163,7 @@ def test_nodes_train_on_their_own_tables_whatever_the_values(here, tmp_path):
         here("ledger", "new", f"{name}.ledger", "--identity", f"t/keys/{name}.key")
         files = ["--ledger", f"{name}.ledger", "--identity", f"t/keys/{name}.key"]
         running.append(start("node", "t/federation.toml", *files, "--data", f"{name}.csv"))
-    ends = [process.communicate(timeout=120) for process in running]
+    ends = [process.communicate(timeout=240) for process in running]
     assert [process.returncode for process in running] == [0, 0, 0], ends
     run = decor.Run.load("run-ulm")
     assert run.predict(records(9)).classes == ("no", "yes") and run.steps_taken == 3

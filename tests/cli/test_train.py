@@ -47,7 +47,7 @@ def test_an_interrupted_run_is_valid_and_resumes_to_the_same_end(here, tmp_path)
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 130 and "Traceback" not in err
     stopped = decor.Run.load(tmp_path / "run")
     assert 0 < stopped.steps_taken < 10_000 and stopped.stopped.cause == "interrupted"

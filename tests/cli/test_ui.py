@@ -29,7 +29,7 @@ def test_it_prints_its_address_answers_and_ends_cleanly(how):
             assert b"DECOR planner" in urllib.request.urlopen(address).read()
         finally:
             process.send_signal(how)
-        rest, errors = process.communicate(timeout=10)
+        rest, errors = process.communicate(timeout=240)
     assert process.returncode == 0 and rest == "" and errors.strip() == ""
 
 
@@ -40,7 +40,7 @@ def test_without_json_it_prints_how_to_end_it(tmp_path):
             assert "Ctrl-C" in process.stdout.readline()
         finally:
             process.send_signal(signal.SIGINT)
-        process.communicate(timeout=10)
+        process.communicate(timeout=240)
     assert process.returncode == 0
 
 
@@ -58,7 +58,7 @@ def test_without_json_it_prints_how_to_end_it(tmp_path):
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(words, sentence):
     with start_ui(*words) as process:
-        out, error = process.communicate(timeout=20)
+        out, error = process.communicate(timeout=240)
     assert process.returncode == 2 and out == ""
     assert sentence in error and len(error.strip().splitlines()) == 1
 
@@ -87,7 +87,7 @@ def test_a_training_is_watched_while_it_runs(tmp_path):
                 time.sleep(0.1)
         finally:
             training.send_signal(signal.SIGINT)
-        training.wait(60)
+        training.wait(240)
     kinds = [kind for kind, _ in seen]
     assert kinds[0] == "nothing" and kinds[-1] == "training" and 0 < seen[-1][1] < 400_000
     time.sleep(0.35)

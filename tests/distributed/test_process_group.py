@@ -354,7 +354,7 @@ def test_a_private_run_is_not_begun_again_by_processes_that_replace_others(tmp_p
     environment = QUIET | {name: str(value) for name, value in told.items()}
     first, second = (
         subprocess.run(
-            [sys.executable, script], env=environment, capture_output=True, text=True, timeout=120
+            [sys.executable, script], env=environment, capture_output=True, text=True, timeout=240
         )
         for _ in range(2)
     )
@@ -397,16 +397,16 @@ def test_a_killed_rank_is_started_again_and_the_end_is_that_of_an_uninterrupted_
             stdout=err,
             stderr=err,
         )
-        until = time.monotonic() + 120
+        until = time.monotonic() + 240
         while not taken(tmp_path / "run"):
             assert team.poll() is None and time.monotonic() < until, (tmp_path / "err").read_text()
             time.sleep(0.05)
         os.kill(worker(team.pid, 1), signal.SIGKILL)
         assert taken(tmp_path / "run") < steps  # it was in the middle
-        assert team.wait(timeout=200) == 0, (tmp_path / "err").read_text()
+        assert team.wait(timeout=240) == 0, (tmp_path / "err").read_text()
     killed = Run.load(tmp_path / "run")
     alone = [sys.executable, *command, *GROUP, "--output", tmp_path / "whole"]
-    subprocess.run(alone, env=QUIET, check=True, capture_output=True, timeout=200)
+    subprocess.run(alone, env=QUIET, check=True, capture_output=True, timeout=240)
     whole = Run.load(tmp_path / "whole")
     assert killed.stopped is None and killed.steps_taken == steps
     assert difference(whole, killed) == 0.0 and killed.history == whole.history
@@ -419,7 +419,7 @@ def test_the_command_refuses_in_one_sentence_what_would_lose_a_run(here, tmp_pat
     short = [*COMMAND[2:], *GROUP, *to]
     assert "holds a run" in here(*short, check=2).stderr
     torchrun = [*TORCHRUN, "--nproc-per-node", "2", "--max-restarts", "1", *COMMAND, *to]
-    refused = subprocess.run(torchrun, env=QUIET, capture_output=True, text=True, timeout=120)
+    refused = subprocess.run(torchrun, env=QUIET, capture_output=True, text=True, timeout=240)
     # once, and once more where torchrun tries again
     assert refused.returncode != 0 and refused.stderr.count("decor: ") == 2
     assert "holds a run" in refused.stderr

@@ -147,7 +147,7 @@ def test_a_node_with_a_rank_keeps_its_model(tmp_path):
                 stderr=subprocess.PIPE,
             )
         )
-    said = [node.communicate(timeout=120) for node in nodes]
+    said = [node.communicate(timeout=240) for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], said
     for name, (out, _) in zip(("bonn", "ulm"), said, strict=True):
         assert b"wrote" in out and decor.Run.load(tmp_path / name).steps_taken == 2

@@ -2,11 +2,11 @@
 
 import re
 import signal
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from trial_federation import ForkServer, Trial
 
 from decor.errors import InputError, LedgerError
 from decor.federation.member import join
@@ -15,26 +15,9 @@ from decor.results.run import Run
 STEPS, STEP = 8, 3
 
 
-@pytest.fixture(scope="module")
-def fork_server():
-    with ForkServer() as made:
-        yield made
-
-
 @pytest.fixture
-def trial(tmp_path_factory, fork_server):
-    """Makes trials, and ends whatever is left of them."""
-    made = []
-
-    def make(**settings):
-        settings = {"users": 3, "steps": STEPS, "timeout": 30.0} | settings
-        one = Trial(tmp_path_factory.mktemp("trial"), fork_server, **settings).__enter__()
-        made.append(one)
-        return one
-
-    yield make
-    for each in made:
-        each.__exit__()
+def trial(trial):
+    return partial(trial, users=3, steps=STEPS, timeout=30.0)
 
 
 def rounds(one, name):

@@ -20,7 +20,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from rogue import Rogue
-from trial_federation import EPSILON, ForkServer, Trial, until
+from trial_federation import EPSILON, Trial, until
 
 from decor.net.addresses import free_ports
 from decor.net.ledger import Ledger
@@ -34,27 +34,6 @@ needs_promtool = pytest.mark.skipif(
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="Prometheus is not installed"
 )
-
-
-@pytest.fixture(scope="module")
-def fork_server():
-    with ForkServer() as made:
-        yield made
-
-
-@pytest.fixture
-def trial(tmp_path_factory, fork_server):
-    """Makes trials, and ends whatever is left of them."""
-    made = []
-
-    def make(**settings):
-        one = Trial(tmp_path_factory.mktemp("trial"), fork_server, **settings).__enter__()
-        made.append(one)
-        return one
-
-    yield make
-    for each in made:
-        each.__exit__()
 
 
 @pytest.fixture(scope="module")
@@ -514,7 +493,7 @@ def test_without_a_file_a_hangup_ends_the_node_as_before(trial):
             signal.signal(signal.SIGHUP, inherited)
             until(lambda: one.status("bonn"))
             node.send_signal(signal.SIGHUP)
-            assert node.wait(60) == -signal.SIGHUP
+            assert node.wait(240) == -signal.SIGHUP
             assert b"event=paused" in node.stderr.read()
         finally:
             node.kill()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from test_relayed import RelayProcess
-from trial_federation import ForkServer, Trial, until
+from trial_federation import Trial, until
 from tunnels import serve_tunnels
 
 from decor.federation import probe as probe_module
@@ -22,12 +22,6 @@ SECONDS = 150
 """For members that are all there: nobody waits so long, but the machine may be busy."""
 SHORT = 6
 """For probes that wait for a member in vain."""
-
-
-@pytest.fixture(scope="module")
-def fork_server():
-    with ForkServer() as server:
-        yield server
 
 
 class Probes:

@@ -106,7 +106,7 @@ def test_ctrl_c_stops_everyone_in_good_order(long_trial):
         wait_for_work(caller, long_trial)
         # as a terminal does: to every process of the group
         os.killpg(caller.pid, signal.SIGINT)
-        _, errors = caller.communicate(timeout=60)
+        _, errors = caller.communicate(timeout=240)
         assert caller.returncode == 130 and errors.endswith("decor: interrupted\n")
         assert "Traceback" not in errors and not session(caller.pid)
     for log in (long_trial / "trial" / "run").glob("*.log"):
@@ -261,7 +261,7 @@ def wait_for_work(caller, folder):
     return everyone
 
 
-def wait_until(condition, seconds=120):
+def wait_until(condition, seconds=240):
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until

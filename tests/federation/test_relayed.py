@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from crowd import write_crowd
 from tampering import Tampering
-from trial_federation import PATIENCE, ForkServer, Trial, until
+from trial_federation import PATIENCE, Trial, until
 
 from decor.net.addresses import free_ports
 from decor.results.run import Run
@@ -32,12 +32,6 @@ WHOLE = {
     "proxied": False,
 }
 """A run whose models do not depend on when and how often its users connect."""
-
-
-@pytest.fixture(scope="module")
-def fork_server():
-    with ForkServer() as server:
-        yield server
 
 
 class RelayProcess:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from trial_federation import ForkServer, Trial
+from trial_federation import Trial
 
 from decor.results.run import Run
 
@@ -51,12 +51,6 @@ def models(folder, fork_server, fault=None):
         return [
             np.concatenate([value.numpy().ravel() for value in run.models.values()]) for run in runs
         ]
-
-
-@pytest.fixture(scope="module")
-def fork_server():
-    with ForkServer() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

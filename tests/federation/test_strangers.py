@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from federation_files import BASES, CHANGES, ELSEWHERE, TEXT
 from rogue import Rogue
-from trial_federation import PATIENCE, ForkServer, Trial, until
+from trial_federation import PATIENCE, Trial, until
 
 from decor.errors import RemoteProtocolError
 from decor.federation.federation import Federation
@@ -33,6 +33,7 @@ from decor.net.receipts import Receipt
 from decor.net.session import Session, SessionConfig
 
 STEPS = 20_000
+"""More than a test takes."""
 CALLS = {
     "STRANGERS_SECONDS": 0.0,
     "OPENING_SECONDS": 4.0,
@@ -40,13 +41,6 @@ CALLS = {
     "CALLS": 1000,
 }
 """Of a node that many tests misbehave to, one after the other."""
-"""More than a test takes."""
-
-
-@pytest.fixture(scope="module")
-def fork_server():
-    with ForkServer() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -538,7 +538,7 @@ NULLED = "import sys; sys.modules['torch'] = None\n"
 def python(code):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=240
     )
 
 

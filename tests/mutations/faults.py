@@ -1054,7 +1054,7 @@ FAULTS = (
         "networks alone",
         (
             Edit(
-                "learning/gradients/layers.py",
+                "learning/gradients/dense_layers.py",
                 "for k in range(1, len(back)): norms = torch.hypot(norms, self._length(k, lengths",
                 "for k in range(1, 1): norms = torch.hypot(norms, self._length(k, lengths",
             ),
@@ -1069,7 +1069,7 @@ FAULTS = (
         "the square of a small probability is nothing: a record far away is 12,383 clips long",
         (
             Edit(
-                "learning/gradients/layers.py",
+                "learning/gradients/dense_layers.py",
                 "norms = first.repeat_interleave(some, 0) * lengths(back[0])",
                 "norms = first.repeat_interleave(some, 0) * "
                 "back[0].square().sum(-1).sqrt().double()",
@@ -1385,7 +1385,7 @@ FAULTS = (
         "one user has the noise of another, and epsilon is understated",
         (
             Edit(
-                "graph/names.py",
+                "graph/user_values.py",
                 "return [given[name] for name in names]",
                 "return list(given.values())",
             ),
@@ -2885,7 +2885,7 @@ FAULTS = (
         "examples of the other plans add more than their clip",
         (
             Edit(
-                "learning/gradients/layers.py",
+                "learning/gradients/dense_layers.py",
                 "factor = factors(norms, limit.unsqueeze(1))",
                 "factor = factors(norms, limit[:, :1].unsqueeze(1))",
             ),
@@ -2950,6 +2950,13 @@ FAULTS = (
         "an example in two of them adds two clips",
         (Edit("doors/opacus.py", "if optimizer.accumulated_iterations != 1:", "if False:"),),
         (OPACUS + "batches_that_are_added_up_are_refused",),
+        dash=OTHERS,
+    ),
+    Fault(
+        "opacus: adaptive clipping is accounted for like clipping",
+        "a fifth of the true epsilon",
+        (Edit("doors/opacus.py", "if isinstance(optimizer, AdaClipDPOptimizer):", "if False:"),),
+        (OPACUS + "adaptive_clipping_is_refused",),
         dash=OTHERS,
     ),
     Fault(

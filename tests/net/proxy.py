@@ -29,7 +29,7 @@ from decor.net import transport
 from decor.net.identity import Identity
 from decor.net.messages import HEADER, Confirmation, Decoder, Message, Model, encode, limits
 
-SECONDS = 10.0
+SECONDS = 120.0
 """The longest that anything asked of the proxy's thread may take."""
 
 

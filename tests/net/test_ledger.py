@@ -406,7 +406,7 @@ try:
         [sys.executable, "-c", drop + body + tell, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0 and not done.stderr, done.stderr
     return done.stdout.strip()

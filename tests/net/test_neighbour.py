@@ -42,7 +42,7 @@ def test_a_reader_waits_until_the_inbox_is_empty_or_its_connection_has_ended(emp
         await asyncio.sleep(0.01)
         assert not reader.done()
         empty(inbox)
-        await asyncio.wait_for(reader, 1)
+        await asyncio.wait_for(reader, 60)
 
     asyncio.run(read())
 

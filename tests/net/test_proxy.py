@@ -33,12 +33,12 @@ class Program(threading.Thread):
 
     def __enter__(self):
         self.start()
-        assert self.ready.wait(10)
+        assert self.ready.wait(60)
         return self
 
     def __exit__(self, *_):
         self.loop.call_soon_threadsafe(self.stop.set)
-        self.join(10)
+        self.join(60)
         assert not self.is_alive()
 
     def run(self):
@@ -252,7 +252,7 @@ def test_delayed_frames_come_late_and_in_order(edge):
     began = time.monotonic()
     aachen.say(*(model(k) for k in range(5)))
     proxy.until(lambda: bonn.models == [(k, 0) for k in range(5)])
-    assert 0.3 <= time.monotonic() - began < 5
+    assert time.monotonic() - began >= 0.3
 
 
 def test_what_is_injected_comes_between_frames_and_garbage_is_refused(edge):

@@ -39,7 +39,7 @@ def server(answer):
         thread.start()
         yield f"127.0.0.1:{listener.getsockname()[1]}", asked
         listener.shutdown(socket.SHUT_RDWR)
-    thread.join(30)
+    thread.join(60)
 
 
 def bytes_of(content):

@@ -184,7 +184,7 @@ def test_ctrl_c_keeps_finished_cells_ends_the_processes_and_says_how_to_continue
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     waited = time.monotonic()
     while not list(folder.glob("cells/*.json")):
-        assert process.poll() is None and time.monotonic() < waited + 120
+        assert process.poll() is None and time.monotonic() < waited + 240
         time.sleep(0.1)
     listed = subprocess.run(
         ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(process.pid)],
@@ -194,7 +194,7 @@ def test_ctrl_c_keeps_finished_cells_ends_the_processes_and_says_how_to_continue
     workers = [int(line.split()[0]) for line in listed.splitlines() if "spawn_main" in line]
     assert len(workers) == 2
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=240)
     assert process.returncode == 130 and "--resume" in said and "Traceback" not in said
     assert (folder / "report.html").exists() and (folder / "results.csv").exists()
     for worker in workers:

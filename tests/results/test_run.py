@@ -119,7 +119,7 @@ def test_without_its_models_a_run_is_loaded_without_torch(tmp_path):
         "print(run.guarantee, run.steps_taken, run.models, 'torch' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "run"], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code, tmp_path / "run"], capture_output=True, text=True, timeout=240
     )
     assert done.stdout == f"{saved.guarantee} 4 {{}} False\n", done.stderr
 

@@ -10,7 +10,7 @@ from torch import nn
 import decor
 from decor import Adversary, Budget, Exposure, NoisePlan, Task, Vectorised, losses, models, schedule
 from decor.errors import InputError
-from decor.learning.gradients import layers
+from decor.learning.gradients import dense_layers
 from decor.training import descent, vectorised
 
 USERS = 6
@@ -238,7 +238,7 @@ def test_grids_cut_to_fit_the_memory_are_the_same_grids(kind, monkeypatch):
         for s, run in zip(swept.settings, swept.runs, strict=True)
     }
     monkeypatch.setattr(descent, "_CPU_VALUES", 1)
-    monkeypatch.setattr(layers, "_REPEATED", 1)
+    monkeypatch.setattr(dense_layers, "_REPEATED", 1)
     for fit in (1, 2, 3, 7):
         monkeypatch.setattr(vectorised, "IN_MEMORY", fit * task.users * task.parameters)
         cut = sweep(task, plans, [0.1, 0.3], [1, 2, 3])

@@ -1,6 +1,6 @@
 """Two cores help and never hurt: the count that was faster in the first steps is kept."""
 
-import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,13 +15,17 @@ def taken(chooser, cost, steps=20):
     for _ in range(steps):
         with chooser.step() as count:
             found.append((count, torch.get_num_threads()))
-            time.sleep(cost[count])
+            threads.time.now += cost[count]
     return found
 
 
 @pytest.fixture
 def two_cores(monkeypatch):
     monkeypatch.setattr(threads, "cores", lambda: 2)
+    # seconds of a test: on a busy machine a step takes any time
+    clock = SimpleNamespace(now=0.0)
+    clock.perf_counter = lambda: clock.now
+    monkeypatch.setattr(threads, "time", clock)
 
 
 @pytest.mark.parametrize(("cost", "kept"), [({1: 0.004, 2: 0.001}, 2), ({1: 0.001, 2: 0.004}, 1)])

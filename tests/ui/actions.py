@@ -16,7 +16,7 @@ from selenium.webdriver.support.ui import Select
 from decor.text import rounded_up
 
 
-def until(driver, code, *values, seconds=60):
+def until(driver, code, *values, seconds=120):
     """Waits for a script to be true: nothing on the page takes a fixed time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

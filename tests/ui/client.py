@@ -37,7 +37,7 @@ def running(watch=None):
 
 def send(server, method, path, body=b"", **headers):
     """One request: its status, headers and body."""
-    line = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    line = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=120)
     try:
         line.request(
             method, path, body, {name.replace("_", "-"): value for name, value in headers.items()}

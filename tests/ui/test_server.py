@@ -85,7 +85,7 @@ def test_another_host_name_is_refused(planner, host):
 
 
 def test_two_host_headers_are_refused(planner):
-    with socket.create_connection(("127.0.0.1", planner.server_port), timeout=10) as line:
+    with socket.create_connection(("127.0.0.1", planner.server_port), timeout=60) as line:
         own = f"Host: 127.0.0.1:{planner.server_port}\r\n"
         line.sendall(f"GET / HTTP/1.1\r\n{own}Host: evil.example\r\n\r\n".encode())
         assert line.recv(100).startswith(b"HTTP/1.1 403")
@@ -207,7 +207,7 @@ def test_bytes_that_are_no_http_do_not_stop_the_server(planner):
         b"A" * 70_000 + b"\r\n\r\n",
         b"\r\n",
     ):
-        with socket.create_connection(("127.0.0.1", planner.server_port), timeout=10) as line:
+        with socket.create_connection(("127.0.0.1", planner.server_port), timeout=60) as line:
             line.sendall(noise)
             line.shutdown(socket.SHUT_WR)
             while line.recv(1 << 16):
@@ -219,7 +219,7 @@ def test_a_connection_too_many_is_closed_and_open_ones_stay(monkeypatch):
     monkeypatch.setattr(serving, "_MAX_CONNECTIONS", 2)
     with running() as server:
         address = ("127.0.0.1", server.server_port)
-        lines = [socket.create_connection(address, timeout=10) for _ in range(3)]
+        lines = [socket.create_connection(address, timeout=60) for _ in range(3)]
         try:
             assert lines[2].recv(10) == b""
             host = f"127.0.0.1:{server.server_port}"

@@ -15,7 +15,7 @@ from decor import progress
 from decor.cpu_cores import cores
 from decor.distributed import launch
 from decor.distributed.world import World
-from decor.errors import AuditFailed, FragileGraphWarning, InputError, require
+from decor.errors import AuditFailed, FragileGraphWarning, InputError, require, write_errors
 from decor.results.audit_summary import HEADER, AuditSummary
 from decor.results.safe_files import replace_text
 from decor.text import table
@@ -107,9 +107,7 @@ def add_to(commands: Any) -> None:
     foreign.add_argument("--datasets", metavar="MODULE:FUNCTION", help=pair)
     calls = "times to call the function; more prove more (default: 50,000)"
     foreign.add_argument("--calls", type=values.whole, metavar="N", help=calls)
-    any_noise = (
-        "count only what is proven whatever the noise is: not all claims are about Gaussians"
-    )
+    any_noise = "use only the bound that holds for any noise; for mechanisms that are not Gaussian"
     foreign.add_argument("--any-noise", action="store_true", help=any_noise)
     # for rank 0 of a process group: where it leaves the result for the command that started it
     parser.add_argument("--hand-over", help=argparse.SUPPRESS)
@@ -338,7 +336,8 @@ def _save(audit: AuditSummary, folder: Path) -> list[Any]:
     """Writes the result beside the run, and into its report."""
     from decor.results import build_report, report
 
-    replace_text(folder / "audit.json", json.dumps(audit.to_json(), indent=1) + "\n")
+    with write_errors(folder / "audit.json"):
+        replace_text(folder / "audit.json", json.dumps(audit.to_json(), indent=1) + "\n")
     saved = decor.Run.load(folder)
     name = folder.name
     page = build_report.report_of_runs([(name or "run", saved)])

@@ -9,7 +9,7 @@ from . import options as opt
 
 
 def add_to(commands: Any) -> None:
-    help = "write, check or try the file that all users of a federation share"
+    help = "write, check, probe or renew the file that all users of a federation share"
     parser = commands.add_parser("federation", help=help, description=opt.sentence(help))
     kinds = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (federation_new, federation_check, federation_probe, next_federation):

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from decor.errors import InputError
+from decor.errors import InputError, write_errors
 from decor.results.safe_files import replace_text
 
 if TYPE_CHECKING:
@@ -27,7 +27,11 @@ def make_folder(path: Path) -> Path:
 
 def write_federation(path: Path, text: str, overwrite: bool = False) -> None:
     """Writes a federation file; `overwrite` replaces one that has never run."""
-    try:
+    exists = (
+        "replace a federation that has never run with --overwrite, or name another file with "
+        "--output"
+    )
+    with write_errors(path, exists=exists):
         if overwrite:
             if path.exists():
                 digest = _old_federation(path).digest
@@ -38,13 +42,6 @@ def write_federation(path: Path, text: str, overwrite: bool = False) -> None:
             # "x" fails if the file exists, even if it was created a moment ago
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)
-    except FileExistsError:
-        raise InputError(
-            f"{str(path)!r} exists; replace a federation that has never run with --overwrite, or "
-            "name another file with --output"
-        ) from None
-    except OSError as problem:
-        raise InputError(f"{str(path)!r} cannot be written: {problem.strerror}") from None
 
 
 def replaceable_trial(folder: Path, overwrite: bool) -> list[str]:

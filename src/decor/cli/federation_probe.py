@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from decor.errors import InputError, require
+from decor.errors import InputError, require, write_errors
 from decor.text import table
 
 from . import options as opt
@@ -159,7 +159,5 @@ def _log(event: str, **facts: object) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
+    with write_errors(path):
         path.write_text(text, encoding="ascii")
-    except OSError as problem:
-        raise InputError(f"{str(path)!r} cannot be written: {problem.strerror}") from None

@@ -34,7 +34,7 @@ def add_to(commands: Any) -> None:
     output = "folder for the model and the run (default: run-NAME for the user NAME)"
     parser.add_argument("--output", metavar="DIR", help=output)
     opt.add_reach(parser)
-    patience = "seconds to wait for a neighbour that has it (default: 60)"
+    patience = "seconds to wait for a neighbour that has the model (default: 60)"
     parser.add_argument("--patience", type=values.number, default=60.0, metavar="S", help=patience)
     opt.add_json(parser)
 

@@ -39,7 +39,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--ratio", type=values.number, default=10.0, metavar="X", help=ratio)
     best = (
         "name the N edges to add that reduce the predicted error of a plan for 1,000 steps against "
-        "a curious user most (decor plan --best-edges takes others)"
+        "a curious user most (decor plan --best-edges does so for any plan)"
     )
     parser.add_argument("--best-edges", type=values.whole, metavar="N", help=best)
     save = "save the graph to this file: .gml, .graphml, or else an edge list"
@@ -66,9 +66,9 @@ def run(options: argparse.Namespace) -> None:
         if best is not None:
             print(f"\n{best}")
     if options.plot is not None:
-        from decor.results import plots
+        from decor.results import plan_figures
 
-        plots.graph_figure(topology, exposures, ratio, options.plot)
+        plan_figures.graph_figure(topology, exposures, ratio, options.plot)
         if not options.json:
             print(f"\nwrote {options.plot}")
 

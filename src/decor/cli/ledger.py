@@ -9,7 +9,7 @@ from . import options as opt
 
 
 def add_to(commands: Any) -> None:
-    help = "make a user's ledger, show the privacy budget spent, and what more runs would cost"
+    help = "make a user's ledger, show what it has spent, and what more runs would cost"
     parser = commands.add_parser("ledger", help=help, description=opt.sentence(help))
     kinds = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     # before there were several commands, `decor ledger FILE` was the only one

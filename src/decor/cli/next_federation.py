@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from decor.errors import InputError
+from decor.errors import InputError, write_errors
 from decor.federation.file import FAMILIES, Network, Privacy, Training
 
 from . import options as opt
@@ -39,7 +39,7 @@ _CHANGES: dict[type, tuple[str, ...]] = {
 def add_to(kinds: Any) -> None:
     help = "write the next federation, with changed members, which starts from the last model"
     parser = opt.add_command(kinds, "renew", run, help, _EXAMPLE)
-    parser.add_argument("old", metavar="OLD", help="the federation file so far")
+    parser.add_argument("old", metavar="OLD", help="the present federation file")
     output = (
         "file to write; the model to start from is written beside it, as NAME.start.safetensors"
     )
@@ -71,7 +71,7 @@ def _add_members(group: argparse._ArgumentGroup) -> None:
         ("--remove", "NAME", "a user who leaves"),
         ("--replace-key", "NAME=KEY", "a user's new key: the line that decor keygen prints"),
         ("--address", "NAME=HOST:PORT", "a user's new address; empty if it only connects"),
-        ("--records", "NAME=N", "a user's new number of examples, with unit example"),
+        ("--records", "NAME=N", "a user's new number of examples, with --unit example"),
         (
             "--edge",
             "A:B",
@@ -162,15 +162,10 @@ def _write(
         return {}
     path = path_beside(file)
     new = path.with_name(path.name + ".new")
-    try:
+    with write_errors(path, after="; make room, and run this again with --overwrite"):
         new.write_bytes(content)
         # in one move: half a file has another hash, and nodes would refuse to start
         os.replace(new, path)
-    except OSError as problem:
-        raise InputError(
-            f"{str(path)!r} cannot be written: {problem.strerror}; make room, and run this again "
-            "with --overwrite"
-        ) from None
     return {"start": str(path)}
 
 

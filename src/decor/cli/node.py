@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from decor import progress
-from decor.errors import InputError, require
+from decor.errors import InputError, require, write_errors
 from decor.text import rounded_up
 
 from . import options as opt
@@ -207,8 +207,6 @@ def prepare_output(output: Path, digest: bytes) -> None:
 
 
 def open_log(path: Path) -> TextIO:
-    try:
+    with write_errors(path, before="the log "):
         # appended: after a crash the lines before it say what happened
         return path.open("a", encoding="utf-8")
-    except OSError as problem:
-        raise InputError(f"the log {str(path)!r} cannot be written: {problem.strerror}") from None

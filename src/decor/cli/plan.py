@@ -13,7 +13,7 @@ import numpy as np
 import decor
 from decor.errors import InputError
 from decor.graph.gossip import Gossip
-from decor.graph.names import in_order
+from decor.graph.user_values import in_order
 from decor.learning.recipe import Recipe
 from decor.privacy import baselines, theory
 from decor.privacy.affordable import affordable_plan

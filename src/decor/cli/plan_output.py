@@ -46,9 +46,9 @@ def show(
         if last_table is not None:
             print(last_table())
     if options.plot is not None:
-        from decor.results import plots
+        from decor.results import plan_figures
 
-        plots.plan_figure(answer, rows, options.plot)
+        plan_figures.plan_figure(answer, rows, options.plot)
         # programs parse standard output, where this line would follow the object
         if not options.json:
             print(f"\nwrote {options.plot}")

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from decor.errors import write_errors
 from decor.privacy.plan_answer import PlanAnswer
 from decor.results.safe_files import replace_text
 from decor.text import json_safe, rounded_up, table
@@ -36,7 +37,8 @@ def write(answer: PlanAnswer, path: str) -> None:
         # as in the other tables, epsilon is rounded up
         cells = [[_display_text(value) for value in row.values()] for row in rows]
         text = table(list(rows[0]), cells) + "\n"
-    replace_text(Path(path), text)
+    with write_errors(path):
+        replace_text(Path(path), text)
 
 
 def _rows(answer: PlanAnswer) -> list[dict[str, Any]]:

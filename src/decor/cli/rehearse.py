@@ -38,13 +38,13 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--public", metavar="SAMPLE", help=public)
     label = "the label's column in SAMPLE, where the federation file has no columns"
     parser.add_argument("--label", metavar="COLUMN", help=label)
-    seeds = "how often training is simulated (default: 3 with --public, else 10)"
+    seeds = "number of simulated trainings (default: 3 with --public, else 10)"
     parser.add_argument("--seeds", type=values.whole, metavar="N", help=seeds)
-    megabits = "what each user can send, for the time (default: 10)"
+    megabits = "megabits per second that each user can send, to estimate the time (default: 10)"
     parser.add_argument(
         "--bandwidth", type=values.number, default=10.0, metavar="MBIT/S", help=megabits
     )
-    latency = "milliseconds until a message arrives, for the time (default: 50)"
+    latency = "milliseconds until a message arrives, to estimate the time (default: 50)"
     parser.add_argument("--latency", type=values.number, default=50.0, metavar="MS", help=latency)
     trust = (
         "import and call the model's code that the file names, which can do anything on this "

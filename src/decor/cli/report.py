@@ -35,7 +35,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("what", nargs="+", metavar="PATH", help=what)
     output = "HTML file to write, or an existing folder for it (default: report.html)"
     parser.add_argument("--output", default="report.html", metavar="FILE", help=output)
-    owner = "who answers for it, for the line to sign (default: left blank)"
+    owner = "name of the person responsible, beside the signature line (default: left blank)"
     parser.add_argument("--owner", metavar="NAME", help=owner)
     date = "date of the report, such as 2026-11-19 (default: today)"
     parser.add_argument("--date", metavar="DAY", help=date)

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from decor.errors import InputError
+from decor.errors import InputError, write_errors
 from decor.learning.file_model import Model
 from decor.text import table
 
@@ -125,16 +125,11 @@ def _usual_kind(classes: tuple[str, ...] | None, hidden: bool) -> str:
 
 
 def _write(path: Path, text: str, overwrite: bool) -> None:
-    try:
-        # "x" and no look beforehand: another process may make the file in between
-        with path.open("w" if overwrite else "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise InputError(
-            f"{str(path)!r} exists; replace it with --overwrite, or name another file with --output"
-        ) from None
-    except OSError as problem:
-        raise InputError(f"{str(path)!r} cannot be written: {problem.strerror}") from None
+    exists = "replace it with --overwrite, or name another file with --output"
+    # "x" and no look beforehand: another process may make the file in between
+    mode = "w" if overwrite else "x"
+    with write_errors(path, exists=exists), path.open(mode, encoding="utf-8") as file:
+        file.write(text)
 
 
 @dataclass

@@ -85,7 +85,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     )
     tf32 = "with --device cuda, use TF32 matrix multiplication, faster and less precise"
     parser.add_argument("--tf32", action="store_true", help=tf32)
-    bf16 = "compute gradients from operands of eight bits (bfloat16), which GPUs multiply fastest"
+    bf16 = "compute gradients in bfloat16 (8 significant bits), which GPUs multiply fastest"
     parser.add_argument("--bf16", action="store_true", help=bf16)
     seed = (
         "secret for a private run; or a number for a repeatable simulation, which is not private: "

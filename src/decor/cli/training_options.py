@@ -115,6 +115,7 @@ def _schedule(text: str, topology: Topology) -> Any:
         if isinstance(problem, InputError):  # the schedule itself explains what is wrong
             raise
     raise InputError(
-        f"unknown schedule {text!r}; choose constant, cosine, inverse-time:HORIZON (such as "
-        "inverse-time:5000) or pl:MU:SMOOTHNESS (such as pl:0.1:2)"
+        f"unknown schedule {text!r}; choose constant, cosine, cosine:FINAL (such as "
+        "cosine:0.1), inverse-time:HORIZON (such as inverse-time:5000) or pl:MU:SMOOTHNESS (such "
+        "as pl:0.1:2)"
     )

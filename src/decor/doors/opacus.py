@@ -30,6 +30,7 @@ require("opacus", "doors", "accountants for Opacus")
 
 import torch  # noqa: E402
 from opacus.accountants import IAccountant, register_accountant  # noqa: E402
+from opacus.optimizers import AdaClipDPOptimizer  # noqa: E402
 
 _LEAST, _MOST = 1e-12, 1e12
 """Noise multipliers are rounded down to the second, and count as no noise below the first."""
@@ -131,6 +132,13 @@ class _Accountant(IAccountant):
         """
 
         def count_step(optimizer: Any) -> None:
+            # its count of unclipped examples moves by 1 and is divided by the batch's true size;
+            # its noise is accounted for as if the count moved by 1/2 (arXiv:1905.03871, theorem 1)
+            if isinstance(optimizer, AdaClipDPOptimizer):
+                raise InputError(
+                    "Opacus' adaptive clipping publishes more than its noise multiplier says, and "
+                    'has no accountant here; take clipping="flat" or "per_layer"'
+                )
             if optimizer.accumulated_iterations != 1:
                 # an example may be in several of them: neither rate nor clip is that of one batch
                 raise InputError(

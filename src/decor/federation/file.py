@@ -93,9 +93,9 @@ class Privacy:
         number("a number from 0 to 1e9, such as 100.0", lambda x: 0 <= x <= 1e9),
         None,
         help="sigma_cor^2 / sigma_cdp^2: variance of shared noise relative to independent noise "
-        "(default of decor federation new: at most users x steps / 4, at which a node that fails "
-        "costs little accuracy; a file without it takes the one with the least predicted error, "
-        "which supposes that no node fails)",
+        "(default of decor federation new: at most users x steps / 4, so that a node that fails "
+        "costs little accuracy; a file without a ratio takes the one with the least predicted "
+        "error, which assumes that no node fails)",
         metavar="X",
     )
     any_delta: bool = file_field(
@@ -167,7 +167,7 @@ class Training:
     horizon: float | None = file_field(
         _POSITIVE,
         None,
-        help="the HORIZON of --schedule inverse-time:HORIZON, the other spelling",
+        help="the HORIZON of --schedule inverse-time:HORIZON: steps until the step size is half",
     )
     final: float | None = file_field(
         number("a number from 0 to 1", lambda x: 0 <= x <= 1),

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
-from decor.errors import InputError
+from decor.errors import InputError, write_errors
 
 Columns = dict[str, list[str]]
 """Column names with the texts of their cells, all of the same length."""
@@ -75,17 +75,14 @@ def write_columns(path: str | Path, columns: Columns, overwrite: bool = False) -
         columns: As `read_columns` gives them.
         overwrite: Whether a file that is there may be replaced.
     """
-    try:
-        with Path(path).open("w" if overwrite else "x", encoding="utf-8", newline="") as file:
-            rows = csv.writer(file, lineterminator="\n")
-            rows.writerow(columns)
-            rows.writerows(zip(*columns.values(), strict=True))
-    except FileExistsError:
-        raise InputError(
-            f"{str(path)!r} exists; replace it with --overwrite, or name another file"
-        ) from None
-    except OSError as problem:
-        raise InputError(f"{str(path)!r} cannot be written: {problem.strerror}") from None
+    mode, exists = "w" if overwrite else "x", "replace it with --overwrite, or name another file"
+    with (
+        write_errors(path, exists=exists),
+        Path(path).open(mode, encoding="utf-8", newline="") as file,
+    ):
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(columns)
+        rows.writerows(zip(*columns.values(), strict=True))
 
 
 def _read(

@@ -58,8 +58,8 @@ class Recipe:
 
     schedule: Schedule = _option(
         Constant(),
-        "how the step size changes: constant, cosine, inverse-time:HORIZON for half after HORIZON "
-        "steps, or pl:MU:SMOOTHNESS for Polyak-Lojasiewicz losses",
+        "how the step size changes: constant, cosine (or cosine:FINAL), inverse-time:HORIZON for "
+        "half after HORIZON steps, or pl:MU:SMOOTHNESS for Polyak-Lojasiewicz losses",
         "NAME",
     )
     optimizer: Adam | str = _option(

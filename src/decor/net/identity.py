@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
-from decor.errors import InputError
+from decor.errors import InputError, write_errors
 
 # 32 bytes in base64 are 43 characters and one "="
 _LINE = re.compile(r"decor-ed25519 ([A-Za-z0-9+/]{43}=)")
@@ -63,21 +63,14 @@ class Identity:
     def save(self, path: str | Path) -> None:
         """Writes a new file that only its owner can read; never overwrites one."""
         text = self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        try:
+        exists = "a key is never overwritten, so name another file"
+        with write_errors(path, before="the key ", exists=exists):
             # the file never exists with wider permissions, not even for a moment
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-        except FileExistsError:
-            raise InputError(
-                f"{str(path)!r} exists; a key is never overwritten, so name another file"
-            ) from None
-        except OSError as problem:
-            raise InputError(
-                f"the key {str(path)!r} cannot be written: {problem.strerror}"
-            ) from None
 
     @staticmethod
     def load(path: str | Path) -> Identity:

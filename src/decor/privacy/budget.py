@@ -12,8 +12,8 @@ import numpy as np
 from decor import checks
 from decor.choices import Method, Relation, Sampling, Unit, Weighting
 from decor.errors import BudgetError
-from decor.graph.names import in_order, list_refusal
 from decor.graph.topology import Topology
+from decor.graph.user_values import in_order, list_refusal
 from decor.text import html_table
 
 ACCOUNTED = 0.999

@@ -17,7 +17,7 @@ from typing import Any
 
 from decor import progress
 from decor.cpu_cores import cores
-from decor.errors import DecorError, InputError
+from decor.errors import DecorError, InputError, write_errors
 from decor.results.safe_files import replace_text
 
 from .study import Cell, Row, Study
@@ -278,11 +278,7 @@ def _read(path: Path) -> Any:
 
 
 def _write(path: Path, value: Any) -> None:
-    try:
+    with write_errors(path, after="; name another folder by --output"):
         path.parent.mkdir(parents=True, exist_ok=True)
         # atomic: an interrupted run leaves no half-written cell
         replace_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
-    except OSError as problem:
-        raise InputError(
-            f"{str(path)!r} cannot be written: {problem.strerror}; name another folder by --output"
-        ) from None

@@ -22,7 +22,7 @@ from weakref import finalize
 
 from decor import checks, progress
 from decor.choices import Acceleration
-from decor.errors import InputError
+from decor.errors import InputError, write_errors
 from decor.graph import named
 from decor.graph.topology import Topology
 from decor.learning.recipe import Recipe, recipe_with
@@ -609,10 +609,6 @@ def _slug(name: str, epsilon: float | None = None) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    try:
+    with write_errors(path, after="; name another folder by --output"):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_text(path, text)
-    except OSError as problem:
-        raise InputError(
-            f"{str(path)!r} cannot be written: {problem.strerror}; name another folder by --output"
-        ) from None

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from decor.errors import InputError
-from decor.graph.names import in_order, list_refusal
 from decor.graph.topology import Topology
+from decor.graph.user_values import in_order, list_refusal
 from decor.learning.recipe import Recipe
 from decor.learning.task import Task
 from decor.privacy.plan import NoisePlan

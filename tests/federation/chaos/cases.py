@@ -317,7 +317,14 @@ def reconnect_while_computing(folder, fork_server, seed):
 def late_on_a_path(folder, fork_server, seed):
     """A user with one neighbour comes late: the proof that others are ahead comes after a model."""
     with Trial(
-        folder, fork_server, users=3, topology="path", steps=60, patience=0.0, pace=0.05
+        folder,
+        fork_server,
+        users=3,
+        topology="path",
+        steps=60,
+        timeout=10.0,
+        patience=0.0,
+        pace=0.05,
     ) as trial:
         *others, name = trial.names if seed % 2 else reversed(trial.names)
         trial.start(*others)

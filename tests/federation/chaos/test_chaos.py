@@ -13,15 +13,9 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
 from cases import DETECTED, SURVIVED, led_astray  # noqa: E402
 from chaos import GRAPHS, PACE, TIMEOUT, Storm, broken_invariants, figures  # noqa: E402
-from trial_federation import PATIENCE, ForkServer, Trial  # noqa: E402
+from trial_federation import PATIENCE, Trial  # noqa: E402
 
 KILLS = 10
-
-
-@pytest.fixture(scope="module")
-def fork_server():
-    with ForkServer() as made:
-        yield made
 
 
 def test_a_federation_survives_kills_pauses_and_cut_connections(tmp_path, fork_server):

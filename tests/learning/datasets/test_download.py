@@ -3,7 +3,6 @@
 import hashlib
 import os
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -20,7 +19,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Answer)
-        self.ways, self.asked = {}, []
+        self.ways, self.asked, self.over = {}, [], threading.Event()
 
     @property
     def base(self):
@@ -39,7 +38,7 @@ class Answer(BaseHTTPRequestHandler):
             self.wfile.write(b"this is not http\r\n\r\n")
             return
         if way == "late":
-            time.sleep(1)
+            self.server.over.wait(60)
             return
         self.send_response(404 if way == "absent" else 200)
         if way != "unreports":
@@ -60,6 +59,7 @@ def server(small):
         thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         yield running
+        running.over.set()
         running.shutdown()
         thread.join()
 
@@ -88,7 +88,7 @@ def test_files_come_whole_are_found_and_are_not_fetched_again(server, small):
     ],
 )
 def test_what_comes_broken_leaves_nothing_behind(server, small, monkeypatch, way, said):
-    monkeypatch.setattr(download, "PATIENCE_S", 0.2 if way == "late" else 5)
+    monkeypatch.setattr(download, "PATIENCE_S", 2 if way == "late" else 60)
     server.ways["a9a.t"] = way
     with pytest.raises(InputError, match=said) as problem:
         download.download("a9a", base=server.base)
@@ -99,7 +99,7 @@ def test_what_comes_broken_leaves_nothing_behind(server, small, monkeypatch, way
         "the good file stays, of the other not even a part"
     )
     server.ways.clear()
-    monkeypatch.setattr(download, "PATIENCE_S", 5)
+    monkeypatch.setattr(download, "PATIENCE_S", 60)
     download.download("a9a", base=server.base)
     assert [path.rpartition("/")[2] for path in server.asked] == ["a9a", "a9a.t", "a9a.t"]
 

@@ -10,8 +10,8 @@ from torch.nn import functional
 from decor.learning import losses
 from decor.learning.batches import Batches
 from decor.learning.gradients.book_keeping import BookKeeping
+from decor.learning.gradients.dense_layers import Layers
 from decor.learning.gradients.dense_stack import Stack
-from decor.learning.gradients.layers import Layers
 from decor.learning.gradients.linear import Linear
 from decor.learning.gradients.modules import Modules
 from decor.learning.task import Task

@@ -26,8 +26,8 @@ from decor.learning.gradients.clip import (
     limits,
     scale,
 )
+from decor.learning.gradients.dense_layers import Layers
 from decor.learning.gradients.dense_stack import Stack
-from decor.learning.gradients.layers import Layers
 from decor.learning.gradients.linear import Linear
 from decor.learning.gradients.modules import Modules
 from decor.learning.gradients.quadratic import Quadratic

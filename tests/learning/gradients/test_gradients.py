@@ -28,7 +28,7 @@ from torch import nn
 import decor
 from decor.learning import losses, models
 from decor.learning.batches import Batch
-from decor.learning.gradients import layers
+from decor.learning.gradients import dense_layers
 from decor.learning.gradients.choose import choose_gradients
 from decor.learning.gradients.clip import add_clipped
 from decor.learning.gradients.modules import Modules
@@ -117,7 +117,7 @@ def test_settings_of_large_first_layers_are_those_of_small_ones(monkeypatch, lev
         kind: added_by(gradients, blocks, batches_of(given, kind), level)
         for kind in ("poisson", "fixed", "all")
     }
-    monkeypatch.setattr(layers, "_REPEATED", 0)
+    monkeypatch.setattr(dense_layers, "_REPEATED", 0)
     for kind, wanted in together.items():
         assert_close(added_by(gradients, blocks, batches_of(given, kind), level), wanted, 1e-13)
 

@@ -10,9 +10,9 @@ from torch.nn import functional
 import decor
 from decor.learning import losses
 from decor.learning.gradients.choose import choose_gradients
+from decor.learning.gradients.dense_layers import Layers
 from decor.learning.gradients.dense_stack import Stack
 from decor.learning.gradients.layer_chain import find_chain
-from decor.learning.gradients.layers import Layers
 
 
 class Network(nn.Module):

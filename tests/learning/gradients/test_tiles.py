@@ -9,8 +9,8 @@ from torch import nn
 from decor.learning import losses
 from decor.learning.batches import Batch
 from decor.learning.gradients.book_keeping import BookKeeping
+from decor.learning.gradients.dense_layers import Layers
 from decor.learning.gradients.dense_stack import Stack
-from decor.learning.gradients.layers import Layers
 from decor.learning.gradients.modules import Modules
 from decor.learning.gradients.tiles import (
     WIDEST,

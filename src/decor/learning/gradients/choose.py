@@ -13,9 +13,9 @@ from decor.errors import InputError
 from decor.learning.task import Task
 
 from .book_keeping import BookKeeping
+from .dense_layers import Layers
 from .dense_stack import Stack
 from .interface import Gradients
-from .layers import Layers
 from .linear import Linear
 from .modules import Modules
 from .quadratic import Quadratic

@@ -129,9 +129,9 @@ function paintUsers() {
 }
 
 function legendSentence(scale, users) {
-  if (!scale) return 'Everybody’s epsilon is infinite';
+  if (!scale) return 'Every user’s epsilon is infinite';
   const [low, high] = scale.own;
-  return scale.flat ? `Everybody has epsilon ${roundedUp(high)}` : `Colours go from epsilon ${roundedUp(low)} to ${roundedUp(high)}; ${users.length} users`;
+  return scale.flat ? `Every user has epsilon ${roundedUp(high)}` : `Colours go from epsilon ${roundedUp(low)} to ${roundedUp(high)}; ${users.length} users`;
 }
 
 function factsOf(user) {

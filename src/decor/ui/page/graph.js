@@ -62,7 +62,7 @@ function colourBar(width, top, scale, users) {
   const made = [];
   const [x, w, y] = [width * 0.14, width * 0.72, top + 22];
   const said = (text, at, anchor, kind) => svg('text', { x: at, y: y + 28, 'text-anchor': anchor, class: kind || '' }, text);
-  if (scale && scale.flat) made.push(svg('text', { x: width / 2, y: y + 10, 'text-anchor': 'middle', class: 'strong' }, `Everybody: ε = ${roundedUp(scale.own[1])}`));
+  if (scale && scale.flat) made.push(svg('text', { x: width / 2, y: y + 10, 'text-anchor': 'middle', class: 'strong' }, `Every user: ε = ${roundedUp(scale.own[1])}`));
   else if (scale) {
     const stops = page.ramp.map((hex, k) => svg('stop', { offset: k / (page.ramp.length - 1), 'stop-color': hex }));
     made.push(svg('linearGradient', { id: 'ramp' }, ...stops), svg('rect', { class: 'ramp', x, y, width: w, height: 10, rx: 5, fill: 'url(#ramp)' }),

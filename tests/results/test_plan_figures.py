@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 import decor
 from decor.privacy.plan_answer import AdversaryRow, PlanAnswer
 from decor.results import axes
-from decor.results.plots import graph_figure, plan_figure
+from decor.results.plan_figures import graph_figure, plan_figure
 
 EXPOSURE = decor.Exposure(clip=1.0, steps=10)
 

@@ -4,7 +4,7 @@ import pytest
 
 import decor
 from decor.errors import InputError
-from decor.graph.names import in_order, list_refusal
+from decor.graph.user_values import in_order, list_refusal
 
 TRIANGLE = decor.from_edges(3, [(0, 1), (1, 2), (0, 2)], labels=["kiel", "bonn", "ulm"])
 

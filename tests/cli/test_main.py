@@ -135,10 +135,13 @@ def all_commands(top, prefix=()):
 
 
 @pytest.mark.parametrize("command", [*all_commands(parser())], ids=" ".join)
-def test_help_ends_with_an_example(here, command):
+def test_help_fits_the_terminal_and_ends_with_an_example(here, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     out = here(*command, "--help").stdout
     assert f"usage: decor {' '.join(command)}" in out
     assert re.search(r"\nexamples?:\n  decor ", out)
+    usage_and_description = out.split("\noptions:")[0]
+    assert max(map(len, usage_and_description.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("command", ["train", "compare", "plan", "account", "audit"])

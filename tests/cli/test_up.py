@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import decor
 from decor.federation import federation, user_processes
 from decor.federation.federation import build_tasks
 
@@ -113,6 +114,19 @@ def test_a_renewed_federation_begins_no_new_ledgers_of_the_same_data(here):
     assert "kiel has no ledger in 'trial/run', and a new one is made" in told
     ledger = json.loads(here("ledger", "trial/run/bonn.ledger", "--json").stdout)
     assert [run["messages"] for run in ledger["runs"]] == [5, 5]
+
+
+def test_accuracies_stand_beside_that_of_always_the_same_guess(here):
+    task = decor.tasks.breast_cancer(users=3)
+    assert 0.5 < task.base_rate < 0.7
+    here(*NEW.split())
+    out = here("up", "trial/federation.toml").stdout
+    assert f"test records; always the same guess, on {task.base_rate:.1%}." in out
+    runs = [decor.Run.load(f"trial/run/{name}") for name in ("bonn", "ulm", "kiel")]
+    assert {run.manifest["base_rate"] for run in runs} == {task.base_rate}
+    words = "train --task breast-cancer --users 3 --epsilon 10 --steps 5 --learning-rate 0.1"
+    out = here(*words.split(), "--output", "run").stdout
+    assert re.search(rf"^  always the same guess +{task.base_rate:.6g}$", out, re.M)
 
 
 def test_a_limit_is_given_to_new_ledgers_and_lasts(here):

@@ -7,7 +7,7 @@ import pytest
 import decor
 from decor import Adversary, Budget, Exposure, NoisePlan, theory
 from decor.graph.gossip import Gossip
-from decor.privacy.plan_answer import AdversaryRow, PlanAnswer, advice, note_on_parts
+from decor.privacy.plan_answer import AdversaryRow, PlanAnswer, advice, note_on_parts, who_pays
 
 BUDGET, EXPOSURE = Budget(3.0, 1e-5), Exposure(1.0, 100)
 TOWNS = decor.from_edges(4, [(0, 1), (1, 2), (2, 3), (0, 3)], ["ulm", "bonn", "kiel", "jena"])
@@ -17,6 +17,15 @@ EXAMPLES = Exposure(1.0, 20, unit="example", batch_size=16, records=RECORDS)
 
 def answer(topology=TOWNS, exposure=EXPOSURE, adversary=None, **options):
     return PlanAnswer.calibrate(topology, exposure, adversary or Adversary(0), BUDGET, **options)
+
+
+@pytest.mark.parametrize(
+    ("payers", "more"), [(8, ""), (9, " and 1 more user"), (10, " and 2 more users")]
+)
+def test_the_users_who_pay_are_named_up_to_a_number(payers, more):
+    own = (10.0,) * payers + (1.0,) * 12
+    plan = NoisePlan(decor.complete(len(own)), EXPOSURE, Adversary(1), own, 1.0)
+    assert f", 7 10.0 times{more} the usual own noise" in who_pays(plan)
 
 
 def test_an_answer_is_the_plan_that_calibrate_makes_with_its_guarantee():

@@ -171,6 +171,8 @@ def _run(options: argparse.Namespace) -> int:
         for metric, value in result.metrics.items():
             if metric != "step":
                 print(f"{metric.replace('_', ' ')} on public data: {value:.4g}")
+        if (rate := result.manifest.get("base_rate")) is not None:
+            print(f"accuracy of always the same guess: {rate:.4g}")
         print(f"{guarantee}\n\nwrote {output}, {path}")
         # at 1 all shared noise has cancelled as planned, and there is nothing to tell
         if (left := node.noise_left()) > 1:

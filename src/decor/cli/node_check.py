@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from decor.text import rounded_up, table
+from decor.text import amount, rounded_up, table
 
 from .json_output import write_json
 
@@ -90,7 +90,7 @@ def _numbers(federation: Federation, shard: tuple[Any, Any]) -> dict[str, Any]:
 
 
 def _show(facts: dict[str, Any]) -> None:
-    print(f"{facts['data']} for {facts['federation']}: {facts['records']:,} records")
+    print(f"{facts['data']} for {facts['federation']}: {amount(facts['records'], 'record')}")
     if facts["dropped"]:
         print(f"{facts['dropped']:,} of them have no known label, and are not used.")
     names = ("missing", "clamped", "other")

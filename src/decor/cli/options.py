@@ -49,12 +49,19 @@ def add_command(
         help: One line for the list of commands; as a sentence it opens the command's own help.
         example: "example:" or "examples:", and the indented lines.
     """
-    raw = argparse.RawDescriptionHelpFormatter
     parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=help, description=sentence(help), epilog=example, formatter_class=raw
+        name, help=help, description=sentence(help), epilog=example, formatter_class=_Help
     )
     parser.set_defaults(run=run)
     return parser
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Examples keep their lines; a description of one line is wrapped, as all else is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        kind = argparse.RawDescriptionHelpFormatter if "\n" in text else argparse.HelpFormatter
+        return kind._fill_text(self, text, width, indent)
 
 
 def sentence(text: str) -> str:

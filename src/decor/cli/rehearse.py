@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from decor.errors import InputError, require
-from decor.text import rounded_up
+from decor.text import amount, rounded_up
 
 from . import options as opt
 from . import values
@@ -140,8 +140,9 @@ def _warnings(found: Rehearsal) -> list[str]:
 def _show(found: Rehearsal) -> None:
     federation = found.federation
     print(
-        f"{federation.name}: {len(federation.members)} users, {federation.training.steps:,} "
-        f"steps; digest {federation.digest.hex()}\n{federation.guarantee()}\n"
+        f"{federation.name}: {amount(len(federation.members), 'user')}, "
+        f"{amount(federation.training.steps, 'step')}; digest {federation.digest.hex()}\n"
+        f"{federation.guarantee()}\n"
     )
     for title, lines in (
         ("Bytes", _byte_lines(found)),
@@ -165,11 +166,12 @@ def _byte_lines(found: Rehearsal) -> list[str]:
 
 def _time_lines(found: Rehearsal) -> list[str]:
     duration, link = found.duration, found.link
+    records = amount(duration.records, "record")
     return [
         f"at least {_span(duration.total)} at {link.megabits:g} Mbit/s and "
         f"{1000 * link.latency:g} ms (--bandwidth, --latency; federation probe measures them)",
-        f"a step: {_span(duration.gradient)} for a message ({duration.records:,} records, on this "
-        f"machine) and {_span(duration.network)} on the network",
+        f"a step: {_span(duration.gradient)} for a message ({records}, on this machine) and "
+        f"{_span(duration.network)} on the network",
         "without TLS, the ledger's disk, and waiting for slow users",
     ]
 

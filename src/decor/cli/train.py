@@ -332,6 +332,7 @@ def _tensorboard(path: str | None) -> list[Any]:
 
 def _show(run: decor.Run, folder: Path, options: argparse.Namespace) -> None:
     from decor.results import build_report, report
+    from decor.results.tables import BASE_RATE
 
     data = build_report.report_of_runs([(folder.name or "run", run)])
     report.write(data, folder / "report.html")
@@ -354,6 +355,8 @@ def _show(run: decor.Run, folder: Path, options: argparse.Namespace) -> None:
         )
         return
     rows = [[name, f"{value:.6g}"] for name, value in run.metrics.items() if name != "step"]
+    if "accuracy" in run.metrics and (rate := run.manifest.get("base_rate")) is not None:
+        rows.append([BASE_RATE, f"{rate:.6g}"])
     task = run.manifest["task"]["name"]
     print(f"{task} on {plan.topology.description}, {amount(run.steps_taken, 'step')}")
     print(table(["metric", "value"], rows))

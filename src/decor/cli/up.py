@@ -139,8 +139,10 @@ def _run(options: argparse.Namespace, starter: ProcessStarter) -> None:
         if (left := run.manifest["noise_left"]) > 1:
             print(f"{member.name}: noise left: {rounded_up(left)} x planned, which did not cancel")
     if "accuracy" in metrics:
-        accuracy = f"{metrics['accuracy']:.1%}"
-        print(f"\nThe average of all models is right on {accuracy} of the public test records.")
+        shown = f"{metrics['accuracy']:.1%} of the public test records"
+        if (rate := runs[0].manifest.get("base_rate")) is not None:
+            shown += f"; always the same guess, on {rate:.1%}"
+        print(f"\nThe average of all models is right on {shown}.")
     print(f"{guarantee}\n\nwrote {output}: a folder, a ledger and a log for each user")
 
 

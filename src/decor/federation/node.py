@@ -102,6 +102,9 @@ class Node:
             self.local = LocalGradient(
                 self.task, exposure, terms.recipe, terms.dtype, self.random, len(terms.members)
             )
+        self._base_rate: float | None = None
+        if isinstance(self.task, Task) and self.task.test_public:
+            self._base_rate = self.task.base_rate
         # once: a hash of a large body takes a while
         self._frozen = body_summary(self.local.module)
         if self.local.parameters != terms.parameters:
@@ -249,6 +252,7 @@ class Node:
                 "dtype": terms.dtype,
             },
             noise={"kind": "grid", "distance": terms.grid.distance},
+            base_rate=self._base_rate,
             definition=terms.public_definition,
             frozen=self._frozen,
             federation=terms.digest.hex(),

@@ -12,7 +12,7 @@ import numpy as np
 from decor.errors import FragileGraphWarning
 from decor.graph.gossip import ONE_ROUND, Gossip
 from decor.graph.topology import Topology
-from decor.text import rounded_up, rounded_up_range
+from decor.text import amount, rounded_up, rounded_up_range
 
 from . import baselines, theory
 from .adversary import Adversary
@@ -238,7 +238,8 @@ def who_pays(plan: NoisePlan) -> str | None:
     shown = [
         f"{plan.topology.name(user)} {own[user] / usual:.1f} times" for user in payers[:_NAMED]
     ]
-    more = f" and {len(payers) - _NAMED} more users" if len(payers) > _NAMED else ""
+    others_paying = len(payers) - len(shown)
+    more = f" and {amount(others_paying, 'more user')}" if others_paying else ""
     return (
         f"Who pays: {', '.join(shown)}{more} the usual own noise, {share:.0%} of the own variance "
         f"of all users; the others add {levels}."

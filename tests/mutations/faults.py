@@ -1117,8 +1117,8 @@ FAULTS = (
         (
             Edit(
                 "learning/batches.py",
-                'fixed = sampling == "fixed"\n',
-                "fixed = True\n",
+                'fixed = sampling == "fixed"\n    return Batch',
+                "fixed = True\n    return Batch",
             ),
         ),
         (TILES + "only_batches_of_a_fixed_size_say_so",),
@@ -1170,8 +1170,8 @@ FAULTS = (
         (
             Edit(
                 "learning/batches.py",
-                "Batch(torch.from_numpy(taken).unsqueeze(0), 1.0 / size, planned)",
-                "Batch(torch.from_numpy(taken).unsqueeze(0), 1.0 / len(taken), planned)",
+                "Batch(torch.from_numpy(taken).unsqueeze(0), 1.0 / size,",
+                "Batch(torch.from_numpy(taken).unsqueeze(0), 1.0 / len(taken),",
             ),
         ),
         (BATCHES + "a_real_users_poisson_batches_take_every_record_at_its_rate_independently",),

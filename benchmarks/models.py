@@ -11,8 +11,9 @@ Each row compares, in one process and in turns, the median of some repetitions: 
 gradient of one model on the same examples; `decor`, all users' examples clipped one by one, with
 one model for each user; `general`, the same by torch.func; `opacus` and `opacus ghost`, one model
 on these examples (pip install opacus). `one user` is one of the users alone, and `node` the same
-user's step as its node takes it: in float64, in tiles that are summed exactly. Without --gpu it is
-CPU time of one thread. Noise and gossip are not part of it. On a GPU `decor.train` is a whole step,
+user's step as its node takes it: in tiles that are summed in float64. In `node, poisson` the tiles
+are those for a batch of random size, here of the expected one. Without --gpu it is CPU time of one
+thread. Noise and gossip are not part of it. On a GPU `decor.train` is a whole step,
 whose kernels are recorded and replayed. With --profile the kernels that take longest follow, of
 `plain` and `decor`. All in the same precision.
 """
@@ -217,6 +218,7 @@ def ours(
     X: Tensor,
     y: Tensor,
     node: bool = False,
+    poisson: bool = False,
     alone: bool = False,
     bf16: bool = False,
 ) -> Callable[[], object]:
@@ -227,7 +229,8 @@ def ours(
         model: All users' own begin near it.
         X: All users' examples.
         y: Their targets.
-        node: As nodes and private runs do: in float64, summed exactly.
+        node: As nodes and private runs do: in tiles that are summed in float64.
+        poisson: In tiles for batches of random size.
         alone: Of the first user alone.
         bf16: With short operands.
     """
@@ -235,15 +238,15 @@ def ours(
     each = len(X) // users
     if alone:
         users, X, y = 1, X[:each], y[:each]
-    dtype = torch.float64 if node else torch.float32
     shards = list(zip(X.cpu().split(each), y.cpu().split(each), strict=True))
     task = decor.Task(copy.deepcopy(model).cpu(), functional.cross_entropy, shards)
-    gradients = path(task, dtype, DEVICE, node, bf16=bf16)
+    gradients = path(task, torch.float32, DEVICE, node, bf16=bf16)
     start = gradients.initial()[0]
-    models = [start + 0.01 * torch.randn(users, 1, 1, len(start), device=DEVICE, dtype=dtype)]
-    to = [torch.zeros_like(models[0])]
+    models = [start + 0.01 * torch.randn(users, 1, 1, len(start), device=DEVICE)]
+    to = [torch.zeros_like(models[0], dtype=torch.float64 if node else torch.float32)]
     rows = torch.arange(len(X), device=DEVICE).view(users, each)
-    batch, one = Batch(rows, 1 / each), torch.ones(1, 1, device=DEVICE, dtype=dtype)
+    batch = Batch(rows, 1 / each, fixed=not poisson)
+    one = torch.ones(1, 1, device=DEVICE)
 
     def step() -> None:
         with torch.no_grad():
@@ -396,6 +399,7 @@ def compare(row: Row, precision: str, with_kernels: bool) -> None:
     if not GPU:
         ways["one user"] = ours(BookKeeping, model, X, y, alone=True)
         ways["node"] = ours(BookKeeping, model, X, y, node=True, alone=True)
+        ways["node, poisson"] = ours(BookKeeping, model, X, y, node=True, poisson=True, alone=True)
     frozen = sum(p.numel() for p in model.parameters() if not p.requires_grad)
     if precision == "float32" and not frozen:
         ways["general"] = ours(Modules, model, X, y)

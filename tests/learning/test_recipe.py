@@ -1,5 +1,6 @@
 """One recipe for library, commands and federation file: fields, defaults and checks."""
 
+import inspect
 from dataclasses import MISSING, fields
 
 import pytest
@@ -14,7 +15,7 @@ from decor.learning.recipe import Recipe, recipe_with
 def test_every_field_has_a_default_a_help_text_and_stands_in_the_docstring():
     for each in fields(Recipe):
         assert each.default is not MISSING and each.metadata["help"] and each.metadata["metavar"]
-        assert f"        {each.name}: " in Recipe.__doc__
+        assert f"\n    {each.name}: " in inspect.cleandoc(Recipe.__doc__)
 
 
 @pytest.mark.parametrize("command", ["train", "compare"])

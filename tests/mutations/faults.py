@@ -1100,6 +1100,45 @@ FAULTS = (
         dash="a law is measured to a percent",
     ),
     Fault(
+        "sums of narrow tiles are allowed for as those of wide ones",
+        "a record moves the sum of a large batch by its clip and by what more additions round",
+        (
+            Edit(
+                "learning/gradients/tiles.py",
+                "total = 2 * most * (most + 3) * _ROUNDED",
+                "total = 2 * most * (WIDEST + 2 + most / WIDEST) * _ROUNDED",
+            ),
+        ),
+        (TILES + "the_allowance_for_sums_covers_what_they_can_be_rounded_by",),
+        dash="a law is measured to a percent",
+    ),
+    Fault(
+        "batches of random size choose their tiles as fixed ones do",
+        "nothing yet; but a width that followed from who was drawn would move others' last bits",
+        (
+            Edit(
+                "learning/batches.py",
+                'fixed = sampling == "fixed"\n    return Batch',
+                "fixed = True\n    return Batch",
+            ),
+        ),
+        (TILES + "only_batches_of_a_fixed_size_say_so",),
+        dash="widths follow from the planned size in either case",
+    ),
+    Fault(
+        "peers: a node adds up its examples in the model's type",
+        "one record moves a float32 sum by its clip and by what the sum is rounded by",
+        (
+            Edit(
+                "federation/local_gradient.py",
+                "np.zeros(self.parameters), self",
+                "np.zeros(self.parameters, self.dtype), self",
+            ),
+        ),
+        (CLIP + "a_node_adds_up_its_examples_in_double_precision",),
+        dash="a law is measured to a percent",
+    ),
+    Fault(
         "tiles: shapes are not tried out",
         "where a record stands changes its gradient: one record less moves those of others",
         (
@@ -1132,8 +1171,8 @@ FAULTS = (
         (
             Edit(
                 "learning/batches.py",
-                "Batch(torch.from_numpy(taken).unsqueeze(0), 1.0 / size, planned)",
-                "Batch(torch.from_numpy(taken).unsqueeze(0), 1.0 / len(taken), planned)",
+                "Batch(torch.from_numpy(taken).unsqueeze(0), 1.0 / size,",
+                "Batch(torch.from_numpy(taken).unsqueeze(0), 1.0 / len(taken),",
             ),
         ),
         (BATCHES + "a_real_users_poisson_batches_take_every_record_at_its_rate_independently",),

@@ -61,11 +61,9 @@ class LocalGradient:
     ) -> None:
         self.exposure, self.recipe, self.random = exposure, recipe, random
         self.dtype = np.dtype(dtype)
-        # sums over examples are in double precision: their rounding is part of the guarantee
         self.example = exposure.unit == "example"
-        kind = torch.float64 if self.example or dtype == "float64" else torch.float32
+        kind = torch.float64 if dtype == "float64" else torch.float32
         self._gradients = choose_gradients(task, exposure.unit, recipe.batch_size, kind, exact=True)
-        self._kind = np.dtype(np.float64) if self.example else self.dtype
         self._task, self._records = task, task.counts[0]
         self._has_public_test = task.test is not None and task.test_public
         if self.example and (exposure.batch_size or 0) > LARGEST_BATCH:
@@ -92,7 +90,7 @@ class LocalGradient:
             rate: Step size of local steps.
             step: Not used: data give gradients without regard to the step.
         """
-        at = model.astype(self._kind, copy=False)
+        at = model.astype(self.dtype, copy=False)
         # gradients are computed by hand or by torch.func, without autograd's tape
         with torch.no_grad(), self._dropout():
             return (self._of_records(at), 1.0) if self.example else self._of_user(at, rate)
@@ -136,6 +134,7 @@ class LocalGradient:
             yield
 
     def _of_records(self, model: Vector) -> Vector:
+        # in double precision: the rounding of sums over examples is part of the guarantee
         total, size = np.zeros(self.parameters), self.exposure.batch_size or 1
         clip = torch.tensor([[self.exposure.clip]], dtype=torch.float64)
         # clipped gradients are added with weight one
@@ -168,7 +167,7 @@ class LocalGradient:
 
     def _own_blocks(self, model: Vector) -> Blocks:
         """A copy of the model as blocks [1, ...], without the axes of settings and batches."""
-        return [block[:, 0, 0] for block in self._blocks(model.astype(self._kind))]
+        return [block[:, 0, 0] for block in self._blocks(model.astype(self.dtype))]
 
     def _blocks(self, flat: Vector) -> Blocks:
         """Views of the vector, one per parameter of the model."""

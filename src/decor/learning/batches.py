@@ -8,7 +8,7 @@ secret random words.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -40,16 +40,18 @@ class Batch:
             the weight of an example.
         counts: How many rows of each user are examples, where each user's mean is taken alone;
             `weights` then says nothing.
+        fixed: Whether all batches have this size, which is public then.
     """
 
     rows: Tensor
     weights: float | Tensor
     planned: float | None = None
     counts: tuple[int, ...] | None = None
+    fixed: bool = False
 
     def to(self, device: torch.device) -> Batch:
         weights = self.weights if isinstance(self.weights, float) else self.weights.to(device)
-        return Batch(self.rows.to(device), weights, self.planned, self.counts)
+        return replace(self, rows=self.rows.to(device), weights=weights)
 
     def part(self, groups: slice) -> tuple[Tensor, float | Tensor]:
         """Rows [B, width] and weights of some users, or users times seeds."""
@@ -141,7 +143,7 @@ class Batches:
         self._rows = np.empty((len(self.records) * len(self.seeds), width), dtype=np.int64)
         self._counts = np.empty(len(self._rows), dtype=np.int64)
         self._scratch = np.arange(self.records.max(), dtype=np.int64)
-        self._batch = Batch(torch.from_numpy(self._rows), 1.0 / size)
+        self._batch = Batch(torch.from_numpy(self._rows), 1.0 / size, fixed=sampling == "fixed")
 
     @property
     def alone(self) -> bool:
@@ -287,7 +289,8 @@ def secret_batch(
     if not len(taken):
         # an empty batch is one row of padding, so that its gradient has the usual shape
         return Batch(torch.tensor([[records]]), torch.zeros(1, 1, dtype=torch.float64), planned)
-    return Batch(torch.from_numpy(taken).unsqueeze(0), 1.0 / size, planned)
+    fixed = sampling == "fixed"
+    return Batch(torch.from_numpy(taken).unsqueeze(0), 1.0 / size, planned, fixed=fixed)
 
 
 def sample(words: Array, size: int, common: CommonRate | None = None) -> Array:

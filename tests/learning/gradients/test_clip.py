@@ -576,16 +576,32 @@ def long_records(count, value=0.7, features=4):
     return Task(model, losses.logistic, [(X, torch.ones(count, dtype=torch.long))])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "least"), [("float64", Fraction(999_999, 1_000_000)), ("float32", Fraction(99, 100))]
+)
 @pytest.mark.parametrize("clip", [0.1, 0.3, 0.7])
-def test_one_record_more_moves_a_nodes_sum_by_its_clip_at_most(clip):
+def test_one_record_more_moves_a_nodes_sum_by_its_clip_at_most(clip, dtype, least):
     """All examples pull the same way, so that roundings add up: the 4 b^2 2^-53 of the proof."""
     task = long_records(200)
-    node = local(task, taken=range(200), size=100, clip=clip)
     sums = []
     for count in range(0, 200):
-        node = local(task, taken=range(count), size=100, clip=clip)
+        node = local(task, taken=range(count), size=100, clip=clip, dtype=dtype)
         sums.append(torch.from_numpy(node.gradient(node.start(), 0.1)[0]))
-    assert Fraction(999_999, 1_000_000) ** 2 < worst_step(sums, clip, 100) <= 1
+    assert least**2 < worst_step(sums, clip, 100) <= 1
+
+
+@pytest.mark.parametrize("unit", ["example", "user"])
+def test_a_node_adds_up_its_examples_in_double_precision(unit):
+    """And computes them in its models' type, as simulations do."""
+    # of several tiles
+    task = long_records(200)
+    node = local(task, unit, taken=range(200))
+    gradient, _ = node.gradient(node.start(), 0.1)
+    assert node.start().dtype == np.float32
+    assert gradient.dtype == (np.float64 if unit == "example" else np.float32)
+    if unit == "example":
+        # a float32 sum would have no more bits than this
+        assert not np.array_equal(gradient, gradient.astype(np.float32))
 
 
 @pytest.mark.parametrize("kind", [F32, F64])
@@ -638,12 +654,14 @@ def test_with_a_common_rate_one_record_moves_a_node_of_any_size_by_the_same_publ
             task, exposure, Recipe(gossip_rounds=1), "float32", lambda _, words=words: words
         )
         sums.append(torch.from_numpy(node.gradient(node.start(), 0.1)[0]))
-    assert Fraction(999_999, 1_000_000) ** 2 < worst_step(sums, 0.3, 3) <= 1
+    # the allowance for sums is that of the largest batch
+    assert Fraction(9_999, 10_000) ** 2 < worst_step(sums, 0.3, 3) <= 1
 
 
 @given(
     st.lists(st.integers(1, 3000), min_size=2, max_size=4),
-    st.floats(0.001, 1.0),
+    # at rate one the record would be in every batch
+    st.floats(0.001, 1.0, exclude_max=True),
     st.sampled_from(["add-remove", "replace"]),
 )
 @settings(max_examples=25, deadline=None)
@@ -672,8 +690,9 @@ def test_with_record_weights_one_record_moves_every_users_message_equally_far(
             )
             sums[0] = torch.from_numpy(node.gradient(node.start(), 0.1)[0])
         moved.append(float(torch.linalg.vector_norm(sums[1] - sums[0])))
-    # summed in float64: long batches round more
-    assert moved == pytest.approx([exposure.shift] * len(counts), rel=1e-6)
+    # but for the allowance for sums, which is that of the largest batch
+    assert moved == pytest.approx([exposure.shift] * len(counts), rel=1e-4)
+    assert len(set(moved)) == 1 or max(moved) - min(moved) < 1e-9
     assert len(set(exposure.rates(decor.path(len(counts))))) == 1
 
 

@@ -1,19 +1,22 @@
 """What an example adds has the same bits in every place and company, for all users."""
 
+import os
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from decor.learning import losses
-from decor.learning.batches import Batch
+from decor.learning.batches import Batch, Batches, secret_batch
 from decor.learning.gradients.book_keeping import BookKeeping
 from decor.learning.gradients.dense_layers import Layers
 from decor.learning.gradients.dense_stack import Stack
 from decor.learning.gradients.modules import Modules
 from decor.learning.gradients.tiles import (
     WIDEST,
+    cheapest_widths,
     choose_tile,
     float32_limits,
     memory_layout,
@@ -250,7 +253,7 @@ def test_a_module_that_cannot_take_any_record_is_taken_one_example_at_a_time():
             return super().forward(X - 100 * (X[:, :1] < 1))
 
     for module, widths in (
-        (Particular(), {(48, False), (48, True), (1, True)}),
+        (Particular(), {(cheapest_widths(6.0, False)[0], False)}),
         (Refusing(), {(1, True)}),
     ):
         task = Task(module.double(), losses.cross_entropy, [(X, torch.arange(6) % 2)])
@@ -303,9 +306,30 @@ def test_the_allowance_for_sums_covers_what_they_can_be_rounded_by():
                 if to is F32 and size > 512 and count > 2 * size + 32:
                     continue  # so many are never drawn of more than 512
                 unit = Fraction(1, 2**24) if dtype is F32 and count <= light else Fraction(1, 2**53)
-                depth = WIDEST * unit / (1 - WIDEST * unit) + Fraction(-(-count // WIDEST), 2**53)
-                depth += Fraction(1, 2**24) if to is F32 else 0
-                assert 2 * count * depth * (1 + depth) <= allowed, (size, dtype, to, count)
+                for width in (1, 2, 8, 48, WIDEST):
+                    depth = width * unit / (1 - width * unit) + Fraction(-(-count // width), 2**53)
+                    depth += Fraction(1, 2**24) if to is F32 else 0
+                    most = 2 * count * depth * (1 + depth)
+                    assert most <= allowed, (size, dtype, to, count, width)
+
+
+@pytest.mark.parametrize(("size", "most"), [(8, 16), (16, 24), (64, 80), (80, 96)])
+def test_a_tile_has_a_batch_and_little_more(size, most):
+    """All of a tile is computed: 96 places for 64 examples took half as long again."""
+    assert cheapest_widths(size, True)[0] == size
+    assert size < cheapest_widths(size, False)[0] <= most
+    for fixed in (True, False):
+        widths = cheapest_widths(size, fixed)
+        assert len(set(widths)) == len(widths) and max(widths) == WIDEST
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "poisson"])
+def test_only_batches_of_a_fixed_size_say_so(sampling):
+    """Otherwise the width of a tile would follow from who was drawn."""
+    exact = sampling == "fixed"
+    assert secret_batch(50, 8, sampling, os.urandom).fixed == exact
+    for words in (None, lambda step, n: np.frombuffer(os.urandom(4 * n), "<u4")):
+        assert Batches([50, 50], 8, sampling, [0], words=words).draw(0).fixed == exact
 
 
 def test_expected_sizes_come_from_weights_alone():

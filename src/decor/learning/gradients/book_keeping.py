@@ -19,7 +19,7 @@ from .layer_rules import RULES
 from .module_randomness import random_states
 from .modules import Modules
 from .recording import Recording, Unsupported, size_in_memory
-from .tiles import WIDEST, choose_tile, nominal_sizes, same_bits, sum_slack
+from .tiles import cheapest_widths, choose_tile, nominal_sizes, same_bits, sum_slack
 
 _CPU_CHUNK, _GPU_CHUNK = 64_000_000, 4_000_000_000
 """Most values of layers' inputs and outputs in memory at a time."""
@@ -192,7 +192,7 @@ class BookKeeping(Modules):
         width = self._width(flat)
         if self.exact:
             sizes = nominal_sizes(weights, batch.planned)
-            width = self._tile_width(flat, width, float(sizes.max()))
+            width = self._tile_width(flat, width, float(sizes.max()), batch.fixed)
             more, slack = self._exact_sums(sizes, width, out.dtype)
             share += more.repeat_interleave(len(flat) // len(more)).unsqueeze(1)
             # rounded to the model's type once, after the last tile, as the slack assumes
@@ -240,14 +240,15 @@ class BookKeeping(Modules):
         most = _GPU_CHUNK if flat.is_cuda else _CPU_CHUNK
         return max(1, most // (len(flat) * self.values))
 
-    def _tile_width(self, flat: Tensor, widest: int, expected: float) -> int:
+    def _tile_width(self, flat: Tensor, widest: int, expected: float, fixed: bool) -> int:
         """`choose_tile`: the examples of each model in a tile."""
-        key = (tuple(flat.shape), widest, expected)
+        key = (tuple(flat.shape), widest, expected, fixed)
         if key not in self.tiles:
             self.tiles[key] = choose_tile(
                 expected,
                 lambda width, columns: not columns and self._same_places(flat, width),
-                min(widest, WIDEST),
+                widest,
+                cheapest_widths(expected, fixed),
             )
         return self.tiles[key][0]
 

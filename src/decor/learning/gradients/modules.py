@@ -23,7 +23,15 @@ from decor.learning.task import Task, evaluating
 from .clip import CPU, Blocks, add_clipped, factors, lengths, limits
 from .module_memory import memory_dropped, remembers
 from .recording import at_least_float32
-from .tiles import add_into, choose_tile, heavy_users, nominal_sizes, same_bits, sum_slack
+from .tiles import (
+    add_into,
+    cheapest_widths,
+    choose_tile,
+    heavy_users,
+    nominal_sizes,
+    same_bits,
+    sum_slack,
+)
 
 _CHUNK = 64_000_000
 """Most values of example gradients in memory at a time."""
@@ -176,7 +184,7 @@ class Modules:
             heavy = heavy_users(weights, sizes, self.dtype)
             if not (out.dtype is torch.float64 and target.is_contiguous()):
                 sums = torch.zeros_like(target, dtype=torch.float64)
-            width, copies = self._tile(x, width, float(sizes.max()))
+            width, copies = self._tile(x, width, float(sizes.max()), batch.fixed)
         limit = limits(cap, self.dtype, x.shape[-1], slack.unsqueeze(1)).unsqueeze(-1)
         for k in range(0, rows.shape[1], width):
             part, shares = rows[:, k : k + width], weights[:, None, k : k + width]
@@ -238,12 +246,15 @@ class Modules:
         )
         return self.initial()[0].repeat(users, 1), X, y
 
-    def _tile(self, x: Tensor, widest: int, expected: float) -> tuple[int, bool]:
+    def _tile(self, x: Tensor, widest: int, expected: float, fixed: bool) -> tuple[int, bool]:
         """`choose_tile`: examples in a tile, and whether each has a copy of the model to itself."""
-        key = (tuple(x.shape), widest, expected)
+        key = (tuple(x.shape), widest, expected, fixed)
         if key not in self.tiles:
             self.tiles[key] = choose_tile(
-                expected, lambda width, copies: self._same(x, width, copies), widest
+                expected,
+                lambda width, copies: self._same(x, width, copies),
+                widest,
+                cheapest_widths(expected, fixed),
             )
         return self.tiles[key]
 

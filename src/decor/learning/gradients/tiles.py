@@ -10,7 +10,7 @@ null example. That number is one for which this machine gives the same bits in a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ WIDEST = 96
 float32 and 12 in float64.
 """
 _WIDTHS = (48, 32, 24, 16, 12, 8, 4, 2)
+_TILE_OVERHEAD = 32
+"""What a tile costs a whole module beside its examples, in examples: measured, 26 to 130."""
 _MOST = 512
 """Expected batch size up to which float32 tiles are multiplied in float32."""
 _LARGEST = 100_000
@@ -78,8 +80,9 @@ def sum_slack(sizes: Tensor, dtype: torch.dtype, to: torch.dtype) -> Tensor:
         to: The type that the sum is rounded to at the end.
     """
     most = 4 * sizes + 256  # exceeded by a Poisson batch with probability below exp(-590)
-    # additions within a tile, and one per tile, of values up to the whole sum
-    total = 2 * most * (WIDEST + 2 + most / WIDEST) * _ROUNDED
+    # additions within a tile and one per tile, of values up to the whole sum: width + 2 + most /
+    # width, which is largest for tiles of one example
+    total = 2 * most * (most + 3) * _ROUNDED
     if dtype is torch.float32:
         total += 2 * float32_limits(sizes) * (WIDEST + 2) * 2.0**-24
     if to is torch.float32:
@@ -88,7 +91,10 @@ def sum_slack(sizes: Tensor, dtype: torch.dtype, to: torch.dtype) -> Tensor:
 
 
 def choose_tile(
-    expected: float, same: Callable[[int, bool], bool], widest: int = WIDEST
+    expected: float,
+    same: Callable[[int, bool], bool],
+    widest: int = WIDEST,
+    widths: Sequence[int] | None = None,
 ) -> tuple[int, bool]:
     """The first shape of a tile that passes `same`.
 
@@ -96,16 +102,40 @@ def choose_tile(
         expected: The planned batch size, for which a suitable width is tried first.
         same: `same(width, columns)` is whether all places of such a tile give equal bits.
         widest: The largest width to try.
+        widths: The widths to try, in this order; None takes those of small matrix products.
 
     Returns:
         (width, columns): how many examples a tile has, and whether they are its columns or rows.
     """
-    large = expected + 2 * math.sqrt(expected) > _WIDTHS[0]
-    for width in (WIDEST, *_WIDTHS) if large else (*_WIDTHS, WIDEST):
+    if widths is None:
+        large = expected + 2 * math.sqrt(expected) > _WIDTHS[0]
+        widths = (WIDEST, *_WIDTHS) if large else (*_WIDTHS, WIDEST)
+    for width in widths:
         for columns in (False, True):
             if width <= widest and same(width, columns):
                 return width, columns
     return 1, True  # one example has only one place
+
+
+def cheapest_widths(size: float, fixed: bool) -> list[int]:
+    """Widths of tiles for whole modules, where all of a tile is computed: the cheapest first.
+
+    Args:
+        size: The planned batch size. The realised one must not choose: other widths have other
+            last bits.
+        fixed: Whether every batch has this size; otherwise Poisson sampling draws it.
+    """
+    counts = np.array([size])
+    if not fixed:
+        counts = np.maximum(size + math.sqrt(size) * np.linspace(-2.5, 2.5, 21), 1)
+    # of a normal distribution, which is near enough for a guess of time
+    chances = np.exp(-((counts - size) ** 2) / (2 * size))
+
+    def cost(width: int) -> float:
+        tiles = np.ceil(counts / width - 1e-9)
+        return float(np.average(tiles, weights=chances)) * (width + _TILE_OVERHEAD)
+
+    return sorted((*range(8, WIDEST + 1, 8), 4, 2), key=cost)
 
 
 def same_bits(values: Tensor, places: int = -1) -> bool:

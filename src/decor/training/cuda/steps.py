@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -76,7 +77,7 @@ class StepRunner:
         if self.batches.size is None:
             return batch
         weights = batch.weights if isinstance(batch.weights, float) else batch.weights.pin_memory()
-        return Batch(batch.rows.pin_memory(), weights, batch.planned)
+        return replace(batch, rows=batch.rows.pin_memory(), weights=weights)
 
 
 @contextmanager

@@ -1,7 +1,9 @@
 import json
+import os
 
 import pytest
 
+from decor.cli.main import main
 from decor.net.identity import Identity
 
 
@@ -35,3 +37,17 @@ def branches(tmp_path):
     graph = tmp_path / "branches.txt"
     graph.write_text("koeln ulm\nulm bonn\nbonn koeln\nbonn jena\njena ulm\n")
     return ["--graph", graph, *"--unit example --batch-size 16 --steps 100 --epsilon 3".split()]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A trial of three that has been trained; each module's tests have one to themselves."""
+    folder, before = tmp_path_factory.mktemp("trained"), os.getcwd()
+    os.chdir(folder)
+    try:
+        new = "federation new --task breast-cancer --users 3 --epsilon 10 --steps 4 --output ."
+        assert main(new.split()) == 0
+        assert main(["up", "federation.toml", "--allow", "100"]) == 0
+    finally:
+        os.chdir(before)
+    return folder

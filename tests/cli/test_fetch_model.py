@@ -1,7 +1,6 @@
 """`decor fetch`: the final model from a neighbour that serves it."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -9,24 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from decor.cli.main import main
 from decor.net import status
 from decor.net.identity import Identity
 from decor.results.run import Run
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A federation of three that has been trained."""
-    folder, before = tmp_path_factory.mktemp("trained"), os.getcwd()
-    os.chdir(folder)
-    try:
-        new = "federation new --task breast-cancer --users 3 --epsilon 10 --steps 4 --output ."
-        assert main(new.split()) == 0
-        assert main(["up", "federation.toml"]) == 0
-    finally:
-        os.chdir(before)
-    return folder
 
 
 @pytest.fixture

@@ -1,32 +1,16 @@
 """`decor federation renew`: the next quarter's file, and the model that it starts from."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from decor.cli.main import main
 from decor.federation.federation import Federation
 from decor.federation.start_model import StartModel
 from decor.net.identity import Identity
 from decor.net.ledger_reading import read_entries
 from decor.results.run import Run
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A trial of three that has been trained."""
-    folder, before = tmp_path_factory.mktemp("trained"), os.getcwd()
-    os.chdir(folder)
-    try:
-        new = "federation new --task breast-cancer --users 3 --epsilon 10 --steps 4 --output ."
-        assert main(new.split()) == 0
-        assert main(["up", "federation.toml", "--allow", "100"]) == 0
-    finally:
-        os.chdir(before)
-    return folder
 
 
 def renew(folder, output, *more, start="run/bonn"):

@@ -1,27 +1,14 @@
 import numpy as np
 import pytest
 import torch
+from datasets.conftest import needs
 from scipy import stats
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import LogisticRegression
 
 from decor.errors import InputError
 from decor.learning import features, losses, shards, tasks
-from decor.learning.datasets import a9a, files, mnist, scikit_learn_files
-
-
-def needs(name):
-    there = all(
-        any(
-            (folder / name / (file.name + ending)).is_file()
-            for folder in files.folders()
-            for ending in file.endings
-        )
-        for file in files.SOURCES[name].files
-    )
-    return pytest.mark.skipif(
-        not there, reason=f"the files of {name} are not in DECOR_DATA or ~/.cache/decor"
-    )
+from decor.learning.datasets import a9a, mnist, scikit_learn_files
 
 
 def together(task):

@@ -159,10 +159,7 @@ def run_afford(options: argparse.Namespace) -> None:
             }
         )
         return
-    unit = "all data of one user"
-    if question.unit == "example":
-        unit = f"one example, {question.relation}"
-    kind = f"delta {rounded_up(delta)}, {unit}"
+    kind = f"delta {rounded_up(delta)}, {question.protected}"
     count, each = f"{options.runs:,}", f"of epsilon {options.epsilon:g}"
     runs = "run" if options.runs == 1 else "runs"
     if options.file is None:

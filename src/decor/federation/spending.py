@@ -340,10 +340,7 @@ def _check(
     together = compose([*before, new], question, delta)
     if together <= limit.epsilon * _PRINTED:
         return
-    unit = "all data of one user"
-    if question.unit == "example":
-        unit = f"one example, {question.relation}"
-    kind = f"delta {rounded_up(delta)}, {unit}, against {question.adversary}"
+    kind = f"delta {rounded_up(delta)}, {question.protected}, against {question.adversary}"
     # reserved, and perhaps not spent: a run that began by mistake reserves its plan too
     open_runs = [entry for entry in others if entry.ended is None]
     reserved, end = "", ""

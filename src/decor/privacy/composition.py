@@ -76,6 +76,11 @@ class Question:
     def adversary(self) -> Adversary:
         return Adversary(self.colluders)
 
+    @property
+    def protected(self) -> str:
+        """What is protected, in words."""
+        return "all data of one user" if self.unit == "user" else f"one example, {self.relation}"
+
 
 @dataclass(frozen=True)
 class PastRun:

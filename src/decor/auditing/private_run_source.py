@@ -20,7 +20,7 @@ from decor.privacy.plan import NoisePlan
 from decor.training import channel
 from decor.training.engine import Setting
 from decor.training.release_grid import grid_of
-from decor.training.share import SingleProcess, common_rate
+from decor.training.share import SingleProcess, batches_of
 from decor.training.simulation import Simulation
 from decor.training.vectorised import Vectorised, draw_secret
 
@@ -77,7 +77,7 @@ class PrivateSource(MessageSource):
         exposure, sizes = plan.exposure, [block[0].numel() for block in descent.models]
         sampling = exposure.sampling or "poisson"
         # batches from the run's secret, so the same as the engine draws
-        drawn_batches = share.batches(exposure.batch_size, sampling, [0], 1, common_rate(plan))
+        drawn_batches = batches_of(share, plan, exposure.batch_size, sampling, [0])
         batches = batch_members(plan, drawn_batches)
         before = _flatten(descent.models)
 

@@ -12,10 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decor.choices import Sampling
 from decor.errors import DecorError, InputError
 from decor.graph.topology import Topology
-from decor.learning.batches import Batches, CommonRate
 from decor.learning.gradients.clip import Blocks
 from decor.learning.task import Task
 from decor.noise import root
@@ -65,6 +63,7 @@ class RankShare:
         self.subgraph, self.users_by_rank = split_graph(topology, comm)
         self.salt = 2**40 * comm.rank  # ranks draw different dropout masks from one seed
         self.waits_for_ranks, self.has_all_users = comm.size > 1, comm.size == 1
+        self.users: list[int] = self.subgraph.users.tolist()
         self.is_first = comm.rank == 0
         # ranks must agree whether to wait for callbacks; only rank 0 may have any
         self.has_callbacks = bool(int(comm.broadcast(torch.tensor(int(bool(callbacks))))))
@@ -77,18 +76,6 @@ class RankShare:
     def task(self) -> Task:
         shards = [self.full_task.shards[int(user)] for user in self.subgraph.users]
         return replace(self.full_task, shards=shards)
-
-    def batches(
-        self,
-        size: int | None,
-        sampling: Sampling,
-        seeds: Sequence[int],
-        unit: int,
-        common: CommonRate | None = None,
-    ) -> Batches:
-        words = None if self.secret is None else self.secret.batch_words
-        users = self.subgraph.users.tolist()
-        return Batches(self.task.counts, size, sampling, seeds, unit, users, words, common)
 
     def channel(
         self,

@@ -22,7 +22,7 @@ from decor.learning.recipe import Recipe
 
 from .cuda.steps import BATCH_MULTIPLE, StepRunner, matmul_precision
 from .engine import Setting, SimulatorOptions
-from .share import Share, common_rate
+from .share import Share, batches_of
 from .threads import Threads
 
 _CPU_VALUES = 1_000_000
@@ -78,7 +78,7 @@ class Descent:
         sampling: Sampling = exposure.sampling or "poisson" if self.by_example else "fixed"
         plans = [setting.plan for setting in grid]
         multiple = BATCH_MULTIPLE if self.on_gpu else 1
-        self.batches = share.batches(size, sampling, seeds, multiple, common_rate(plans[0]))
+        self.batches = batches_of(share, plans[0], size, sampling, seeds, multiple)
         self.channel = share.channel(plans, seeds, self.dtype, self.device)
         # with TF32 an example's clipped gradient could come out longer than the clip by this much
         shorter = 1 - _TF32_ERROR if engine.tf32 and self.by_example else 1.0

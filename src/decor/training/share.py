@@ -101,6 +101,10 @@ class Share(Protocol):
         """The fingerprint of the full task."""
 
     @property
+    def users(self) -> Sequence[int] | None:
+        """The numbers of this process's users, if they are some of many."""
+
+    @property
     def salt(self) -> int:
         """Added to the seed of what modules draw themselves, such as dropout."""
 
@@ -115,16 +119,6 @@ class Share(Protocol):
     @property
     def has_all_users(self) -> bool:
         """Whether all users are in this process."""
-
-    def batches(
-        self,
-        size: int | None,
-        sampling: Sampling,
-        seeds: Sequence[int],
-        unit: int,
-        common: CommonRate | None = None,
-    ) -> Batches:
-        """The batches of this process's users."""
 
     def channel(
         self,
@@ -163,6 +157,7 @@ class SingleProcess:
     """A share with all users."""
 
     name: ClassVar[str] = "vectorised"
+    users: ClassVar[None] = None
     salt: ClassVar[int] = 0
     waits_for_ranks: ClassVar[bool] = False
     has_all_users: ClassVar[bool] = True
@@ -179,17 +174,6 @@ class SingleProcess:
     @cached_property
     def fingerprint(self) -> str:
         return fingerprint(self.task)
-
-    def batches(
-        self,
-        size: int | None,
-        sampling: Sampling,
-        seeds: Sequence[int],
-        unit: int,
-        common: CommonRate | None = None,
-    ) -> Batches:
-        words = None if self.secret is None else self.secret.batch_words
-        return Batches(self.task.counts, size, sampling, seeds, unit, words=words, common=common)
 
     def channel(
         self,
@@ -271,6 +255,20 @@ def common_rate(plan: NoisePlan) -> CommonRate | None:
     """The rate at which all users sample, if the plan has one."""
     exposure = plan.exposure
     return CommonRate.of(exposure.rate, exposure.batch_size, plan.topology.users)
+
+
+def batches_of(
+    share: Share,
+    plan: NoisePlan,
+    size: int | None,
+    sampling: Sampling,
+    seeds: Sequence[int],
+    unit: int = 1,
+) -> Batches:
+    """The batches of a share's users; arguments as of `Batches`."""
+    common = common_rate(plan)
+    words = None if share.secret is None else share.secret.batch_words
+    return Batches(share.task.counts, size, sampling, seeds, unit, share.users, words, common)
 
 
 def call_callbacks(

@@ -11,7 +11,7 @@ import json
 import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from decimal import ROUND_CEILING, Context, Decimal
 from functools import cached_property
 from pathlib import Path
@@ -23,9 +23,9 @@ from decor.graph.gossip import Gossip
 from decor.graph.topology import Topology
 from decor.learning.build_model import build, convert_data, parameters
 from decor.learning.columns import Preparation
-from decor.learning.definition import Definition, model_table
+from decor.learning.definition import Definition
 from decor.learning.file_model import Model
-from decor.learning.file_rules import abbreviate, locate_errors
+from decor.learning.file_rules import abbreviate, locate_errors, section_table
 from decor.learning.file_toml import parse_section, refuse_unknown, toml_text
 from decor.learning.recipe import Recipe
 from decor.learning.schedule import Constant, Cosine, InverseTime, Schedule
@@ -160,15 +160,7 @@ class Federation:
 
     def to_tables(self) -> dict[str, Any]:
         """Every field as a plain value, defaults included; None where a field has no meaning."""
-        sections = {name: asdict(getattr(self, name)) for name in _SECTIONS}
-        # older files do not have these fields, and must keep their digest
-        if not self.privacy.any_delta:
-            del sections["privacy"]["any_delta"]
-        if self.privacy.rate is None:
-            del sections["privacy"]["rate"]
-        if self.network.liars == Network.liars:
-            del sections["network"]["liars"]
-        sections["model"] = model_table(self.model)
+        sections = {name: section_table(getattr(self, name)) for name in _SECTIONS}
         if self.data is not None:
             sections["data"] = self.data.to_json()
         users = [{key: getattr(m, key) for key in _USER_FIELDS} for m in self.members]

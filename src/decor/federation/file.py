@@ -88,6 +88,7 @@ class Privacy:
         help="with --unit example, draw each example of every user with this probability; sums are "
         "divided by --batch-size, and numbers of examples stay private",
         metavar="Q",
+        newer=True,
     )
     ratio: float | None = file_field(
         number("a number from 0 to 1e9, such as 100.0", lambda x: 0 <= x <= 1e9),
@@ -103,6 +104,7 @@ class Privacy:
         False,
         help="accept a delta above 0.001, or above 1/N for N users (with --unit example, N "
         "examples in all)",
+        newer=True,
     )
 
     def __post_init__(self) -> None:
@@ -269,6 +271,7 @@ class Network:
         1,
         help="number of lying users to tolerate: a user skips steps only if more others than this "
         "have signed them",
+        newer=True,
     )
 
     def __post_init__(self) -> None:

@@ -139,8 +139,7 @@ class Terms:
             self.grid.largest_noise([*self.multiples(i).values(), self.own_multiple(i)])
             for i in users
         )
-        rates = recipe.schedule.rates(self.learning_rate, exposure.steps)
-        return np.cumsum(np.abs(rates)) * (clip + noise) / (1 - recipe.momentum)
+        return np.cumsum(np.abs(self.rates)) * (clip + noise) / (1 - recipe.momentum)
 
     @property
     def public_definition(self) -> dict[str, Any] | None:
@@ -189,8 +188,7 @@ class Terms:
     @cached_property
     def rates(self) -> Vector:
         """The step size of each step."""
-        steps = self.plan.exposure.steps
-        return np.asarray(self.recipe.schedule.rates(self.learning_rate, steps))
+        return np.asarray(self.recipe.rates(self.learning_rate, self.plan.exposure.steps))
 
     def noise_left(self, number: int, steps: Mapping[int, Sequence[int]]) -> float:
         """Noise in the average of all models over the planned noise, by one user's edges.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from decor.errors import InputError
@@ -16,13 +16,11 @@ from decor.errors import InputError
 from . import build_model
 from .columns import NumberColumn, Preparation
 from .file_model import Model
+from .file_rules import section_table
 from .file_toml import parse_section
 
 if TYPE_CHECKING:  # a file is checked without torch
     from .build_model import Pair
-
-_NEWER = ("code_sha256", "start_sha256", "loss", "image", "channels")
-"""Fields of [model] that are left out where they are not given: older files have no such field."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ class Definition:
     def to_json(self) -> dict[str, Any]:
         """The sections as plain values, as `of` takes them."""
         data = {} if self.preparation is None else {"data": self.preparation.to_json()}
-        return {**data, "model": model_table(self.model)}
+        return {**data, "model": section_table(self.model)}
 
     @property
     def digest(self) -> str:
@@ -103,16 +101,6 @@ class Definition:
     def without_start(self) -> Definition:
         """The same without the model that a renewed federation starts from."""
         return replace(self, model=replace(self.model, start_sha256=None))
-
-
-def model_table(model: Model) -> dict[str, Any]:
-    """The section [model] as plain values, defaults included."""
-    table = asdict(model)
-    # digests of definitions that were made before these fields must stay what they are
-    for name in _NEWER:
-        if table[name] is None:
-            del table[name]
-    return table
 
 
 def _sizes_of(model: Mapping[str, Any], preparation: Preparation) -> dict[str, Any]:

@@ -56,8 +56,8 @@ class Model:
         help="instead of --model, a public function that returns (module, loss)",
         metavar="MODULE:FUNCTION",
     )
-    code_sha256: str | None = file_field(_HASH, None)
-    start_sha256: str | None = file_field(_HASH, None)
+    code_sha256: str | None = file_field(_HASH, None, newer=True)
+    start_sha256: str | None = file_field(_HASH, None, newer=True)
     features: int | None = file_field(
         whole(1),
         None,
@@ -94,12 +94,14 @@ class Model:
         None,
         help="with --model cnn, channels, height and width of an image, such as 1,28,28",
         metavar="C,H,W",
+        newer=True,
     )
     channels: tuple[int, ...] | None = file_field(
         Rule("a list of the channels of each convolution, such as [8, 16]", _sizes),
         None,
         help="with --model cnn, channels of each convolution, such as 8,16",
         metavar="N,...",
+        newer=True,
     )
     loss: str | None = file_field(
         choice(*LOSSES),
@@ -107,6 +109,7 @@ class Model:
         help="with --code for a function that returns a module alone, its loss: logistic, "
         "cross-entropy or squared; with --model mlp, squared predicts one number",
         metavar="NAME",
+        newer=True,
     )
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import partial
 from typing import Any
 
@@ -68,11 +68,32 @@ def text(description: str, pattern: re.Pattern[str]) -> Rule:
 
 
 def file_field(
-    rule: Rule, default: Any = MISSING, help: str = "", metavar: str | None = None
+    rule: Rule,
+    default: Any = MISSING,
+    help: str = "",
+    metavar: str | None = None,
+    *,
+    newer: bool = False,
 ) -> Any:
-    """A field with its rule, and help text and placeholder of its command's option."""
+    """A field of a section.
+
+    Args:
+        rule: What it may be.
+        default: Its value in files that leave it out.
+        help: The help text of its command's option.
+        metavar: The placeholder of that option.
+        newer: Whether files were written before there was this field. They must keep their
+            digest, so it is left out at its default.
+    """
     shown = {} if metavar is None else {"metavar": metavar}
-    return field(default=default, metadata={"rule": rule, "help": help, **shown})
+    return field(default=default, metadata={"rule": rule, "help": help, "newer": newer, **shown})
+
+
+def section_table(section: Any) -> dict[str, Any]:
+    """The fields of a section as plain values, without newer ones at their default."""
+    newer = {each.name: each.default for each in fields(section) if each.metadata["newer"]}
+    values = asdict(section).items()
+    return {name: value for name, value in values if name not in newer or value != newer[name]}
 
 
 def check_fields(section: Any, name: str) -> None:

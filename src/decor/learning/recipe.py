@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from decor import checks
+from decor.array_types import Floats
 from decor.choices import Acceleration, Rounds
 from decor.errors import InputError
 from decor.graph.gossip import Gossip
@@ -147,6 +148,15 @@ class Recipe:
     def adam(self) -> Adam | None:
         """The optimizer, unless it is SGD."""
         return optimizer_of(self.optimizer)
+
+    def rates(self, learning_rate: float, steps: int) -> Floats:
+        """The step size of every step.
+
+        Args:
+            learning_rate: As given to `decor.train`.
+            steps: The length of the run.
+        """
+        return self.schedule.rates(learning_rate, steps)
 
     @cached_property
     def gossip(self) -> Gossip:

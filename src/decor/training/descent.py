@@ -84,7 +84,7 @@ class Descent:
         shorter = 1 - _TF32_ERROR if engine.tf32 and self.by_example else 1.0
         clips = [plan.exposure.clip * shorter for plan in plans]
         self.clip = torch.tensor(clips, dtype=self.dtype, device=self.device).expand(shape)
-        tables = [recipe.schedule.rates(s.learning_rate, exposure.steps) for s in grid]
+        tables = [recipe.rates(s.learning_rate, exposure.steps) for s in grid]
         rates = torch.stack([torch.from_numpy(table) for table in tables], 1)  # [steps, settings]
         self.rates = rates.to(self.device, self.dtype).unsqueeze(1).expand(-1, *shape)
         self._check()

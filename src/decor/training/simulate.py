@@ -164,7 +164,7 @@ class SimulatedFederation:
         self._channel = self._choose_channel(kind)
         self._on_messages = on_messages
         users, steps = plan.topology.users, plan.exposure.steps
-        self._rates = recipe.schedule.rates(setting.learning_rate, steps)
+        self._rates = recipe.rates(setting.learning_rate, steps)
         # blocks of the simulator: [users, seeds, settings, parameters]
         # expanded rows are one memory, and steps change models in place
         self._models = self._flat.start().to(kind).expand(users, 1, 1, -1).clone()

@@ -39,8 +39,21 @@ _MISSING_TYPES = ("NAType", "NaTType")
 """How pandas says that a value is missing, by the name of the type."""
 
 
+class _Described:
+    """A column or a label."""
+
+    name: str
+    kind: ClassVar[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """The description as plain values."""
+        fields = {key: list(v) if isinstance(v, tuple) else v for key, v in vars(self).items()}
+        # name and kind first, as people write them
+        return {"name": self.name, "kind": self.kind} | fields
+
+
 @dataclass(frozen=True)
-class NumberColumn:
+class NumberColumn(_Described):
     """A column of numbers with a public range, scaled to -1 to 1.
 
     Attributes:
@@ -102,19 +115,9 @@ class NumberColumn:
         """What the column holds, in words."""
         return f"a number from {self.low:g} to {self.high:g}"
 
-    def to_json(self) -> dict[str, Any]:
-        """The column as plain values."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "low": self.low,
-            "high": self.high,
-            "missing": self.missing,
-        }
-
 
 @dataclass(frozen=True)
-class CategoryColumn:
+class CategoryColumn(_Described):
     """A column of categories with public values: one input for each value, and one for "other".
 
     Attributes:
@@ -166,18 +169,9 @@ class CategoryColumn:
         """What the column holds, in words."""
         return f"one of {', '.join(self.values)}, or other"
 
-    def to_json(self) -> dict[str, Any]:
-        """The column as plain values."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "values": list(self.values),
-            "missing": self.missing,
-        }
-
 
 @dataclass(frozen=True)
-class PlainColumn:
+class PlainColumn(_Described):
     """A column of numbers that are taken as they are, for data that are prepared already.
 
     Not for federations: a value that is missing or no number is refused, which others would see.
@@ -206,13 +200,9 @@ class PlainColumn:
         """What the column holds, in words."""
         return "a number, taken as it is"
 
-    def to_json(self) -> dict[str, Any]:
-        """The column as plain values."""
-        return {"name": self.name, "kind": self.kind}
-
 
 @dataclass(frozen=True)
-class Label:
+class Label(_Described):
     """The column to predict, with its public classes: class k of the model is `classes[k]`.
 
     A record whose label is missing or none of the classes is dropped.
@@ -244,10 +234,6 @@ class Label:
     def description(self) -> str:
         """What the column holds, in words."""
         return f"one of {', '.join(self.classes)}"
-
-    def to_json(self) -> dict[str, Any]:
-        """The label as plain values."""
-        return {"name": self.name, "kind": self.kind, "classes": list(self.classes)}
 
 
 Column = NumberColumn | CategoryColumn | PlainColumn

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import decor
 from decor.errors import InputError, require
-from decor.results.safe_files import clear
+from decor.results.safe_files import clear, json_or_empty
 
 from . import options as opt
 from . import report, task_option, training_options, values
@@ -134,12 +133,8 @@ def run(options: argparse.Namespace) -> None:
 
 def _remove(folder: Path, wanted: str) -> None:
     """Removes the files of a comparison, and nothing else; refuses any other folder."""
-    try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        manifest = None
     # manifest.json is a common name: only the format shows that the folder is ours
-    if not isinstance(manifest, dict) or manifest.get("format") != wanted:
+    if json_or_empty(folder / "manifest.json").get("format") != wanted:
         raise InputError(
             f"{str(folder)!r} is not a comparison that could be overwritten; name another folder "
             "with --output"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decor.errors import InputError, LedgerError
 from decor.federation.user_files import socket_of
+from decor.results.safe_files import json_or_empty
 from decor.text import amount, rounded_up
 
 from . import options as opt
@@ -139,11 +139,8 @@ def _result(ledger: Path, federation: str) -> dict[str, Any]:
     """The folder of the run and its noise, if it is where decor up or node puts it by default."""
     name = f"run-{ledger.stem}"
     for folder in (ledger.with_suffix(""), ledger.with_name(name), Path(name)):
-        try:
-            manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(manifest, dict) and manifest.get("federation") == federation:
+        manifest = json_or_empty(folder / "manifest.json")
+        if manifest.get("federation") == federation:
             return {"result": str(folder), "noise_left": manifest.get("noise_left")}
     return {}
 

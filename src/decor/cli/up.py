@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import decor
 from decor import progress
 from decor.errors import InputError
+from decor.results.safe_files import json_or_empty
 from decor.text import amount, rounded_up, table
 
 from . import options as opt
@@ -177,12 +177,9 @@ def _check_ledgers(federation: Federation, output: Path, ledgers: str | None) ->
 def _refuse_other_runs(local: LocalFederation) -> None:
     """Refuses folders with the run of another federation: its models would be replaced."""
     for user in local.users:
-        manifest = user.run_folder / "manifest.json"
-        try:
-            federation = json.loads(manifest.read_text(encoding="utf-8")).get("federation")
-        except (OSError, ValueError, AttributeError):
-            continue  # nothing there that is worth keeping
-        if federation != local.terms.digest.hex():
+        manifest = json_or_empty(user.run_folder / "manifest.json")
+        # an empty one: nothing there that is worth keeping
+        if manifest and manifest.get("federation") != local.terms.digest.hex():
             # not --output alone: new ledgers would not know what the data has spent
             raise InputError(
                 f"{str(user.run_folder)!r} holds another run; name another folder with --output, "

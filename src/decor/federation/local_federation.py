@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from decor.errors import DecorError, InputError
 from decor.net import status
 from decor.net.identity import Identity
 from decor.results.run import Run
+from decor.results.safe_files import json_or_empty
 
 from .exit_codes import INCOMPLETE, NEEDS_A_PERSON, PRIVACY
 from .process_starter import ProcessStarter
@@ -134,16 +134,10 @@ class LocalFederation:
 
     def _has_final_model(self, user: UserFiles) -> bool:
         """Whether a user's folder has its last model of this federation."""
-        try:
-            # a user that was interrupted has saved a run too: its manifest says so
-            manifest = json.loads((user.run_folder / "manifest.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return False
-        return (
-            isinstance(manifest, dict)
-            and manifest.get("federation") == self.terms.digest.hex()
-            and manifest.get("stopped") is None
-        )
+        manifest = json_or_empty(user.run_folder / "manifest.json")
+        is_ours = manifest.get("federation") == self.terms.digest.hex()
+        # a user that was interrupted has saved a run too: its manifest says so
+        return is_ours and manifest.get("stopped") is None
 
     def _watch(self, crash: dict[int, int]) -> None:
         statuses = self.statuses()

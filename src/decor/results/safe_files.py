@@ -64,6 +64,16 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{str(path)!r} cannot be read: {problem}") from None
 
 
+def json_or_empty(path: Path, kind: type = dict) -> Any:
+    """The content of a JSON file, or an empty `kind`: the file may be incomplete, or gone."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    # RecursionError: deeply nested brackets, which no run writes
+    except (OSError, ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, kind) else kind()
+
+
 def metrics_lines(history: dict[str, list[float]]) -> str:
     """One JSON line for each measurement; a value that is not finite is null."""
     lines = ""

@@ -18,6 +18,7 @@ from decor.privacy.plan import NoisePlan
 from decor.results import live_status
 from decor.results.build_report import METRICS
 from decor.results.run import Run
+from decor.results.safe_files import json_or_empty
 from decor.results.stop_reason import StopReason
 from decor.text import rounded_up
 
@@ -85,7 +86,7 @@ class FolderWatch:
             # a private run in progress has noise on the grid, like the manifest that it will write
             manifest = {} if simulated else {"noise": {"kind": "grid", "distance": 0.0}}
             return self._training(plan, rows, manifest, in_progress=True)
-        manifest = _read_json(self.folder / "manifest.json")
+        manifest = json_or_empty(self.folder / "manifest.json")
         match manifest.get("format"):
             case "decor-run-1":
                 return self._run_state(manifest)
@@ -170,7 +171,7 @@ class FolderWatch:
     def _comparison(self, manifest: Json) -> Json:
         rows: list[Json] = []
         for path in sorted(self.folder.glob("outcomes/*.json")):
-            for entry in _read_json(path, list):
+            for entry in json_or_empty(path, list):
                 if isinstance(entry, dict):
                     rows.append(_outcome(entry))
         over, finished = bool(manifest.get("complete")), len({row["method"] for row in rows})
@@ -203,16 +204,6 @@ def _outcome(entry: Json) -> Json:
 def _stop_reason(manifest: Json) -> StopReason | None:
     text = manifest.get("stopped")
     return StopReason.load(str(text), manifest.get("stop_cause")) if text else None
-
-
-def _read_json(path: Path, kind: type = dict) -> Any:
-    """The content of a file, or an empty `kind`: the file may be incomplete, or gone."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    # RecursionError: deeply nested brackets, which no run writes
-    except (OSError, ValueError, RecursionError):
-        value = None
-    return value if isinstance(value, kind) else kind()
 
 
 def _section(value: Json, name: str) -> Json:

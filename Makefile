@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # an environment of its own, because other packages bring much
 DOORS := .venv-doors
 
-.PHONY: demo demo-peers test test-doors check chaos mutations stats docs bench reproduce dist clean
+.PHONY: demo demo-peers test test-doors test-python check chaos mutations stats docs bench reproduce dist clean
 
 DEMO := compare --task breast-cancer --users 16 --epsilon 1,3,10,30 --topology ring,torus \
     --final-gossip-rounds 16 --seeds 24 --output demo --overwrite
@@ -27,6 +27,15 @@ test: $(STAMP)-test
 test-doors: $(DOORS)/.installed
 	$(DOORS)/bin/python -m pytest tests/doors tests/learning/test_lora.py \
 	    "tests/test_docs.py::test_the_python_of_a_page_runs_from_top_to_bottom[doors.md]"
+
+# graphs, noise and accounting on another Python, without torch: make test-python PYTHON=python3.13
+LIGHT := build/$(notdir $(PYTHON))
+test-python:
+	$(PYTHON) -m venv $(LIGHT)
+	$(LIGHT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peer,tables]' \
+	    pytest pytest-xdist hypothesis mpmath dp-accounting
+	$(LIGHT)/bin/decor plan --epsilon 3
+	$(LIGHT)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile tests/graph tests/noise tests/privacy
 
 check: $(STAMP)-test
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """What `make dist` publishes: a wheel and an sdist that hold all that users need, and nothing else."""
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -63,6 +64,12 @@ def test_the_metadata_say_what_it_is(wheel):
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
     assert "Typing :: Typed" in metadata.get_all("Classifier")
+    # CONTRIBUTING.md has a row for each version, and what is tested there
+    rows = re.findall(r"^\| ([\d., ]+) \| everything", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
+    tested = [each for row in rows for each in row.split(", ")]
+    assert [each for each in metadata.get_all("Classifier") if ":: 3." in each] == [
+        f"Programming Language :: Python :: {each}" for each in tested
+    ]
     assert metadata.get_payload().startswith("# DECOR")
 
 

@@ -3,10 +3,16 @@
 import numpy as np
 import pytest
 from small_audits import EXAMPLES, failed_checks, failures, plan, reached
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import decor
+from decor.auditing import example_level
+from decor.auditing.canary_tasks import ExampleCanaries
 from decor.learning import batches
 from decor.learning.gradients import book_keeping, dense_layers, linear
+from decor.learning.gradients.contributions import Bound, Convolution, Given
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace"])
@@ -36,6 +42,75 @@ def test_examples_are_attacked_on_every_gradient_path(monkeypatch):
     assert audit.to_json()["records_of"] == {
         wire.name: ["module", "linear", "network"] for wire in audit.wires
     }
+
+
+class Convolving(nn.Module):
+    def __init__(self, inputs):
+        super().__init__()
+        self.layer = nn.Conv1d(inputs, 1, 1, bias=False)
+
+    def forward(self, x):
+        return self.layer(x.transpose(1, 2)).sum(2)
+
+
+class Attending(nn.Module):
+    """Attention that looks at all tokens alike."""
+
+    def __init__(self, inputs):
+        super().__init__()
+        self.layer = nn.Linear(inputs, 1, bias=False)
+
+    def forward(self, x):
+        values = self.layer(x)
+        alike = 0 * values
+        return functional.scaled_dot_product_attention(alike, alike, values).sum(1)
+
+
+# one output of two tokens has its gradients themselves, which are no larger
+KINDS = {"CNN": (Convolving, Convolution), "transformer": (Attending, Given)}
+
+
+def attack_through(monkeypatch, layers):
+    """The canaries of linear models, each spread over two places of such a model."""
+    plain = ExampleCanaries.task
+
+    def task(self):
+        made = plain(self)
+        model = layers(made.model.in_features)
+        vector_to_parameters(parameters_to_vector(made.model.parameters()), model.parameters())
+        shards = [(X.unsqueeze(1).repeat(1, 2, 1) / 2, y) for X, y in made.shards]
+        return decor.Task(model, made.loss, shards, name=made.name)
+
+    monkeypatch.setattr(example_level, "PATHS", ("linear",))
+    monkeypatch.setattr(ExampleCanaries, "task", task)
+
+
+@pytest.mark.parametrize("seed", [0, None])
+@pytest.mark.parametrize("kind", KINDS)
+def test_attacks_through_a_cnn_and_a_transformer_reach_no_more_than_the_claim(
+    kind, seed, monkeypatch
+):
+    attack_through(monkeypatch, KINDS[kind][0])
+    made = plan(decor.ring(4), **EXAMPLES)
+    engine = decor.Vectorised(seed=seed)
+    audit = decor.audit(made, engine=engine, canaries=4_000, steps=8)
+    assert audit.passed, audit.failures
+    # so few canaries measure the strongest adversary best
+    assert 0.5 < max(reached(audit).values()) <= 1, reached(audit)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_length_of_a_cnn_or_a_transformer_that_is_too_short_is_detected(kind, monkeypatch):
+    layers, contribution = KINDS[kind]
+    attack_through(monkeypatch, layers)
+
+    def half(self, own=contribution.bound):
+        bound = own(self)
+        return Bound(bound.length / 2, bound.size / 2)
+
+    monkeypatch.setattr(contribution, "bound", half)
+    audit = decor.audit(plan(decor.ring(4), **EXAMPLES), canaries=4_000, steps=8)
+    assert not audit.passed
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -81,6 +81,7 @@ def test_on_a_ring_of_sixteen_auto_is_several_times_better_than_one_round():
 
 
 def test_auto_is_the_default_of_plans_recipes_runs_and_sweeps():
+    pytest.importorskip("torch", reason="torch is not installed")
     task = decor.tasks.breast_cancer(users=8)
     setting = decor.ring(8), Exposure(0.1, 4), Adversary.curious(), BUDGET
     plan = decor.calibrate(*setting)

@@ -126,7 +126,7 @@ class ThreeSites:
     def run_plain(self):
         """All plain nodes to their end; gives their exit codes."""
         nodes = self.start_plain_nodes()
-        errors = [node.communicate(timeout=180)[1] for node in nodes]
+        errors = [node.communicate(timeout=240)[1] for node in nodes]
         codes = [node.returncode for node in nodes]
         assert set(codes) <= {0, 4}, errors
         return codes

@@ -3,12 +3,24 @@ not work, and leaves what Python and numba have compiled on the way.
 """
 
 import numpy as np
+import torch
 
 import decor
+from decor.learning.gradients import clip, tiles
+
+
+def compile_both_layouts() -> None:
+    # whether a tile has examples as rows or as columns follows from where memory lies, which
+    # differs from process to process
+    block, factor = torch.ones(1, 2, 3), torch.ones(1, 3, dtype=torch.float64)
+    tiles.scale_columns(block, factor)
+    tiles.column_lengths(block)
+    clip.scale(block, factor[:, :2])
+    clip.lengths(block)
 
 
 def main() -> None:
-    # users are started by a new interpreter, which must not run this again
+    compile_both_layouts()
     rng = np.random.default_rng(0)
     data = [(rng.normal(size=(40, 4)), rng.integers(0, 2, 40)) for _ in range(3)]
     task = decor.Task(decor.models.logistic(4), decor.losses.logistic, data)
@@ -20,5 +32,6 @@ def main() -> None:
         raise SystemExit(f"the trial took {run.steps_taken} steps instead of 2")
 
 
+# users are started by a new interpreter, which must not run this again
 if __name__ == "__main__":
     main()

@@ -115,7 +115,7 @@ def test_a_run_of_three_sites_gives_the_numbers_of_plain_nodes(tmp_path):
 
 
 def test_a_run_that_is_stopped_stops_the_nodes_and_the_next_run_goes_on(tmp_path):
-    sites = ThreeSites(tmp_path / "sites", steps=6_000)
+    sites = ThreeSites(tmp_path / "sites", steps=6_000, constant_noise=False)
     with flower(sites, lease=40) as runtime:
         run = runtime.run_app()
         until(lambda: all("at work" in runtime.log(name) for name in NAMES))

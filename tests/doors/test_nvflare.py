@@ -111,7 +111,7 @@ def test_a_job_of_three_sites_gives_the_numbers_of_plain_nodes(tmp_path):
 
 
 def test_a_job_that_is_aborted_stops_the_nodes_which_go_on_later(tmp_path):
-    sites = ThreeSites(tmp_path / "sites", steps=20_000)
+    sites = ThreeSites(tmp_path / "sites", steps=20_000, constant_noise=False)
     with simulator(sites, results="own_results.AbortedResults") as (process, log):
         until(lambda: log.read_text().count("at work") == 3)
         (sites.folder / "abort").touch()

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -43,18 +44,23 @@ def sites(tmp_path, monkeypatch):
 def run_all(sites, **aborts):
     """Outcomes and logs of all sites' nodes."""
     logs = {name: [] for name in NAMES}
+    is_over = threading.Event()
+
+    def run(name):
+        is_aborted = aborts.get(name, lambda: False)
+        return run_site_node(
+            sites.toml(name), "tumour", logs[name].append, lambda: is_over.is_set() or is_aborted()
+        )
+
     with ThreadPoolExecutor(len(NAMES)) as pool:
-        started = {
-            name: pool.submit(
-                run_site_node,
-                sites.toml(name),
-                "tumour",
-                logs[name].append,
-                aborts.get(name, lambda: False),
-            )
-            for name in NAMES
-        }
-        return {name: each.result(PATIENCE) for name, each in started.items()}, logs
+        started = {name: pool.submit(run, name) for name in NAMES}
+        try:
+            return {name: each.result(PATIENCE) for name, each in started.items()}, logs
+        except TimeoutError:
+            raise AssertionError(str(logs)) from None
+        finally:
+            # nodes wait for one that has failed as long as they are let
+            is_over.set()
 
 
 def test_nodes_that_are_launched_give_the_numbers_of_plain_nodes(sites, tmp_path):
@@ -69,7 +75,9 @@ def test_nodes_that_are_launched_give_the_numbers_of_plain_nodes(sites, tmp_path
 
 def test_a_node_that_is_aborted_stops_as_on_sigterm_and_goes_on_later(tmp_path, monkeypatch):
     # long enough that the abort comes in its middle
-    sites = with_environment(ThreeSites(tmp_path / "sites", steps=1500), monkeypatch)
+    sites = with_environment(
+        ThreeSites(tmp_path / "sites", steps=1500, constant_noise=False), monkeypatch
+    )
     logs = {name: [] for name in NAMES}
 
     def is_aborted():

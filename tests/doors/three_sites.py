@@ -41,7 +41,7 @@ os.urandom = urandom
 class ThreeSites:
     """The sites `NAMES`, each in the folder of its name; `toml` is a site's own file."""
 
-    def __init__(self, folder, steps=6, timeout=60.0, **network):
+    def __init__(self, folder, steps=6, timeout=60.0, constant_noise=True, **network):
         self.folder = folder
         identities = {name: Identity.new() for name in NAMES}
         ports = free_ports(len(NAMES))
@@ -68,7 +68,9 @@ class ThreeSites:
             self.path(name, "tumour.toml").write_text(self.federation.to_toml())
             self.write_site_file(name)
         (folder / "python").mkdir()
-        (folder / "python" / "sitecustomize.py").write_text(_CONSTANT_NOISE)
+        # nodes that go on after a stop need fresh keys: edges with the same one are refused
+        if constant_noise:
+            (folder / "python" / "sitecustomize.py").write_text(_CONSTANT_NOISE)
 
     @property
     def environment(self):

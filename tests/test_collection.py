@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 def collected(hash_seed):
     """The names of all tests as a fresh process collects them."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", "tests"]
-    environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTEST_ADDOPTS": ""}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
     )

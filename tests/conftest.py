@@ -23,10 +23,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest  # noqa: E402
+from command_server import warm_starter  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 from decor.cli.main import main  # noqa: E402
 from decor.cpu_cores import cores  # noqa: E402
+from decor.federation import process_starter  # noqa: E402
 
 settings.register_profile(
     "decor",
@@ -36,6 +38,20 @@ settings.register_profile(
     derandomize=True,
 )
 settings.load_profile("decor")
+
+
+NEW_INTERPRETER = process_starter._start_interpreter
+if hasattr(os, "pidfd_open"):
+    process_starter._start_interpreter = warm_starter
+
+
+@pytest.fixture(scope="module")
+def new_interpreter():
+    """Users' processes start as they do outside tests: from an interpreter that loads everything."""
+    before = process_starter._start_interpreter
+    process_starter._start_interpreter = NEW_INTERPRETER
+    yield
+    process_starter._start_interpreter = before
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from command_server import decor_command
 
 import decor
 
@@ -130,7 +131,7 @@ def on_one_machine(page, ports):
     """
     script = [
         "set -eu; trap 'kill -9 0' ERR",
-        f'decor() {{ "{sys.executable}" -m decor "$@"; }}',
+        f'decor() {{ {shlex.join(decor_command())} "$@"; }}',
         "nodes=",
     ]
     for number, (language, block) in enumerate(

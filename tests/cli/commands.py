@@ -5,13 +5,20 @@ import sys
 import time
 from pathlib import Path
 
+from command_server import decor_command
+
 COMMAND = [str(Path(sys.executable).parent / "decor")]
+"""As it is installed."""
 
 
-def run(*arguments, check=0, command=COMMAND, **kwargs):
+def run(*arguments, check=0, command=None, **kwargs):
     """Runs the command to its end, which has the exit status `check`."""
     done = subprocess.run(
-        [*command, *map(str, arguments)], capture_output=True, text=True, timeout=240, **kwargs
+        [*(command or decor_command()), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        **kwargs,
     )
     assert done.returncode == check, done.stderr
     assert "Traceback" not in done.stderr
@@ -25,7 +32,7 @@ def run(*arguments, check=0, command=COMMAND, **kwargs):
 
 def start(*arguments):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([*COMMAND, *map(str, arguments)], **pipes)
+    return subprocess.Popen([*decor_command(), *map(str, arguments)], **pipes)
 
 
 def wait_for(path, process, seconds=240):

@@ -3,10 +3,10 @@
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_server import decor_command
 
 from decor.net import status
 from decor.net.identity import Identity
@@ -24,7 +24,7 @@ def serving(trained):
         "--log": "serving.log",
     }
     words = [word for pair in paths.items() for word in pair]
-    command = [sys.executable, "-m", "decor", "node", "federation.toml", *words, "--serve"]
+    command = [*decor_command(), "node", "federation.toml", *words, "--serve"]
     with subprocess.Popen(
         command, cwd=trained, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -9,10 +9,11 @@ import time
 import urllib.request
 
 import pytest
+from command_server import decor_command
 
 
 def start_ui(*words, **more):
-    command = [sys.executable, "-m", "decor", "ui", *words]
+    command = [*decor_command(), "ui", *words]
     environment = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **more

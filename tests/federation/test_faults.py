@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from command_server import decor_command
 from fault_injection import POINTS
 from proxy import second_messages
 from trial_federation import EPSILON, PATIENCE, Trial, until
@@ -525,7 +526,7 @@ def test_a_clock_that_jumps_by_years_changes_nothing(trial):
 
 def decor(*arguments):
     return subprocess.run(
-        [sys.executable, "-m", "decor", *map(str, arguments)],
+        [*decor_command(), *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=PATIENCE,

@@ -9,7 +9,6 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from contextlib import closing
 from functools import partial
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_server import decor_command
 
 import decor
 from decor.cli.main import main
@@ -34,7 +34,7 @@ from decor.training.engine import Setting
 
 def run(*words, cwd, code=0):
     done = subprocess.run(
-        [sys.executable, "-m", "decor", *words],
+        [*decor_command(), *words],
         cwd=cwd,
         capture_output=True,
         text=True,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from command_server import decor_command
 
 import decor
 from decor.federation.peers_engine import split_by_user
@@ -56,6 +57,8 @@ run = train()
 print(run.steps_taken, sorted(run.models)[0], torch.isfinite(run.models["layers.0.weight"]).all().item())
 """
 """A program without `if __name__ == "__main__"`, with a model, a loss and a closure of its own."""
+
+pytestmark = pytest.mark.usefixtures("new_interpreter")
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -231,7 +234,7 @@ def make_trial(folder, steps):
     new = (
         f"federation new --task breast-cancer --users 3 --epsilon 10 --steps {steps} --output trial"
     )
-    command = [sys.executable, "-m", "decor", *new.split()]
+    command = [*decor_command(), *new.split()]
     subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=300)
     return folder
 

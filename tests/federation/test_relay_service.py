@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command_server import decor_command
 from federation_files import KEYS, TEXT
 from prometheus_client.parser import text_string_to_metric_families
 from trial_federation import until
@@ -99,7 +100,7 @@ def test_a_relay_is_the_one_that_the_file_names(tmp_path):
 def test_where_a_file_names_several_relays_each_must_know_its_own_address(tmp_path):
     write(tmp_path / "a.toml", relayed_text("one.example.org", "two.example.org"))
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "decor", "relay", "a.toml", "--listen", f"127.0.0.1:{port}"]
+    command = [*decor_command(), "relay", "a.toml", "--listen", f"127.0.0.1:{port}"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2 and "name 2 relays; say which one this is: --address" in done.stderr
     command += ["--address", "two.example.org:7500"]
@@ -125,7 +126,7 @@ def test_files_are_read_again_on_a_signal_and_a_wrong_one_changes_nothing(tmp_pa
     name = Federation.parse(TEXT).name
     (port,) = free_ports(1)
     log = tmp_path / "log"
-    command = [sys.executable, "-m", "decor", "relay", str(folder), "--log", str(log)]
+    command = [*decor_command(), "relay", str(folder), "--log", str(log)]
     with subprocess.Popen([*command, "--listen", f"127.0.0.1:{port}"]) as relay:
 
         def lines():
@@ -154,7 +155,7 @@ def test_a_log_that_was_renamed_is_begun_anew_and_no_line_is_lost(tmp_path):
     folder.mkdir()
     write(folder / "a.toml")
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "decor", "relay", str(folder), "--log", str(log)]
+    command = [*decor_command(), "relay", str(folder), "--log", str(log)]
     with subprocess.Popen([*command, "--listen", f"127.0.0.1:{port}"]) as relay:
         try:
             until(lambda: log.exists() and "event=admits" in log.read_text(), "the start")
@@ -174,7 +175,7 @@ def test_a_log_in_json_has_an_object_in_each_line_also_after_a_hangup(tmp_path, 
     write(tmp_path / "a.toml")
     (port,) = free_ports(1)
     listen, log = f"127.0.0.1:{port}", tmp_path / "log"
-    command = [sys.executable, "-m", "decor", "relay", "a.toml", "--listen", listen]
+    command = [*decor_command(), "relay", "a.toml", "--listen", listen]
     command += ["--log-format", "json", *(["--log", str(log)] if to_file else [])]
     errors = tmp_path / "errors"
     written = log if to_file else errors
@@ -218,7 +219,7 @@ def test_a_hangup_does_not_end_a_relay_that_is_still_starting(tmp_path):
     # a relay that reads it goes no further until it is written
     os.mkfifo(file)
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "decor", "relay", str(file)]
+    command = [*decor_command(), "relay", str(file)]
     command += ["--listen", f"127.0.0.1:{port}"]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as relay:
         try:
@@ -238,7 +239,7 @@ def test_a_relay_that_runs_has_loaded_nothing_that_trains(tmp_path):
     """A small server: torch alone would take three times the memory of all the rest."""
     write(tmp_path / "a.toml")
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "decor", "relay", "a.toml", "--listen", f"127.0.0.1:{port}"]
+    command = [*decor_command(), "relay", "a.toml", "--listen", f"127.0.0.1:{port}"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=tmp_path) as relay:
         try:
             assert b"event=admits" in relay.stderr.readline()
@@ -250,7 +251,7 @@ def test_a_relay_that_runs_has_loaded_nothing_that_trains(tmp_path):
 def test_without_a_file_for_its_log_a_hangup_makes_none(tmp_path):
     write(tmp_path / "a.toml")
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "decor", "relay", "a.toml", "--listen", f"127.0.0.1:{port}"]
+    command = [*decor_command(), "relay", "a.toml", "--listen", f"127.0.0.1:{port}"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=tmp_path) as relay:
         try:
             assert b"event=admits" in relay.stderr.readline()
@@ -273,7 +274,7 @@ def federation_of(keys):
 def watched_relay(folder):
     """A relay with metrics: where users call it, and where it is asked."""
     port, metrics = free_ports(2)
-    command = [sys.executable, "-m", "decor", "relay", str(folder), "--metrics", str(metrics)]
+    command = [*decor_command(), "relay", str(folder), "--metrics", str(metrics)]
     command += ["--address", f"127.0.0.1:{port}"]
     with subprocess.Popen([*command, "--listen", f"127.0.0.1:{port}"]) as relay:
         try:

@@ -3,10 +3,10 @@
 import json
 import shlex
 import subprocess
-import sys
 import time
 
 from browser import text
+from command_server import decor_command
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
@@ -73,7 +73,7 @@ def run_command(driver, folder=None):
     words = shlex.split(find(driver, "#command").get_attribute("textContent"))
     assert words[:2] == ["decor", "plan"]
     done = subprocess.run(
-        [sys.executable, "-m", *words, "--json"], capture_output=True, text=True, cwd=folder
+        [*decor_command(), *words[1:], "--json"], capture_output=True, text=True, cwd=folder
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -3,9 +3,9 @@
 import json
 import shlex
 import subprocess
-import sys
 
 import pytest
+from command_server import decor_command
 
 from decor.graph import named
 from decor.text import rounded_up
@@ -35,8 +35,11 @@ def name_of(value):
 
 def command_output(command, *more, **kwargs):
     """What the command of an answer prints."""
-    words = [sys.executable, "-m", *shlex.split(command), *more]
-    done = subprocess.run(words, capture_output=True, text=True, **kwargs)
+    decor, *words = shlex.split(command)
+    assert decor == "decor"
+    done = subprocess.run(
+        [*decor_command(), *words, *more], capture_output=True, text=True, **kwargs
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

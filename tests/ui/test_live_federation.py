@@ -11,6 +11,7 @@ from pathlib import Path
 
 import browser
 import pytest
+from command_server import decor_command
 
 pytest.importorskip("cryptography", reason="nodes need cryptography")
 sys.path.insert(0, str(Path(__file__).parent.parent / "federation"))
@@ -42,7 +43,7 @@ def fork_server():
 @contextmanager
 def ui(driver, *options):
     """The page of the command with these options."""
-    command = [sys.executable, "-m", "decor", "ui", "--json", "--no-browser", *options]
+    command = [*decor_command(), "ui", "--json", "--no-browser", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             browser.shape(driver)

@@ -4,11 +4,11 @@ watched.
 
 import json
 import subprocess
-import sys
 
 import browser
 import pytest
 from browser import CONTRAST, CONTROLS, style, text
+from command_server import decor_command
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -219,7 +219,7 @@ def test_a_run_is_watched_while_its_files_change(show, tmp_path):
 
 
 def test_a_planner_that_has_ended_is_missed(driver):
-    command = [sys.executable, "-m", "decor", "ui", "--json", "--no-browser"]
+    command = [*decor_command(), "ui", "--json", "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as planner:
         try:
             driver.get(json.loads(planner.stdout.readline())["url"])

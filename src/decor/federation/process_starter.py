@@ -78,16 +78,11 @@ class ProcessStarter:
         require("cloudpickle", "train", "federations on one machine")
         self._connection, theirs = Pipe()
         self._ended: list[tuple[int, int]] = []
-        path = json.dumps([str(each) for each in sys.path])
-        # -P: a file of the working folder must not take the place of a module
-        command = [sys.executable, "-P", "-c", _MAIN, path, str(theirs.fileno())]
         # Ctrl-C reaches all processes of a terminal: the starter lets the caller decide, from its
         # first moment on, so it inherits a mask
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
-            )
+            self._process = _start_interpreter(theirs.fileno())
         except OSError as problem:
             self._connection.close()
             raise DecorError(f"no process can be started for the users: {problem}") from None
@@ -206,6 +201,14 @@ class ProcessStarter:
         if message[0] == "ended":
             self._ended.append((message[1], message[2]))
         return message
+
+
+def _start_interpreter(descriptor: int) -> subprocess.Popen[bytes]:
+    """A new interpreter that runs `user_processes.main` with this end of the connection."""
+    path = json.dumps([str(each) for each in sys.path])
+    # -P: a file of the working folder must not take the place of a module
+    command = [sys.executable, "-P", "-c", _MAIN, path, str(descriptor)]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[descriptor])
 
 
 def _file_of(work: Work) -> IO[bytes]:

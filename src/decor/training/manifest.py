@@ -8,6 +8,7 @@ import json
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -217,6 +218,11 @@ def _loss(loss: Any) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of decor and of the libraries that decide its results."""
+    return dict(_versions())
+
+
+@cache  # metadata are parsed anew at each call, for every setting of a sweep
+def _versions() -> dict[str, str]:
     known = {"decor": __version__, "python": platform.python_version(), "torch": torch.__version__}
     for name in ("numpy", "scipy", "numba"):
         try:

@@ -6,6 +6,9 @@ STAMP := $(VENV)/.installed
 # an environment of its own, because other packages bring much
 DOORS := .venv-doors
 
+# without bytecode every process compiles all modules, and pytest rewrites all tests, anew
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo demo-peers test test-doors test-python check chaos mutations stats docs bench reproduce dist clean
 
 DEMO := compare --task breast-cancer --users 16 --epsilon 1,3,10,30 --topology ring,torus \

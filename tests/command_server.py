@@ -22,14 +22,18 @@ LARGEST = 1 << 17
 """Bytes of a request: arguments, folder and environment."""
 
 
-def decor_command():
-    """What to run in place of `python -m decor`; starts the server at the first call."""
+def decor_command(as_module=False):
+    """What to run in place of `decor`; starts the server at the first call.
+
+    `as_module`: of `python -m decor`, for which modules of the current folder come first.
+    """
     global _server
     if not hasattr(os, "pidfd_open"):  # not on Linux
         return [sys.executable, "-m", "decor"]
     if _server is None:
         _server = _Server()
-    return [sys.executable, "-I", "-S", __file__, _server.path, "command"]
+    kind = "module" if as_module else "command"
+    return [sys.executable, "-I", "-S", __file__, _server.path, kind]
 
 
 def warm_starter(descriptor):
@@ -212,7 +216,8 @@ def _run(request, streams):
             code = _start_users(json.loads(arguments[1]), len(streams) - 1)
         else:
             sys.argv = ["decor", *arguments[1:]]
-            sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+            paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+            sys.path[:0] = [folder, *paths] if arguments[0] == "module" else paths
             from decor.cli.main import main
 
             code = main() or 0

@@ -2,9 +2,9 @@
 
 import json
 import re
-import sys
 
 import pytest
+from command_server import decor_command
 
 import decor
 from decor.federation.federation import Federation
@@ -58,8 +58,14 @@ def model():
     import torch
     return torch.nn.Linear(6, 3), torch.nn.functional.cross_entropy
 """
-HERE = [sys.executable, "-m", "decor"]
-"""With the current folder in Python's path, where a file's sender may have put a module."""
+
+
+def check(file, *more):
+    """`decor federation check` with the current folder in Python's path, where a file's sender may
+    have put a module.
+    """
+    command = decor_command(as_module=True)
+    return run("federation", "check", file, *more, command=command, cwd=file.parent)
 
 
 @pytest.fixture
@@ -89,15 +95,13 @@ def trap(tmp_path, users):
 def test_check_never_runs_code_that_a_file_names(trap, tmp_path, code):
     """A file that came by e-mail is judged, not obeyed: not even parent packages are imported."""
     file = trap(code)
-    done = run("federation", "check", file, command=HERE, cwd=tmp_path)
+    done = check(file)
     ran = [*tmp_path.rglob("ran"), *tmp_path.rglob("__pycache__")]
     assert ran == [], "code from the folder ran"
     assert "The size of the model is unknown because its code is not run" in done.stdout
     for words in ("sigma_cdp", "(3", "curious", "bonn.example.org:7400", "digest"):
         assert words in done.stdout
-    answer = json.loads(
-        run("federation", "check", file, "--json", command=HERE, cwd=tmp_path).stdout
-    )
+    answer = json.loads(check(file, "--json").stdout)
     assert answer["parameters"] is None and answer["message_bytes"] is None
     assert 2.9 < answer["epsilon"] <= 3 and len(answer["users"]) == 4
     assert [*tmp_path.rglob("ran"), *tmp_path.rglob("__pycache__")] == []
@@ -105,8 +109,7 @@ def test_check_never_runs_code_that_a_file_names(trap, tmp_path, code):
 
 def test_trusted_code_is_run_and_measured(trap, tmp_path):
     file = trap("own:model")
-    words = "federation", "check", file, "--trust-code", "--json"
-    answer = json.loads(run(*words, command=HERE, cwd=tmp_path).stdout)
+    answer = json.loads(check(file, "--trust-code", "--json").stdout)
     assert (tmp_path / "ran").read_text().startswith("imported called ")
     assert answer["parameters"] == 21 and answer["message_bytes"] == 8 + 16 + 4 * 21
     assert answer["code"]["sha256"] is None and answer["code"]["run"]
@@ -115,9 +118,7 @@ def test_trusted_code_is_run_and_measured(trap, tmp_path):
 
 def test_check_compares_the_code_without_running_it(trap, tmp_path):
     compared = {}
-    installed = json.loads(
-        run("federation", "check", trap("own:model"), "--json", command=HERE, cwd=tmp_path).stdout
-    )["code"]["installed_sha256"]
+    installed = json.loads(check(trap("own:model"), "--json").stdout)["code"]["installed_sha256"]
     for case, code, sha256, words in (
         ("same", "own:model", installed, "is the file's"),
         ("other", "own:model", "0" * 64, "is NOT the file's"),
@@ -125,9 +126,8 @@ def test_check_compares_the_code_without_running_it(trap, tmp_path):
         ("unsaid", "own:model", None, "has no model.code_sha256"),
     ):
         file = trap(code, sha256)
-        assert words in run("federation", "check", file, command=HERE, cwd=tmp_path).stdout
-        told = run("federation", "check", file, "--json", command=HERE, cwd=tmp_path).stdout
-        compared[case] = json.loads(told)
+        assert words in check(file).stdout
+        compared[case] = json.loads(check(file, "--json").stdout)
     assert compared["same"]["code"]["sha256"] == installed
     assert compared["other"]["code"]["installed_sha256"] == installed
     assert compared["absent"]["code"]["installed_sha256"] is None

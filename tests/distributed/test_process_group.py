@@ -387,7 +387,7 @@ def taken(folder):
 
 
 def test_a_killed_rank_is_started_again_and_the_end_is_that_of_an_uninterrupted_run(tmp_path):
-    steps = 1500
+    steps = 800
     command = [*COMMAND, "--steps", str(steps)]
     torchrun = [*TORCHRUN, "--nproc-per-node", "2", "--max-restarts", "1"]
     with (tmp_path / "err").open("wb") as err:

@@ -11,7 +11,6 @@ from decor.net import edge_keys
 from decor.net.edge_keys import NO_KEY
 from decor.noise import agreement
 
-
 key_id = cache(agreement.key_id)
 
 

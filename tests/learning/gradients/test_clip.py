@@ -265,7 +265,7 @@ def added(gradients, level, clip, batch, kind=None):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dtype", [F32, F64])
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_no_record_model_or_target_makes_a_unit_longer_than_its_clip(kind, dtype, data):
     numbers = data.draw(st.lists(extremes(dtype), min_size=60, max_size=60))
@@ -704,7 +704,7 @@ def test_with_a_common_rate_bounds_on_rounding_cover_more_records_than_sums_are_
     gradients = (
         Layers(task, shape, F32, exact=True) if path is Layers else path(task, F32, exact=True)
     )
-    rows = [torch.arange(some)[None] for some in range(59_995, 60_001)]
+    rows = [torch.arange(some)[None] for some in range(59_998, 60_001)]
     sums = [
         added(gradients, "example", 0.1, Batch(row, 1 / 600, 60_000.0), F32)[0].double()
         for row in rows

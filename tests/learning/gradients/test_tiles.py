@@ -147,9 +147,7 @@ def test_an_examples_contribution_has_the_same_bits_beside_anybody_at_any_place(
             company = [
                 r for r in torch.randperm(150, generator=generator).tolist() if r != example
             ][: count - 1]
-            for at in sorted(
-                {0, 1, count // 2, count - 1, int(torch.randint(count, (), generator=generator))}
-            ):
+            for at in {0, count - 1, int(torch.randint(count, (), generator=generator))}:
                 rows = [*company[:at], example, *company[at:]]
                 shares = [0.0] * at + [WEIGHT] + [0.0] * (count - 1 - at)
                 found = added(gradients, batch_of(null, (rows, shares), *others), to_type)

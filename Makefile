@@ -31,14 +31,15 @@ test-doors: $(DOORS)/.installed
 	$(DOORS)/bin/python -m pytest tests/doors tests/learning/test_lora.py \
 	    "tests/test_docs.py::test_the_python_of_a_page_runs_from_top_to_bottom[doors.md]"
 
-# graphs, noise and accounting on another Python, without torch: make test-python PYTHON=python3.13
+# graphs, noise, accounting and the network protocol on another Python, without torch: make test-python PYTHON=python3.13
 LIGHT := build/$(notdir $(PYTHON))
 test-python:
 	$(PYTHON) -m venv $(LIGHT)
 	$(LIGHT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peer,tables]' \
-	    pytest pytest-xdist hypothesis mpmath dp-accounting
+	    pytest pytest-xdist hypothesis mpmath dp-accounting prometheus-client
 	$(LIGHT)/bin/decor plan --epsilon 3
-	$(LIGHT)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile tests/graph tests/noise tests/privacy
+	$(LIGHT)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile \
+	    tests/graph tests/noise tests/privacy tests/net
 
 check: $(STAMP)-test
 	$(BIN)/ruff check .

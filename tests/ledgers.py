@@ -4,8 +4,17 @@ from pathlib import Path
 
 from decor.net.ledger import Ledger
 
+_opened: list[Ledger] = []
+
 
 def open_ledger(path, identity=bytes(32)):
     if not Path(path).exists():
         Ledger.create(path, identity)
-    return Ledger(path)
+    _opened.append(Ledger(path))
+    return _opened[-1]
+
+
+def close_ledgers():
+    """Closes all that `open_ledger` has opened; a test may have closed some of them before."""
+    while _opened:
+        _opened.pop().close()

@@ -77,6 +77,9 @@ def test_the_sdist_makes_the_same_wheel(wheel, unpacked, tmp_path):
     assert files_of(build(unpacked, tmp_path, "wheel")) == files_of(wheel)
     for name in ("CHANGELOG.md", "CITATION.cff", "LICENSE", "SECURITY.md", "docs/guarantees.md"):
         assert (unpacked / name).is_file(), f"{name} is not in the sdist"
+    # no tests, and no other folder: hatchling looks for names without a slash in all folders
+    folders = {each.name for each in unpacked.iterdir() if each.is_dir()}
+    assert folders == {"src", "docs", "deploy"}
 
 
 def test_an_installed_wheel_plans_without_the_checkout(wheel, tmp_path):

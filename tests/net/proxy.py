@@ -26,11 +26,14 @@ from typing import Any, NamedTuple
 
 from decor.errors import RemoteProtocolError
 from decor.net import transport
+from decor.net.accepting import Acceptor
 from decor.net.identity import Identity
 from decor.net.messages import HEADER, Confirmation, Decoder, Message, Model, encode, limits
 
 SECONDS = 120.0
 """The longest that anything asked of the proxy's thread may take."""
+MOST = 1000
+"""Connections at a time: no test comes near."""
 
 
 class Record(NamedTuple):
@@ -62,6 +65,10 @@ def second_messages(records: Iterable[Record]) -> list[tuple[str, int]]:
             if first.setdefault(at, bytes(message.values)) != message.values and at not in twice:
                 twice.append(at)
     return twice
+
+
+def _unlogged(*_: object, **__: object) -> None:
+    pass
 
 
 @dataclass
@@ -222,8 +229,16 @@ class Proxy:
             asyncio.Event(),
         )
         self._flows.set()
-        tasks = {asyncio.create_task(self._accept())}
-        self._tasks = tasks
+        tasks: set[asyncio.Task[None]] = set()
+
+        def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+            tasks.add(task := asyncio.create_task(work))
+            task.add_done_callback(tasks.discard)
+            return task
+
+        # not loop.sock_accept, which loses a connection that comes as it is cancelled
+        acceptor = Acceptor(self._socket, MOST, self._serve, spawn, _unlogged, "the proxy")
+        spawn(acceptor.run())
         self._running.set()
         try:
             await self._stop.wait()
@@ -233,21 +248,13 @@ class Proxy:
             await asyncio.gather(*tasks, return_exceptions=True)
             self._socket.close()
 
-    async def _accept(self) -> None:
-        while True:
-            taken, _ = await self._loop.sock_accept(self._socket)
-            taken.setblocking(False)
-            if self._refuses:
-                # a reset, not an end
-                taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                taken.close()
-                continue
-            task = asyncio.create_task(self._serve(taken))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
     async def _serve(self, taken: socket.socket) -> None:
         """One connection from its beginning to its end."""
+        if self._refuses:
+            # a reset, not an end
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            taken.close()
+            return
         writers: list[asyncio.StreamWriter] = []
         number = None
         try:
@@ -281,13 +288,14 @@ class Proxy:
                 del self._connections[number]
             for writer in writers:
                 writer.close()
+            # before the first wait, which may be cancelled
+            if len(writers) < 2:
+                taken.close()
             for writer in writers:
                 try:
                     await asyncio.wait_for(writer.wait_closed(), 1.0)
                 except (OSError, TimeoutError):
                     writer.transport.abort()
-            if len(writers) < 2:
-                taken.close()
 
     async def _join(self, connection: _Connection) -> None:
         """Until one end has gone and the other was given all that it had said, or until the

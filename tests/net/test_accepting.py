@@ -79,6 +79,32 @@ def test_the_oldest_new_connection_is_closed_and_one_that_was_released_stays():
     assert "more than 2 at a time" in facts["why"]
 
 
+def test_a_connection_that_is_accepted_as_everything_ends_is_closed():
+    accepted = []
+
+    async def work():
+        async def serve(given):
+            pytest.fail("it was cancelled before it began")
+
+        def spawn(served):
+            accepted.append(served.cr_frame.f_locals["given"])
+            # as an owner that closes in the same turn of the loop
+            for each in (running, task := asyncio.create_task(served)):
+                each.cancel()
+            return task
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.setblocking(False)
+            acceptor = Acceptor(listener, 2, serve, spawn, lambda *_, **__: None, "the port")
+            running = asyncio.create_task(acceptor.run())
+            with socket.create_connection(listener.getsockname()):
+                await asyncio.wait([running], timeout=PATIENCE)
+            assert running.cancelled()
+
+    asyncio.run(work())
+    assert [each.fileno() for each in accepted] == [-1]
+
+
 def test_a_crowd_from_one_place_closes_its_own_connections_and_nobody_elses():
     async def work():
         tasks = set()

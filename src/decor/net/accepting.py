@@ -107,8 +107,13 @@ class Acceptor:
         task = self._spawn(self._serve(accepted))
         self._new[task] = _origin(address)
         task.add_done_callback(self.release)
-        # lets the task begin: one that is cancelled before would never close its socket
-        await asyncio.sleep(0)
+        try:
+            # lets the task begin: one that is cancelled before would never close its socket
+            await asyncio.sleep(0)
+        finally:
+            # its owner ends everything in this very turn of the loop
+            if task.done():
+                accepted.close()
 
     def _in_the_way(self) -> asyncio.Task[None]:
         counts = Counter(self._new.values())

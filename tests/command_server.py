@@ -16,6 +16,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 LARGEST = 1 << 17
@@ -137,6 +138,9 @@ def serve(path):
                 if key.fileobj is listener:
                     client, _ = listener.accept()
                     request, streams, _, _ = socket.recv_fds(client, LARGEST, 4)
+                    if not request:  # killed before it had asked
+                        client.close()
+                        continue
                     pid = os.fork()
                     if not pid:
                         _run(request, streams)
@@ -146,20 +150,25 @@ def serve(path):
                     running[ended] = pid, client
                     selector.register(ended, selectors.EVENT_READ)
                     selector.register(client, selectors.EVENT_READ, pid)
-                    client.send(str(pid).encode())
+                    tell(client, pid)
                 elif key.data is None:  # a process has ended
                     pid, client = running.pop(key.fd)
                     selector.unregister(key.fd)
                     os.close(key.fd)
                     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
                     if client.fileno() >= 0:
-                        client.send(str(code).encode())
+                        tell(client, code)
                         selector.unregister(client)
                         client.close()
-                else:  # a client was killed
+                elif key.fileobj.fileno() >= 0:  # a client was killed, before its process ended
                     selector.unregister(key.fileobj)
                     key.fileobj.close()
                     os.kill(key.data, signal.SIGKILL)
+
+
+def tell(client, number):
+    with suppress(ConnectionError):  # killed meanwhile
+        client.send(str(number).encode())
 
 
 def _load():

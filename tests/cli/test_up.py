@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import decor
+from decor.cli.up import _check_ledgers as check_ledgers
 from decor.federation import federation, user_processes
 from decor.federation.federation import build_tasks
 
@@ -116,6 +117,16 @@ def test_a_renewed_federation_begins_no_new_ledgers_of_the_same_data(here):
     assert [run["messages"] for run in ledger["runs"]] == [5, 5]
 
 
+def test_a_ledger_that_is_missing_among_others_is_told(here, capsys):
+    here(*SMALL.split())
+    output = Path("trial/run")
+    output.mkdir()
+    for name in ("bonn", "ulm"):
+        (output / f"{name}.ledger").touch()
+    check_ledgers(federation.Federation.read("trial/federation.toml"), output, None)
+    assert "kiel has no ledger in 'trial/run', and a new one is made" in capsys.readouterr().err
+
+
 def test_accuracies_stand_beside_that_of_always_the_same_guess(here):
     task = decor.tasks.breast_cancer(users=3)
     assert 0.5 < task.base_rate < 0.7
@@ -152,4 +163,5 @@ def test_the_user_that_may_not_take_part_is_named_and_not_those_stopped_after_it
     Path("trial/run").mkdir()
     here("ledger", "new", ledger, "--identity", key, "--allow", "1")
     said = here("up", "trial/federation.toml", check=2).stderr
-    assert said.startswith("decor: ulm stopped early: failed") and "above 1 " in said, said
+    (why,) = (line for line in said.splitlines() if not line.startswith("decor: note: "))
+    assert why.startswith("decor: ulm stopped early: failed") and "above 1 " in why, said

@@ -1,5 +1,6 @@
 """A site's node for launchers: real nodes of three sites, without any runtime around them."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -194,3 +195,13 @@ def test_options_of_the_site_reach_the_node(sites):
     assert folder.samefile(sites.folder)
     assert words[:2] == ["x.toml", "--json"]
     assert {"--listen=127.0.0.1:1", "--serve", "--identity=bonn.key"} <= set(words)
+
+
+def test_what_own_code_prints_beside_the_answer_changes_nothing(tmp_path):
+    assert site_node.public_facts(2, tmp_path, "loading\n") == site_node.public_facts(2)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "manifest.json").write_text('{"federation": "ab"}')
+    answer = dict.fromkeys(site_node._PUBLIC, 1) | {"metrics": {"step": 5}, "output": "run"}
+    told = site_node.public_facts(130, tmp_path, f"loading\n{json.dumps(answer)}\nbye\n")
+    assert told["digest"] == "ab"
+    assert all(told[name] == 1 for name in site_node._PUBLIC)

@@ -39,12 +39,12 @@ TASK = decor.Task(
 EAVESDROPPER = Question("user", "replace", 0)
 
 
-def terms(epsilon=10.0, steps=20, topology=None, adversary=0, **exposure):
+def terms(epsilon=10.0, steps=20, topology=None, adversary=0, delta=0.999e-5, **exposure):
     plan = decor.calibrate(
         topology or decor.ring(3),
         decor.Exposure(1.0, steps, **exposure),
         decor.Adversary(adversary),
-        decor.Budget(epsilon, 0.999e-5),
+        decor.Budget(epsilon, delta),
     )
     return make_terms(TASK, plan, Recipe(gossip_rounds=1), [Identity.new() for _ in range(3)])
 
@@ -291,6 +291,17 @@ def test_the_limit_in_force_is_told_whoever_has_set_it(ledger, tmp_path):
     finish(ledger, one, 20)
     one = terms()
     assert told(ledger, 15.5) == (pytest.approx(15.4, rel=1e-2), 15.5)
+
+
+def test_no_delta_of_another_federation_lifts_a_limit_without_one(tmp_path):
+    """Whoever writes the next file chooses its delta, and at a large one every epsilon is small."""
+    Ledger.create(tmp_path / "limited", bytes(32), allow=3.5)
+    with Ledger(tmp_path / "limited") as limited:
+        finish(limited, terms(3.0), 20, None)
+        new, before = terms(1.4, delta=1e-3), limited.entries()
+        with pytest.raises(PrivacyStop, match=r"comes to 3\.\d+: above 3\.5 \(delta 9\.99e-06, "):
+            open_run(limited, new, 0, 1e6, 1e-3)
+        assert limited.entries() == before
 
 
 @pytest.mark.parametrize("allowance", [math.nan, math.inf, -1.0, 0.0])

@@ -360,6 +360,13 @@ def test_a_private_runs_fixed_batches_are_every_subset_alike_for_every_user():
     assert abs(np.corrcoef(taken[:, 0], taken[:, 9])[0, 1]) < 5 / np.sqrt(STEPS)
 
 
+@pytest.mark.parametrize("held", [0, 1, 3])
+def test_more_examples_than_there_are_cannot_be_chosen(held):
+    """What is compiled does not look where an array ends."""
+    with pytest.raises(ValueError, match=f"4 of {held} examples"):
+        choose(np.zeros(64, np.uint32), held, np.arange(held), np.empty(4, np.int64))
+
+
 def test_words_that_would_favour_some_records_are_rejected():
     """2^64 mod 5, 4 and 3 is 1, 0 and 1: word 0 is rejected at the first and third place."""
     words = np.array([0, 2**64 - 1, 0, 0, 7], np.uint64).view(np.uint32)

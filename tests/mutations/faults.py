@@ -1929,6 +1929,35 @@ FAULTS = (
         ("federation/test_spending.py",),
         dash="an audit is one run",
     ),
+    Fault(
+        "ledger: the newest federation's delta is that of the limit",
+        "whoever writes a file with a large delta lifts the limit of every member",
+        (
+            Edit(
+                "federation/spending.py",
+                "min(terms.delta, *map(delta_of, counted)) if counted else terms.delta",
+                "terms.delta",
+            ),
+        ),
+        (SPENDING + "no_delta_of_another_federation_lifts_a_limit_without_one",),
+        dash=NO_FOLDER,
+    ),
+    Fault(
+        "node: a batch may have more examples than the user has",
+        "a node with few examples stops or crashes, and at user level their number is private",
+        (
+            Edit(
+                "federation/local_gradient.py",
+                "size and min(size, self._records)",
+                "size",
+            ),
+        ),
+        (
+            "learning/gradients/test_clip.py::"
+            "test_a_user_with_fewer_examples_than_a_batch_takes_all_of_them",
+        ),
+        dash="the law of the noise is right",
+    ),
     # private runs: what leaves, and what is said of it
     Fault(
         "private run: a secret of 16 bits",

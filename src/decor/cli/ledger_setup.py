@@ -38,7 +38,7 @@ def add_to(kinds: Any) -> None:
         "adversary that any of them was planned for (default: no limit)"
     )
     new.add_argument("--allow", type=values.number, metavar="E", help=allow)
-    delta = "failure probability of that limit (default: the delta of each new federation)"
+    delta = "failure probability of that limit (default: the smallest delta of its federations)"
     new.add_argument("--allow-delta", type=values.probability, metavar="D", help=delta)
 
     help = "let another key use a ledger, when a key is replaced"

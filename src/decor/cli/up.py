@@ -166,12 +166,12 @@ def _check_ledgers(federation: Federation, output: Path, ledgers: str | None) ->
                 f"{place}; give --ledgers the folder in which those of that run are, so that they "
                 "count what the data has spent"
             )
-    elif folder is not None:
-        for user in new:
-            _print_error(
-                f"decor: note: {user.name} has no ledger in {place}, and a new one is made: right "
-                "for a new member, wrong for data that has taken part before"
-            )
+        return
+    for user in new:
+        _print_error(
+            f"decor: note: {user.name} has no ledger in {place}, and a new one is made: right for "
+            "a new member, wrong for data that has taken part before"
+        )
 
 
 def _refuse_other_runs(local: LocalFederation) -> None:

@@ -204,8 +204,10 @@ def public_facts(code: int, folder: Path | None = None, answer: str = "") -> dic
         answer: What `decor node --json` has printed.
     """
     public: dict[str, Any] = {"code": code, "meaning": MEANINGS.get(code, MEANINGS[NEEDS_A_PERSON])}
-    if folder is not None and answer:
-        printed = json.loads(answer)
+    # own code of a model may print too: the node's answer is one line, and none if it has failed
+    answers = [line for line in answer.splitlines() if line.startswith('{"')]
+    if folder is not None and answers:
+        printed = json.loads(answers[-1])
         public |= {name: printed[name] for name in _PUBLIC}
         metrics = printed["metrics"].items()
         public |= {f"test_{name}": value for name, value in metrics if name != "step"}

@@ -157,7 +157,10 @@ class LocalGradient:
         return clip_factor(total, self.exposure.clip)
 
     def _mean(self, model: Vector) -> Vector:
-        batch = self._batch(self.recipe.batch_size, "fixed")
+        size = self.recipe.batch_size
+        # a user with fewer examples takes all of them: how many it has is private at user level, so
+        # it must not be refused
+        batch = self._batch(size and min(size, self._records), "fixed")
         means = self._gradients.mean(self._blocks(model), batch, slice(0, 1))
         flat = [block.numpy().ravel() for block in means]
         return flat[0] if len(flat) == 1 else np.concatenate(flat)

@@ -214,9 +214,12 @@ def ledger_limits(ledger: Ledger, terms: Terms) -> list[Limit]:
     facts = ledger.facts
     if facts.allow is None:
         return []
-    delta = terms.delta if facts.allow_delta is None else facts.allow_delta
     # a run that has ended without a message has told nobody anything: it needs no promise
     counted = [entry for entry in ledger.entries() if entry.ended is None or _has_told(entry)]
+    delta = facts.allow_delta
+    if delta is None:
+        # the smallest: at a large one, which the writer of a file chooses, all cost little together
+        delta = min(terms.delta, *map(delta_of, counted)) if counted else terms.delta
     plans = [terms.plan, *map(plan_of, counted)]
     return [Limit(each, facts.allow, delta) for each in dict.fromkeys(map(Question.of, plans))]
 

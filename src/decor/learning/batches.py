@@ -317,6 +317,9 @@ def choose(words: Array, records: int, scratch: Array, taken: Array) -> None:
 
     Guarantee: every subset of that size is exactly equally likely if the words are uniform.
     """
+    # what is compiled would read and write beyond `scratch`
+    if len(taken) > records:
+        raise ValueError(f"{len(taken)} of {records} examples cannot be chosen")
     if not _choose(words.view(np.uint64), records, scratch, taken):
         raise DecorError(
             "the words for a batch ran out, which uniform words do not in 10^1000 years; is the "

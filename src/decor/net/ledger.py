@@ -116,7 +116,7 @@ class Ledger:
             identity: Public key of the user.
             data: The name of the data set whose spending it will record.
             allow: The most epsilon that all its runs together may spend; None: no limit.
-            allow_delta: The most delta; None: no limit.
+            allow_delta: Failure probability of that limit; None: the smallest of the runs'.
 
         Raises:
             LedgerError: The file exists, or cannot be made.

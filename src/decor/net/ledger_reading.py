@@ -48,7 +48,7 @@ class LedgerFacts:
     Attributes:
         data: The name of the data set whose spending it records.
         allow: The most epsilon that all runs together may spend; None: no limit was set.
-        allow_delta: The most delta; None: no limit was set.
+        allow_delta: Failure probability of that limit; None: the smallest of the runs'.
         identities: Public keys that may use the ledger, the first one first.
         id: A random name that no other ledger has; empty in ledgers of version 0.1.
     """

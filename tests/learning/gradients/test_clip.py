@@ -520,6 +520,22 @@ def test_what_a_node_sends_of_its_gradient_is_never_longer_than_the_clip(dtype):
         assert factor == 1.0 or exact >= (Fraction(clip) * (1 - Fraction(1, 10**9))) ** 2
 
 
+@pytest.mark.parametrize("records", [1, 31, 32, 40])
+def test_a_user_with_fewer_examples_than_a_batch_takes_all_of_them(records):
+    """At user level their number is private: a node that stops, or reads beyond them, tells it."""
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(records, 3, generator=generator)
+    task = decor.Task(decor.models.logistic(3), decor.losses.logistic, [(X, (X[:, 0] > 0).float())])
+    exposure, at = decor.Exposure(1.0, 1), np.full(4, 0.3)
+    (some, _), (everything, _) = (
+        LocalGradient(
+            task, exposure, Recipe(gossip_rounds=1, batch_size=size), "float64", os.urandom
+        ).gradient(at, 0.1)
+        for size in (32, None)
+    )
+    assert (some == everything).all() == (records <= 32)
+
+
 @pytest.mark.parametrize("unit", ["example", "user"])
 def test_what_a_module_draws_at_a_node_is_drawn_from_the_operating_system(unit):
     """With known dropout masks, removing an example would shift the masks of the others."""

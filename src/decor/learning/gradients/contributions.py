@@ -354,7 +354,9 @@ def _bound_by_products(g: Tensor, a: Tensor, cut: float) -> Bound:
     # products of tokens, and of these products: none of the three may vanish or overflow
     inside = _is_safe(back, least * math.sqrt(outputs)) & _is_safe(into, least * math.sqrt(inputs))
     inside &= (size > least) & (size < _LARGEST_SIZE)
-    error = (inputs + outputs + 8) * rounding(g)
+    # the last term is of both roundings in one product of products
+    unit = rounding(g)
+    error = (inputs + outputs + 8 + inputs * outputs * unit) * unit
     bound = _from_square(torch.cat(squares), size, error, inside)
     # the square is that of what is left of operands that are cut
     return Bound(torch.minimum(bound.length + cut * size, size), size)

@@ -41,7 +41,7 @@ def test_a_saved_plan_is_trained_as_it_is(here, ask, tmp_path):
 def test_an_interrupted_run_is_valid_and_resumes_to_the_same_end(here, tmp_path):
     line = "--steps 10000 --learning-rate 0.01 --evaluate-every 50 --momentum 0.5"
     long = [*TRAIN[:11], *line.split()]
-    process = start(*long, "--output", tmp_path / "run", "--checkpoint-every", 0.2)
+    process = start(*long, "--output", tmp_path / "run", "--checkpoint-every", 0.02)
     wait_for(tmp_path / "run" / "manifest.json", process)
     while not json.loads((tmp_path / "run" / "manifest.json").read_text())["steps_taken"]:
         assert process.poll() is None

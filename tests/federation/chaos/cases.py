@@ -430,7 +430,7 @@ def harass(folder, fork_server, seed, what, said):
         said: What its neighbour's log says of it.
     """
     del seed
-    with Trial(folder, fork_server, steps=200, timeout=2.0, patience=0.0, pace=0.02) as trial:
+    with Trial(folder, fork_server, steps=200, timeout=10.0, patience=0.0, pace=0.02) as trial:
         *honest, name = trial.names
         trial.start(*honest)
         trial.reached("bonn", 2)

@@ -61,8 +61,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--output", metavar="DIR", help=output)
     opt.add_reach(parser)
     allow = (
-        "largest epsilon that all runs in the ledger may spend together (default: the federation's "
-        "epsilon)"
+        "largest epsilon that all runs in the ledger may spend together; it does not lift the "
+        "ledger's own limit (default: that limit, or without one the federation's epsilon)"
     )
     parser.add_argument("--allow", type=values.number, metavar="E", help=allow)
     opt.add_metrics(parser)

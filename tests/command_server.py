@@ -118,6 +118,8 @@ def serve(path):
     _server = SimpleNamespace(path=path)
     decor.federation.process_starter._start_interpreter = warm_starter
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # whoever starts users' processes has Ctrl-C blocked meanwhile, and may be the first to call
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     gc.freeze()
     running = {}  # by the descriptor that tells of a process's end: (its id, its client)
     with (

@@ -6,11 +6,18 @@ import ast
 import os
 import subprocess
 import sys
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent / "mutations"))
+
+from faults import FAULTS  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
 
 
+@cache
 def collected(hash_seed):
     """The names of all tests as a fresh process collects them."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", "tests"]
@@ -33,6 +40,17 @@ def test_another_process_collects_the_same_tests_in_the_same_order(request):
     assert len(theirs) > 4000
     shared = set(own)
     assert [name for name in theirs if name in shared] == own
+
+
+def test_every_test_that_is_to_notice_a_fault_is_there():
+    """A name that has changed ends `make mutations` before its first fault."""
+    names = set(collected("1"))
+    # a file, a test with all of its cases, or one case
+    names |= {part for name in names for part in (name.partition("::")[0], name.partition("[")[0])}
+    wanted = {f"tests/{test}" for fault in FAULTS for test in fault.tests}
+    if find_spec("opacus") is None:
+        wanted = {test for test in wanted if not test.startswith("tests/doors/test_opacus")}
+    assert sorted(wanted - names) == []
 
 
 LEAST_SECONDS = {"run": 240, "communicate": 240, "timeout": 60}

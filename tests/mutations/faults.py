@@ -1594,7 +1594,7 @@ FAULTS = (
                 "        return secret_batch(self._records, size, sampling, drawn.bytes, self._common)",
             ),
         ),
-        (CONTRACT + "peers_train_the_simulators_models_at_example_level[poisson]",),
+        (CONTRACT + "peers_train_the_simulators_models_at_example_level[mlp-poisson]",),
         "peers, records",
     ),
     Fault(
@@ -1702,7 +1702,7 @@ FAULTS = (
                 "self._gradients.add_clipped_means(",
             ),
         ),
-        (CONTRACT + "peers_train_the_simulators_models_at_example_level[poisson]",),
+        (CONTRACT + "peers_train_the_simulators_models_at_example_level[mlp-poisson]",),
         "peers, records",
         issue="clip after averaging",
     ),
@@ -1721,7 +1721,7 @@ FAULTS = (
                 "row[j] = row.dtype.type(value)",
             ),
         ),
-        (CLIP + "no_model_tells_by_stopping_a_node_whether_one_record_is_there[layers]",),
+        (CLIP + "no_model_tells_by_stopping_a_node_whether_one_record_is_there[layers-0-example]",),
         dash="canaries are of moderate numbers",
     ),
     Fault(

@@ -31,7 +31,8 @@ test-doors: $(DOORS)/.installed
 	$(DOORS)/bin/python -m pytest tests/doors tests/learning/test_lora.py \
 	    "tests/test_docs.py::test_the_python_of_a_page_runs_from_top_to_bottom[doors.md]"
 
-# graphs, noise, accounting and the network protocol on another Python, without torch: make test-python PYTHON=python3.13
+# graphs, noise, accounting and the network protocol on another Python, without torch:
+# make test-python PYTHON=python3.13
 LIGHT := build/$(notdir $(PYTHON))
 test-python:
 	$(PYTHON) -m venv $(LIGHT)

@@ -75,7 +75,10 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--canaries", type=values.whole, metavar="N", help=canaries)
     steps = "steps to run and attack (default: as many as take a few seconds)"
     parser.add_argument("--audit-steps", type=values.whole, metavar="T", help=steps)
-    sure = "probability that a correct engine passes (default: 0.9999; with --function 0.999)"
+    sure = (
+        "probability that a correct engine passes (default: 0.9999); not used with --function, "
+        "where it is 0.999"
+    )
     parser.add_argument("--confidence", type=values.number, default=0.9999, metavar="P", help=sure)
     seed = (
         "secret to attack a private run; or a number for a repeatable simulation (default: as the "

@@ -1608,7 +1608,7 @@ FAULTS = (
             ),
         ),
         (CONTRACT + "peers_train_the_simulators_models_at_user_level",),
-        "peers",
+        dash="neighbours refuse a model that no clipped user can reach, and the audit would wait",
     ),
     Fault(
         "peers: the gradient is added beside the grid",
